@@ -1,0 +1,1 @@
+//! kvtide-ffi

@@ -1,0 +1,287 @@
+//! What travels in the rings: one 64-byte cache line an entry, little endian, no pointers.
+//!
+//! Everything in here that an engine wrote is a claim: the daemon copies an entry once, then validates the copy.
+
+use crate::status::Status;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Bytes of a ring entry.
+pub const ENTRY_BYTES: usize = 64;
+/// `u32` words of the list area that belongs to one request tag (see [`Submission::list_len`]).
+pub const LIST_WORDS: usize = 512;
+/// No sequence, no block, no frame, no lane: the all-ones value of its width.
+pub const NONE_U32: u32 = u32::MAX;
+/// No lane.
+pub const NONE_U16: u16 = u16::MAX;
+
+/// What a [`Submission`] asks for. The comment names the fields that it uses besides `tag` and `timeout_us`.
+#[repr(u16)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// Round trip without effect.
+    Nop = 0,
+    /// `seq`: creates an empty sequence in that slot (the engine picks a free slot below `seqs_max`).
+    SeqCreate = 1,
+    /// `seq`: drops the sequence and its references.
+    SeqDrop = 2,
+    /// `seq` (or none: the session's own reserve), `count` blocks: grants new blocks, each with one tier-0 frame for every
+    /// plane of this shard, their page-table entries published. Completion: `value` = number, list = block ids.
+    Reserve = 3,
+    /// `seq`, `block`: moves a block from the session's reserve to the end of the sequence.
+    Bind = 4,
+    /// `seq`, `value` = tokens: the committed length; seals every page that it covers wholly.
+    Commit = 5,
+    /// `seq` = parent, `block` = child's slot: shares sealed blocks, copies unsealed ones. Completion: `value` = index of the
+    /// first copied block, list = the copied blocks' ids (the child's, in order).
+    Fork = 6,
+    /// `seq`, `value` = tokens: rolls back. A cut inside a sealed block copies it. Completion: list = the copy's id, if any.
+    Truncate = 7,
+    /// `seq`, `first` = block index, `count`, `flags` = [`Level`], list = `count` hashes of 4 words, `hash` = parent of the first.
+    Publish = 8,
+    /// `seq` (empty), `count`, list = hashes: attaches the longest cached prefix. Completion: `value` = number, list = block ids.
+    Map = 9,
+    /// `seq`, `value` = microseconds until it is expected back (0: unknown): leaves tier 0, tail included.
+    Park = 10,
+    /// `seq`: comes back; completes when its tail is writable again. Completion: list empty; frames move by jobs.
+    Resume = 11,
+    /// `seq`, `first`, `count` (block range), `flags` = [`Advice`], `value` = priority where the advice takes one.
+    Advise = 12,
+    /// `seq`, `first`, `count` (block range), `lane` = first plane, `flags` = planes: pins; completes when all are resident.
+    Acquire = 13,
+    /// The same range as an [`Op::Acquire`] that completed: unpins.
+    Release = 14,
+    /// `lane`, `value` = step number, `count` sequences in the list: a step began in which not everything is resident.
+    Step = 15,
+    /// `lane`, `value` = step number: that step ended.
+    StepEnd = 16,
+    /// `lane`, `value` = use position (see [`Job::use_pos`]), `seq`, `first` = block index, `flags` = plane: a lane waits for
+    /// this page. Completes when it is resident or lost.
+    Fault = 17,
+    /// `value` = tag of a request of this channel: cancels it; it completes with [`Status::Canceled`] unless it already ended.
+    Cancel = 18,
+    /// After a reattach: `seq`, `first` = block index, `value` = committed tokens, list = one tier-0 frame a plane
+    /// (or none): the block and the frames in which the agent still holds its pages. Completion: list = the block's new id.
+    Declare = 19,
+}
+
+impl Op {
+    /// Every operation, in code order.
+    pub const ALL: [Op; 20] = [
+        Op::Nop,
+        Op::SeqCreate,
+        Op::SeqDrop,
+        Op::Reserve,
+        Op::Bind,
+        Op::Commit,
+        Op::Fork,
+        Op::Truncate,
+        Op::Publish,
+        Op::Map,
+        Op::Park,
+        Op::Resume,
+        Op::Advise,
+        Op::Acquire,
+        Op::Release,
+        Op::Step,
+        Op::StepEnd,
+        Op::Fault,
+        Op::Cancel,
+        Op::Declare,
+    ];
+
+    /// Decodes an operation code from the other process.
+    #[must_use]
+    pub fn from_code(code: u16) -> Option<Op> {
+        Self::ALL.get(usize::from(code)).copied()
+    }
+}
+
+/// How well a published block must be kept, and how well it is.
+#[repr(u16)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// Findable while the daemon lives.
+    Published = 0,
+    /// Data and index record written; survives `kill -9`.
+    Stored = 1,
+    /// After a device flush; survives power loss.
+    Durable = 2,
+}
+
+/// What an engine knows about its future use of a range.
+#[repr(u16)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Advice {
+    /// Will be read soon: bring it into tier 0 if there is room without harm.
+    WillNeed = 0,
+    /// Will not be read soon: demote it first.
+    DontNeed = 1,
+    /// Will be read once, front to back.
+    Sequential = 2,
+    /// Rarely read: keep it out of tier 0 and write it down early.
+    Cold = 3,
+    /// `value` = priority 0 (evict first) to 255.
+    Priority = 4,
+}
+
+/// A request, engine to daemon. Field use: [`Op`].
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct Submission {
+    /// [`Op`] code.
+    pub op: u16,
+    /// Slot of this request, below the channel's depth; its completion and its list area are those of the tag.
+    pub tag: u16,
+    /// Lane, or first plane.
+    pub lane: u16,
+    /// Flags of the operation.
+    pub flags: u16,
+    /// Sequence slot.
+    pub seq: u32,
+    /// Block id, or child's sequence slot.
+    pub block: u32,
+    /// First block index.
+    pub first: u32,
+    /// Number of blocks, hashes or sequences.
+    pub count: u32,
+    /// Words used in the tag's list area, engine to daemon, at most [`LIST_WORDS`].
+    pub list_len: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Tokens, step, position or microseconds.
+    pub value: u64,
+    /// Deadline from now in microseconds; 0 = the daemon's default.
+    pub timeout_us: u64,
+    /// Parent hash, low word first.
+    pub hash: [u64; 2],
+}
+
+/// An answer, daemon to engine: exactly one for each submission.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct Completion {
+    /// [`Op`] code of the request.
+    pub op: u16,
+    /// Tag of the request.
+    pub tag: u16,
+    /// [`Status`] code.
+    pub status: i32,
+    /// Words in the tag's answer list, daemon to engine.
+    pub list_len: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Result, see [`Op`].
+    pub value: u64,
+    /// Zero.
+    pub pad: [u64; 5],
+}
+
+/// What the agent shall do to a frame of its tier 0.
+///
+/// A frame that shows a page (the victim) is unpublished on every lane first, in lane order; only then is it overwritten.
+#[repr(u16)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum JobKind {
+    /// Give page `block`/`plane` the frame, contents undefined, and publish it: a new page.
+    Map = 0,
+    /// Copy the page from host frame `slab`/`slot` into the frame, then publish it.
+    Load = 1,
+    /// Copy the page's frame out to host frame `slab`/`slot`; the entry stays.
+    Store = 2,
+    /// Copy tier-0 frame `src_frame` (another page of this session, stays) into the frame, then publish it.
+    Copy = 3,
+    /// Copy host frame `slab`/`slot`, which belongs to page `src_block`, into the frame and publish it as `block`: copy on write.
+    LoadCopy = 4,
+    /// Unpublish all pages of `block` on all lanes; its frames are free afterwards.
+    Drop = 5,
+    /// Unpublish the one page in `frame`; the frame is free afterwards.
+    Evict = 6,
+    /// Stop job `src_block` (a job id) if its copy has not begun; that job then completes with [`Status::Canceled`].
+    Cancel = 7,
+}
+
+impl JobKind {
+    /// Every kind, in code order.
+    pub const ALL: [JobKind; 8] = [
+        JobKind::Map,
+        JobKind::Load,
+        JobKind::Store,
+        JobKind::Copy,
+        JobKind::LoadCopy,
+        JobKind::Drop,
+        JobKind::Evict,
+        JobKind::Cancel,
+    ];
+
+    /// Decodes a kind from the other process.
+    #[must_use]
+    pub fn from_code(code: u16) -> Option<JobKind> {
+        Self::ALL.get(usize::from(code)).copied()
+    }
+}
+
+/// A migration that the daemon planned and the agent carries out.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct Job {
+    /// [`JobKind`] code.
+    pub kind: u16,
+    /// Plane of the page.
+    pub plane: u16,
+    /// Plane of the victim.
+    pub victim_plane: u16,
+    /// Lane whose use of the victim must be over first ([`Job::use_pos`]); [`NONE_U16`]: unpublish at each lane's next boundary.
+    pub use_lane: u16,
+    /// Id that its completion carries; unique among the session's jobs in flight.
+    pub id: u32,
+    /// Block of the page.
+    pub block: u32,
+    /// Tier-0 frame that is read or written.
+    pub frame: u32,
+    /// Source frame of a [`JobKind::Copy`].
+    pub src_frame: u32,
+    /// Source block of a [`JobKind::LoadCopy`], job id of a [`JobKind::Cancel`].
+    pub src_block: u32,
+    /// Block that the frame shows now, [`NONE_U32`] if none.
+    pub victim_block: u32,
+    /// Host slab.
+    pub slab: u32,
+    /// Host frame within the slab; byte offset = slot × the class's stride.
+    pub slot: u32,
+    /// Position of the victim's last use on `use_lane`: step × planes + plane. The lane is past it when its own position is
+    /// greater, or equal and a boundary of that plane has followed the one at which the victim was readable.
+    pub use_pos: u64,
+    /// Zero.
+    pub pad: [u64; 2],
+}
+
+/// The end of a [`Job`], agent to daemon: exactly one for each.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct JobDone {
+    /// [`Job::id`].
+    pub id: u32,
+    /// [`Status`] code: `Ok`, `Busy` (victim acquired meanwhile; nothing was done), `Canceled`, `Io`, `Invalid`.
+    pub status: i32,
+    /// Bytes copied; the page's bytes for a copy that succeeded, anything else is a failure.
+    pub bytes: u64,
+    /// Nanoseconds from taking the job to its end.
+    pub elapsed_ns: u64,
+    /// Zero.
+    pub pad: [u64; 5],
+}
+
+const _: () = {
+    assert!(size_of::<Submission>() == ENTRY_BYTES && align_of::<Submission>() == ENTRY_BYTES);
+    assert!(size_of::<Completion>() == ENTRY_BYTES && align_of::<Completion>() == ENTRY_BYTES);
+    assert!(size_of::<Job>() == ENTRY_BYTES && align_of::<Job>() == ENTRY_BYTES);
+    assert!(size_of::<JobDone>() == ENTRY_BYTES && align_of::<JobDone>() == ENTRY_BYTES);
+};
+
+impl Completion {
+    /// An answer without results.
+    #[must_use]
+    pub fn new(op: u16, tag: u16, status: Status) -> Completion {
+        Completion { op, tag, status: status.code(), ..Completion::default() }
+    }
+}

@@ -1,0 +1,2 @@
+//! `kvtide`.
+fn main() {}

@@ -1,0 +1,2 @@
+//! `kvtided`.
+fn main() {}

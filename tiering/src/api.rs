@@ -1,0 +1,379 @@
+//! What goes into the core and what comes out of it: plain data, no behaviour.
+//!
+//! The core is sans-IO: `Core::handle(now_us, event, &mut actions)`. It owns no socket, thread, clock, file or byte of KV.
+//! One thread owns one space's core.
+
+use serde::{Deserialize, Serialize};
+
+/// A space's dense block id; a block is the pages of all planes of one shard at one page index.
+pub type BlockId = u32;
+/// A frame of one session's tier 0, dense over all size classes (class by class, in class order).
+pub type FrameId = u32;
+/// A session's own sequence slot.
+pub type SeqId = u32;
+/// A lane of a session.
+pub type LaneId = u16;
+/// A session of this space: a slot, reused only after its session is wholly gone.
+pub type SessionId = u16;
+/// No block, frame or sequence.
+pub const NONE: u32 = u32::MAX;
+
+/// What became of a request or a job. The names are those of the C ABI's status codes; the shell maps them one to one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[allow(missing_docs)] // documented once, at kvtide_wire::Status
+pub enum Status {
+    Ok,
+    Again,
+    Invalid,
+    NotFound,
+    Range,
+    NoSpace,
+    TooBig,
+    Busy,
+    TimedOut,
+    Canceled,
+    Lost,
+    Io,
+    NotAdmitted,
+    Limit,
+    State,
+    Internal,
+}
+
+/// What a plane's pages hold and which of them a step reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum PlaneKind {
+    /// Attention over all tokens.
+    Full,
+    /// Attention over the last `tokens` tokens.
+    Window {
+        /// Width of the window.
+        tokens: u32,
+    },
+    /// Recurrent state: only the newest snapshot is read.
+    State,
+}
+
+/// One plane of a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plane {
+    /// Bytes of one page.
+    pub page_bytes: u32,
+    /// Which pages a step reads.
+    pub kind: PlaneKind,
+}
+
+/// Everything fixed about a space for its lifetime. Planes with equal `page_bytes` form a size class; classes are numbered
+/// in the order in which their first plane appears.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpaceConfig {
+    /// Tokens of a page.
+    pub page_tokens: u32,
+    /// Planes of one shard, in the order in which a step visits them. All shards have the same planes.
+    pub planes: Vec<Plane>,
+    /// Tensor-, pipeline-, context-parallel ranks. A block exists for lookup when every shard has published its part.
+    pub shards: u16,
+    /// Bounds. A request over one is refused with [`Status::Limit`].
+    pub limits: Limits,
+    /// Policy.
+    pub policy: Policy,
+}
+
+/// Bounds of a space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Sessions attached at once.
+    pub sessions_max: u16,
+    /// Blocks of the space, sealed or not, in any tier.
+    pub blocks_max: u32,
+    /// Sequences of one session.
+    pub seqs_max: u32,
+    /// Blocks of one sequence.
+    pub seq_blocks_max: u32,
+    /// Lanes of one session.
+    pub lanes_max: u16,
+    /// Jobs in flight to one session: the depth of its job ring.
+    pub jobs_max: u32,
+    /// Requests in flight of one session: channels × depth.
+    pub requests_max: u32,
+    /// Host frames that the space may hold over all classes, in bytes.
+    pub host_bytes_max: u64,
+}
+
+/// Policy of a space: what may differ without changing any result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Policy {
+    /// Percent of a tier-0 class's frames that are free or clean below which cleaning starts.
+    pub clean_low_percent: u8,
+    /// Percent at which cleaning stops.
+    pub clean_high_percent: u8,
+    /// Percent of host frames in use at which published, unreferenced blocks start to be dropped, least recently used first.
+    pub host_high_percent: u8,
+    /// Percent of host frames in use at which dropping stops.
+    pub host_low_percent: u8,
+    /// Tier-0 frames of a class that a cyclic scan streams through; the rest keeps a fixed part resident.
+    pub scan_frames: u32,
+    /// Deadline of requests that bring none, in microseconds.
+    pub request_timeout_us: u64,
+}
+
+/// How well a published block must be kept, and how well it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Level {
+    /// Findable while the daemon lives.
+    Published,
+    /// Survives `kill -9`.
+    Stored,
+    /// Survives power loss.
+    Durable,
+}
+
+/// What an engine knows about its future use of a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[allow(missing_docs)] // documented once, at kvtide_wire::entry::Advice
+pub enum Advice {
+    WillNeed,
+    DontNeed,
+    Sequential,
+    Cold,
+    Priority(u8),
+}
+
+/// A request of an engine; the operations are described once, at `kvtide_wire::entry::Op`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Request<'a> {
+    Nop,
+    SeqCreate {
+        seq: SeqId,
+    },
+    SeqDrop {
+        seq: SeqId,
+    },
+    /// `seq` None: the session's own reserve.
+    Reserve {
+        seq: Option<SeqId>,
+        count: u32,
+    },
+    Bind {
+        seq: SeqId,
+        block: BlockId,
+    },
+    Commit {
+        seq: SeqId,
+        tokens: u64,
+    },
+    Fork {
+        parent: SeqId,
+        child: SeqId,
+    },
+    Truncate {
+        seq: SeqId,
+        tokens: u64,
+    },
+    Publish {
+        seq: SeqId,
+        first: u32,
+        parent: u128,
+        hashes: &'a [u128],
+        level: Level,
+    },
+    Map {
+        seq: SeqId,
+        hashes: &'a [u128],
+    },
+    Park {
+        seq: SeqId,
+        due_us: u64,
+    },
+    Resume {
+        seq: SeqId,
+    },
+    Advise {
+        seq: SeqId,
+        first: u32,
+        count: u32,
+        advice: Advice,
+    },
+    Acquire {
+        seq: SeqId,
+        plane: u16,
+        planes: u16,
+        first: u32,
+        count: u32,
+    },
+    Release {
+        seq: SeqId,
+        plane: u16,
+        planes: u16,
+        first: u32,
+        count: u32,
+    },
+    Step {
+        lane: LaneId,
+        step: u64,
+        seqs: &'a [SeqId],
+    },
+    StepEnd {
+        lane: LaneId,
+        step: u64,
+    },
+    Fault {
+        lane: LaneId,
+        use_pos: u64,
+        seq: SeqId,
+        index: u32,
+        plane: u16,
+    },
+    Cancel {
+        tag: u16,
+    },
+    Declare {
+        seq: SeqId,
+        index: u32,
+        tokens: u64,
+        frames: &'a [FrameId],
+    },
+}
+
+/// Where a host frame is: `slab` is the grant, `slot` the frame within it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct HostFrame {
+    /// Grant of host memory (one memfd).
+    pub slab: u32,
+    /// Frame within the slab; byte offset = slot × stride of the slab's class.
+    pub slot: u32,
+}
+
+/// The page that a frame shows and that must be unpublished on every lane before the frame is overwritten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Victim {
+    /// Block of the page.
+    pub block: BlockId,
+    /// Plane of the page.
+    pub plane: u16,
+    /// Lane whose use must be over first and the position (step × planes + plane) of that use; `None`: any lane's next boundary.
+    pub after: Option<(LaneId, u64)>,
+}
+
+/// What the agent shall do; the kinds are described once, at `kvtide_wire::entry::JobKind`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub enum Job {
+    Map { block: BlockId, plane: u16, frame: FrameId, victim: Option<Victim> },
+    Load { block: BlockId, plane: u16, frame: FrameId, from: HostFrame, victim: Option<Victim> },
+    Store { block: BlockId, plane: u16, frame: FrameId, to: HostFrame },
+    Copy { block: BlockId, plane: u16, frame: FrameId, from: FrameId, victim: Option<Victim> },
+    LoadCopy { block: BlockId, plane: u16, frame: FrameId, source: BlockId, from: HostFrame, victim: Option<Victim> },
+    Drop { block: BlockId },
+    Evict { block: BlockId, plane: u16, frame: FrameId },
+    Cancel { job: u32 },
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug)]
+pub enum Event<'a> {
+    /// A shard of an engine replica attached; `frames` per size class, in class order. Refused by an `Err` of `handle`.
+    Attach {
+        /// Free session slot.
+        session: SessionId,
+        /// Which shard of the space.
+        shard: u16,
+        /// Lanes in use.
+        lanes: u16,
+        /// Tier-0 frames per size class.
+        frames: &'a [u32],
+    },
+    /// A request arrived; it ends with exactly one [`Action::Complete`] of the same session, channel and tag.
+    Request {
+        /// Session that sent it.
+        session: SessionId,
+        /// Channel that it came by.
+        channel: u16,
+        /// Tag, unique among the channel's requests in flight (the shell checks it).
+        tag: u16,
+        /// Microseconds from now, 0 = the policy's default.
+        timeout_us: u64,
+        /// What is asked.
+        request: Request<'a>,
+    },
+    /// A job ended; `Ok` only if all bytes were moved.
+    JobDone {
+        /// Session that carried it out.
+        session: SessionId,
+        /// Its id.
+        job: u32,
+        /// `Ok`, `Busy`, `Canceled`, `Io` or `Invalid`.
+        status: Status,
+    },
+    /// The node granted host memory: `frames` frames of `class` under the id `slab`.
+    SlabGranted {
+        /// Size class.
+        class: u8,
+        /// Id of the grant, dense, below 65,536.
+        slab: u32,
+        /// Frames in it.
+        frames: u32,
+    },
+    /// The node has no memory to grant now.
+    SlabRefused {
+        /// Size class.
+        class: u8,
+    },
+    /// The session's lease ended (EOF or exit). Its jobs in flight never complete; host frames they may write are quarantined.
+    SessionLost {
+        /// Session.
+        session: SessionId,
+    },
+    /// The session's process has exited: nothing writes its frames any more.
+    SessionExited {
+        /// Session.
+        session: SessionId,
+    },
+    /// Time passed: deadlines, watermarks.
+    Tick,
+}
+
+/// What the shell shall do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Send a job to the session's agent.
+    Job {
+        /// To whom.
+        session: SessionId,
+        /// Id, unique among the session's jobs in flight.
+        id: u32,
+        /// What to do.
+        job: Job,
+    },
+    /// Complete a request. The list is `ActionBuf::list(list)`.
+    Complete {
+        /// To whom.
+        session: SessionId,
+        /// Channel of the request.
+        channel: u16,
+        /// Tag of the request.
+        tag: u16,
+        /// How it ended.
+        status: Status,
+        /// Result (see `kvtide_wire::entry::Op`).
+        value: u64,
+        /// Result list: start and length in the buffer's list arena.
+        list: (u32, u32),
+    },
+    /// Ask the node for host memory of a class; answered by `SlabGranted` or `SlabRefused`.
+    NeedSlab {
+        /// Size class.
+        class: u8,
+    },
+    /// Nothing uses the slab any more.
+    ReturnSlab {
+        /// Id of the grant.
+        slab: u32,
+    },
+    /// The session slot may be used again.
+    SessionGone {
+        /// Session.
+        session: SessionId,
+    },
+}

@@ -1,0 +1,2 @@
+//! Build helpers.
+fn main() {}
