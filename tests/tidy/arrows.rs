@@ -1,0 +1,105 @@
+//! Which crate may depend on which: read from `cargo metadata`, compared with the table below.
+
+use std::path::Path;
+use std::process::Command;
+
+/// A dependency of one member of the workspace on another.
+#[derive(Debug)]
+pub struct Edge {
+    pub from: String,
+    pub to: String,
+    /// For tests and benches only.
+    pub dev: bool,
+    /// Features that this edge turns on.
+    pub features: Vec<String>,
+}
+
+/// The arrows of the house. Reasons:
+/// the core is sans-IO and knows nobody; the wire is what two processes share and knows nobody; an engine that links the
+/// client must not carry the core; the simulator runs everything that is shipped and is itself shipped by nobody.
+const ALLOWED: &[(&str, &[&str])] = &[
+    ("kvtide", &["kvtide-tiering", "kvtide-wire", "kvtide-ffi"]),
+    ("kvtide-tiering", &[]),
+    ("kvtide-wire", &[]),
+    ("kvtide-ffi", &["kvtide-wire"]),
+    ("kvtide-sim", &["kvtide-tiering", "kvtide-wire", "kvtide-ffi", "kvtide"]),
+    ("xtask", &[]),
+];
+
+/// The only crate that may turn the deliberate faults on.
+const MUTANTS_USER: &str = "kvtide-sim";
+
+/// All edges between members.
+pub fn workspace_edges(root: &Path) -> Vec<Edge> {
+    let meta = metadata(root);
+    let packages = meta["packages"].as_array().expect("packages");
+    let names: Vec<&str> = packages.iter().filter_map(|p| p["name"].as_str()).collect();
+    let mut edges = vec![];
+    for package in packages {
+        for dep in package["dependencies"].as_array().expect("dependencies") {
+            let to = dep["name"].as_str().expect("name");
+            if names.contains(&to) {
+                edges.push(Edge {
+                    from: package["name"].as_str().expect("name").into(),
+                    to: to.into(),
+                    dev: dep["kind"].as_str() == Some("dev"),
+                    features: dep["features"]
+                        .as_array()
+                        .expect("features")
+                        .iter()
+                        .filter_map(|f| f.as_str().map(String::from))
+                        .collect(),
+                });
+            }
+        }
+    }
+    assert!(edges.len() >= 3, "found only {edges:?}: the metadata was misread");
+    edges
+}
+
+/// What is wrong with these edges, one line each.
+pub fn violations(edges: &[Edge]) -> Vec<String> {
+    let mut problems = vec![];
+    for edge in edges {
+        let allowed = ALLOWED.iter().find(|(from, _)| *from == edge.from).map_or(&[][..], |(_, to)| *to);
+        if !allowed.contains(&edge.to.as_str()) {
+            let kind = if edge.dev { "for tests" } else { "always" };
+            problems.push(format!("{} → {} ({kind}) is no arrow of the house", edge.from, edge.to));
+        }
+        if edge.features.iter().any(|f| f == "mutants") && edge.from != MUTANTS_USER {
+            problems.push(format!("{} turns on the mutants of {}: only {MUTANTS_USER} may", edge.from, edge.to));
+        }
+    }
+    problems
+}
+
+/// Members without the workspace's lints or licence, or with default features that hold the mutants.
+pub fn manifest_violations(root: &Path) -> Vec<String> {
+    let mut problems = vec![];
+    for package in metadata(root)["packages"].as_array().expect("packages") {
+        let name = package["name"].as_str().expect("name");
+        let path = package["manifest_path"].as_str().expect("manifest path");
+        let text = std::fs::read_to_string(path).expect("readable manifest");
+        if !text.contains("[lints]\nworkspace = true") {
+            problems.push(format!("{name}: does not take the workspace's lints"));
+        }
+        if package["license"].as_str() != Some("Apache-2.0") {
+            problems.push(format!("{name}: licence is {}", package["license"]));
+        }
+        let default = package["features"]["default"].as_array().cloned().unwrap_or_default();
+        if default.iter().any(|f| f.as_str().is_some_and(|f| f.contains("mutants"))) {
+            problems.push(format!("{name}: mutants are on by default"));
+        }
+    }
+    problems
+}
+
+fn metadata(root: &Path) -> serde_json::Value {
+    let out = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version=1", "--no-deps", "--offline"])
+        .current_dir(root)
+        .output()
+        .expect("cargo runs");
+    assert!(out.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&out.stderr));
+    serde_json::from_slice(&out.stdout).expect("cargo metadata prints JSON")
+}

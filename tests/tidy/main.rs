@@ -1,0 +1,116 @@
+//! Style as a test: what the compiler does not enforce about this repository.
+//!
+//! Each check is a function over plain inputs, so that the tests below can show it failing on a bad one.
+
+mod arrows;
+mod lexer;
+mod sources;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Files that git tracks or would track, relative to the root, with one of the given endings.
+fn tracked(endings: &[&str]) -> Vec<PathBuf> {
+    let out = Command::new("git")
+        .args(["ls-files", "--cached", "--others", "--exclude-standard", "-z"])
+        .current_dir(root())
+        .output()
+        .expect("git lists the files of the checkout");
+    assert!(out.status.success(), "git ls-files: {}", String::from_utf8_lossy(&out.stderr));
+    let files: Vec<PathBuf> = String::from_utf8(out.stdout)
+        .expect("paths are UTF-8")
+        .split('\0')
+        .filter(|p| endings.iter().any(|e| p.ends_with(e)))
+        .map(PathBuf::from)
+        .filter(|p| root().join(p).is_file())
+        .collect();
+    assert!(!files.is_empty(), "no {endings:?} file found: this check would prove nothing");
+    files
+}
+
+fn report(problems: &[String]) {
+    assert!(problems.is_empty(), "{} problem(s):\n{}", problems.len(), problems.join("\n"));
+}
+
+#[test]
+fn arrows_between_crates() {
+    report(&arrows::violations(&arrows::workspace_edges(root())));
+}
+
+#[test]
+fn arrows_check_fails_on_a_bad_edge() {
+    let edge = |from: &str, to: &str| arrows::Edge { from: from.into(), to: to.into(), dev: false, features: vec![] };
+    assert_eq!(arrows::violations(&[edge("kvtide", "kvtide-tiering")]).len(), 0);
+    assert_eq!(arrows::violations(&[edge("kvtide-tiering", "kvtide-wire")]).len(), 1);
+    assert_eq!(arrows::violations(&[edge("kvtide-ffi", "kvtide-tiering")]).len(), 1);
+    assert_eq!(arrows::violations(&[edge("kvtide", "kvtide-sim")]).len(), 1);
+    let mut mutants = edge("kvtide", "kvtide-tiering");
+    mutants.features = vec!["mutants".into()];
+    assert_eq!(arrows::violations(&[mutants]).len(), 1);
+}
+
+#[test]
+fn the_client_is_used_only_by_demo_and_bench() {
+    let mut problems = vec![];
+    for path in tracked(&[".rs"]).iter().filter(|p| p.starts_with("src")) {
+        let text = std::fs::read_to_string(root().join(path)).expect("readable source");
+        problems.extend(sources::client_outside_engines(path, &text));
+    }
+    report(&problems);
+}
+
+#[test]
+fn the_client_check_fails_on_a_bad_file() {
+    let bad = "use kvtide_client::Client;\n";
+    assert_eq!(sources::client_outside_engines(Path::new("src/space/mod.rs"), bad).len(), 1);
+    assert_eq!(sources::client_outside_engines(Path::new("src/demo/engine.rs"), bad).len(), 0);
+    assert_eq!(sources::client_outside_engines(Path::new("src/space/mod.rs"), "// kvtide_client\n").len(), 0);
+}
+
+#[test]
+fn sources_keep_the_rules() {
+    let mut problems = vec![];
+    let mut lengths = vec![];
+    for path in tracked(&[".rs", ".c", ".h", ".py", ".sh"]) {
+        let text = std::fs::read_to_string(root().join(&path)).expect("readable source");
+        problems.extend(sources::violations(&path, &text));
+        if path.extension().is_some_and(|e| e == "rs") {
+            lengths.push(text.lines().count());
+        }
+    }
+    lengths.sort_unstable();
+    let median = lengths[lengths.len() / 2];
+    if median >= sources::MEDIAN_LINES_MAX {
+        problems.push(format!("the median source file has {median} lines, at most {}", sources::MEDIAN_LINES_MAX));
+    }
+    report(&problems);
+}
+
+#[test]
+fn the_source_check_fails_on_bad_files() {
+    let check = |path: &str, text: &str| sources::violations(Path::new(path), text).len();
+    assert_eq!(check("ffi/src/a.rs", "//! A.\nfn f() {\n    // SAFETY: reason\n    unsafe { g() }\n}\n"), 0);
+    assert_eq!(check("ffi/src/a.rs", "//! A.\nfn f() {\n    unsafe { g() }\n}\n"), 1);
+    assert_eq!(check("ffi/src/a.rs", "//! A.\n/// # Safety\n/// p lives.\npub unsafe fn f() {}\n"), 0);
+    assert_eq!(check("ffi/src/a.rs", "//! A.\npub unsafe fn f() {}\n"), 1);
+    assert_eq!(check("src/a.rs", "//! A.\nfn f() {\n    // SAFETY: reason\n    unsafe { g() }\n}\n"), 1);
+    assert_eq!(check("src/a.rs", "//! A.\nconst S: &str = \"unsafe\"; // unsafe { }\n"), 0);
+    assert_eq!(check("src/a.rs", &format!("//! A.\n{}", "fn f() {}\n".repeat(800))), 1);
+    assert_eq!(check("src/a.rs", "fn f() {}\n"), 1, "a file says what lives in it");
+    assert_eq!(check("src/a.rs", "//! A.\nfn f() { todo!() }\n"), 1);
+    assert_eq!(check("tests/a.rs", "//! A.\n#[ignore]\n#[test]\nfn f() {}\n"), 1);
+    assert_eq!(check("tests/a.rs", "//! A.\nfn f() { std::thread::sleep(d) }\n"), 1);
+    assert_eq!(
+        check("tests/a.rs", "//! A.\nfn f() {\n    // PACE: polls with a bound\n    std::thread::sleep(d)\n}\n"),
+        0
+    );
+}
+
+#[test]
+fn every_member_takes_the_workspace_lints_and_licence() {
+    report(&arrows::manifest_violations(root()));
+}

@@ -1,0 +1,93 @@
+//! Rules for single source files.
+
+use crate::lexer::code_only;
+use std::path::Path;
+
+/// No file is longer.
+pub const LINES_MAX: usize = 800;
+/// Half of the files are shorter.
+pub const MEDIAN_LINES_MAX: usize = 200;
+
+/// Where `unsafe` may stand: what shares memory with another process, runs in an engine, or will talk to devices.
+const UNSAFE_ALLOWED: &[&str] = &["ffi/", "kernels/", "src/io/"];
+
+/// How many lines above an `unsafe` its reason may begin.
+const SAFETY_LINES: usize = 12;
+
+/// What is wrong with one file, one line each.
+pub fn violations(path: &Path, text: &str) -> Vec<String> {
+    let name = path.display();
+    let mut problems = vec![];
+    let lines = text.lines().count();
+    if lines > LINES_MAX && !generated(text) {
+        problems.push(format!("{name}: {lines} lines, at most {LINES_MAX}"));
+    }
+    if path.extension().is_some_and(|e| e == "rs") {
+        rust(path, text, &mut problems);
+    }
+    problems
+}
+
+/// `kvtide_client` outside the two places that play engine.
+pub fn client_outside_engines(path: &Path, text: &str) -> Vec<String> {
+    let engines = ["src/demo", "src/bench"];
+    if engines.iter().any(|e| path.starts_with(e)) {
+        return vec![];
+    }
+    words(&code_only(text), "kvtide_client")
+        .map(|line| format!("{}:{line}: the daemon must not use the engine's client", path.display()))
+        .collect()
+}
+
+fn generated(text: &str) -> bool {
+    text.lines().take(10).any(|l| l.contains("enerated by"))
+}
+
+fn rust(path: &Path, text: &str, problems: &mut Vec<String>) {
+    let name = path.display();
+    if !text.lines().find(|l| !l.starts_with("#!")).is_some_and(|l| l.starts_with("//!")) {
+        problems.push(format!("{name}: does not begin with a //! line that says what lives here"));
+    }
+    let code = code_only(text);
+    let original: Vec<&str> = text.lines().collect();
+    for line in words(&code, "unsafe") {
+        let in_test = path.components().any(|c| c.as_os_str() == "tests");
+        let at = path.to_string_lossy();
+        if !in_test && !UNSAFE_ALLOWED.iter().any(|p| at.starts_with(p)) {
+            problems.push(format!("{name}:{line}: unsafe may stand only in {UNSAFE_ALLOWED:?}"));
+        }
+        if !explained(&original, line) {
+            problems.push(format!("{name}:{line}: unsafe without a SAFETY comment"));
+        }
+    }
+    for marker in ["todo!", "unimplemented!"] {
+        if code.contains(marker) {
+            problems.push(format!("{name}: {marker} is a stub"));
+        }
+    }
+    if code.contains("#[ignore") {
+        problems.push(format!("{name}: an ignored test proves nothing"));
+    }
+    for line in words(&code, "sleep").filter(|&l| code.lines().nth(l - 1).is_some_and(|c| c.contains("thread::sleep")))
+    {
+        if !original[line.saturating_sub(4)..line].iter().any(|l| l.contains("PACE:")) {
+            problems.push(format!("{name}:{line}: a sleep needs a `// PACE:` comment that says what bounds it"));
+        }
+    }
+}
+
+/// `unsafe_code` in an attribute, and words that merely contain the word, do not count; lines are 1-based.
+fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    code.lines().enumerate().filter_map(move |(i, line)| {
+        let found = line
+            .match_indices(word)
+            .any(|(at, _)| !line[..at].ends_with(is_word) && !line[at + word.len()..].starts_with(is_word));
+        found.then_some(i + 1)
+    })
+}
+
+/// A SAFETY comment, or a `# Safety` section for a function that is unsafe to call, stands above or on the line.
+fn explained(lines: &[&str], line: usize) -> bool {
+    lines[line.saturating_sub(SAFETY_LINES)..line].iter().any(|l| l.contains("SAFETY:") || l.contains("# Safety"))
+}
