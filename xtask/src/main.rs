@@ -1,2 +1,44 @@
-//! Build helpers.
-fn main() {}
+//! Build helpers: what the gate runs and a developer may want to run alone. `cargo xtask help` lists them.
+//!
+//! No product code lives here, and no product crate may use it.
+#![forbid(unsafe_code)]
+
+mod deny;
+mod fuzz;
+mod loom;
+mod run;
+
+use std::process::ExitCode;
+
+const HELP: &str = "cargo xtask COMMAND
+
+  deny              cargo-deny check bans licenses sources (installs cargo-deny below target/tools)
+  loom              model-check the rings, the wake-up and the page-table protocol
+  fuzz [SECONDS]    run every fuzz target for SECONDS each (default 20), on the stable toolchain
+  help              this text";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    let result = match words.as_slice() {
+        ["deny"] => deny::check(),
+        ["loom"] => loom::check(),
+        ["fuzz"] => fuzz::all(fuzz::SECONDS_DEFAULT),
+        ["fuzz", seconds] => match seconds.parse() {
+            Ok(seconds) => fuzz::all(seconds),
+            Err(e) => Err(run::Error::Usage(format!("fuzz takes whole seconds, not {seconds:?}: {e}"))),
+        },
+        ["help" | "--help" | "-h"] => {
+            println!("{HELP}");
+            Ok(())
+        }
+        _ => Err(run::Error::Usage(format!("no command {words:?}\n\n{HELP}"))),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("xtask: {e}");
+            ExitCode::from(if matches!(e, run::Error::Usage(_)) { 2 } else { 1 })
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! Licences, bans and sources of everything that is linked in.
+
+use crate::run::{Error, cargo, run, target};
+use std::process::Command;
+
+/// The version that deny.toml is written for.
+const VERSION: &str = "0.20.2";
+
+/// Installs cargo-deny once below target/tools and runs the checks that need no network.
+pub fn check() -> Result<(), Error> {
+    let tools = target().join("tools").join(format!("cargo-deny-{VERSION}"));
+    let binary = tools.join("bin/cargo-deny");
+    if !binary.exists() {
+        // Unoptimised: it runs once for a second, and an optimised build takes minutes.
+        let mut install = cargo();
+        install.args(["install", "cargo-deny", "--locked", "--debug", "--version", VERSION, "--root"]).arg(&tools);
+        run(install.env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_TARGET_DIR", target().join("tools/build")))?;
+    }
+    run(Command::new(&binary).current_dir(crate::run::root()).args(["check", "bans", "licenses", "sources"]))
+}

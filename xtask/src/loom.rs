@@ -1,0 +1,26 @@
+//! Model checking: loom explores the interleavings of the lock-free parts.
+
+use crate::run::{Error, cargo, root, run, target};
+
+/// Runs every `loom_*` test of the crates that have any; their builds differ by a cfg, so they get a target of their own.
+pub fn check() -> Result<(), Error> {
+    for (package, folder) in [("kvtide-wire", "ffi/wire/tests"), ("kvtide-ffi", "ffi/tests")] {
+        let mut tests: Vec<String> = std::fs::read_dir(root().join(folder))
+            .map_err(|e| Error::Start(format!("list {folder}"), e))?
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .filter_map(|name| Some(name.strip_suffix(".rs")?.to_string()))
+            .filter(|name| name.starts_with("loom_"))
+            .collect();
+        tests.sort();
+        if tests.is_empty() {
+            return Err(Error::Usage(format!("{folder} holds no loom_* test: nothing would be checked")));
+        }
+        let mut command = cargo();
+        command.args(["test", "--release", "--locked", "-p", package]);
+        for test in &tests {
+            command.args(["--test", test]);
+        }
+        run(command.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", target().join("loom")))?;
+    }
+    Ok(())
+}

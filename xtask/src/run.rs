@@ -1,0 +1,57 @@
+//! Runs a command and says exactly what failed.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Why a helper failed.
+#[derive(Debug)]
+pub enum Error {
+    /// The call's words are off.
+    Usage(String),
+    /// A command could not be started.
+    Start(String, std::io::Error),
+    /// A command ended with another status than 0.
+    Failed(String, std::process::ExitStatus),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Usage(text) => f.write_str(text),
+            Error::Start(command, e) => write!(f, "could not start `{command}`: {e}"),
+            Error::Failed(command, status) => write!(f, "`{command}` ended with {status}"),
+        }
+    }
+}
+
+/// The root of the workspace.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
+}
+
+/// Where builds go: `CARGO_TARGET_DIR`, or `target` below the root.
+pub fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
+}
+
+/// The cargo that runs this helper.
+pub fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root());
+    command
+}
+
+/// Runs it with our standard streams; anything but status 0 is an error that shows the command.
+pub fn run(command: &mut Command) -> Result<(), Error> {
+    let shown = show(command);
+    eprintln!("xtask: {shown}");
+    let status = command.status().map_err(|e| Error::Start(shown.clone(), e))?;
+    if status.success() { Ok(()) } else { Err(Error::Failed(shown, status)) }
+}
+
+fn show(command: &Command) -> String {
+    let envs = command.get_envs().filter_map(|(k, v)| Some(format!("{}={:?} ", k.display(), v?)));
+    let args = command.get_args().map(|a| format!(" {}", a.display()));
+    envs.chain([command.get_program().display().to_string()]).chain(args).collect()
+}
