@@ -1,0 +1,51 @@
+# Shared by .ci/run and .ci/long: named, timed stages. Sourced, not run.
+
+STAGE_NAMES=()
+STAGE_SECONDS=()
+
+# stage NAME COMMAND...: runs it, remembers how long it took, stops at the first failure.
+stage() {
+    local name=$1 began=$SECONDS
+    shift
+    echo "=== $name: $*"
+    if ! "$@"; then
+        echo "=== $name FAILED after $((SECONDS - began)) s" >&2
+        exit 1
+    fi
+    STAGE_NAMES+=("$name")
+    STAGE_SECONDS+=($((SECONDS - began)))
+}
+
+stage_report() {
+    local i total=0
+    echo "=== minutes per stage"
+    for i in "${!STAGE_NAMES[@]}"; do
+        total=$((total + STAGE_SECONDS[i]))
+        awk -v n="${STAGE_NAMES[i]}" -v s="${STAGE_SECONDS[i]}" 'BEGIN { printf "%-12s %6.1f\n", n, s / 60 }'
+    done
+    awk -v s="$total" 'BEGIN { printf "%-12s %6.1f\n", "total", s / 60 }'
+}
+
+# A binary of the release build that a stage before has made.
+target_release() {
+    local name=$1
+    shift
+    "${CARGO_TARGET_DIR:-target}/release/$name" "$@"
+}
+
+# Debian packages that tests need, installed only where a tool is missing.
+install_tools() {
+    local missing=()
+    command -v cc >/dev/null || missing+=(gcc libc6-dev)
+    command -v c++ >/dev/null || missing+=(g++)
+    command -v valgrind >/dev/null || missing+=(valgrind)
+    if [ ${#missing[@]} -gt 0 ]; then
+        local sudo=""
+        [ "$(id -u)" = 0 ] || sudo=sudo
+        $sudo apt-get update -qq
+        $sudo apt-get install -y -qq "${missing[@]}"
+    fi
+    cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
+    cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
+    cargo fetch --locked
+}
