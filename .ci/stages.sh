@@ -33,6 +33,17 @@ target_release() {
     "${CARGO_TARGET_DIR:-target}/release/$name" "$@"
 }
 
+# The deliberate faults of the simulator are in no binary that is shipped.
+no_mutants_shipped() {
+    local tree
+    tree=$(cargo tree --locked -p kvtide -e normal,features --prefix none) || return 1
+    if grep -q 'mutants' <<<"$tree"; then
+        echo "the feature \"mutants\" is on in the shipped build" >&2
+        return 1
+    fi
+    echo "no mutants in $(wc -l <<<"$tree") packages and features of the shipped build"
+}
+
 # Debian packages that tests need, installed only where a tool is missing.
 install_tools() {
     local missing=()
