@@ -1,1 +1,9 @@
-//! kvtide-ffi
+//! The engine's side of kvtide: the agent (tier 0, page tables, copies), the Rust client, the C ABI.
+//!
+//! Used by engines. Talks to the daemon through `kvtide_wire` alone; never uses the daemon's crates.
+
+pub mod agent;
+pub mod client;
+pub mod memory;
+
+pub use client::*;

@@ -1,0 +1,98 @@
+//! The engine's API in Rust: attach, channels for calls, lanes for steps. The C ABI stands on it.
+//!
+//! May be called by engines (and the daemon's demo and benches, which are engines too). Knows nothing of how the daemon
+//! decides; what a call means is fixed in `kvtide_wire::entry::Op`.
+
+pub mod channel;
+pub mod error;
+pub mod lane;
+pub mod options;
+pub mod request;
+pub mod stats;
+
+pub use channel::Channel;
+pub use error::{Error, Result};
+pub use lane::{Lane, Pass, Ready, StepSeq};
+pub use options::{BlockId, FrameId, Options, SeqId, SpaceSpec};
+pub use request::{Completed, Outcome, PageRange, Pin, Request, Ticket};
+pub use stats::Stats;
+
+use kvtide_wire::status::Status;
+use std::{path::Path, sync::Arc};
+
+/// A session with the daemon. Cheap to clone; lives until its last clone, channel and lane are dropped.
+#[derive(Clone)]
+pub struct Client {
+    _inner: Arc<()>,
+}
+
+impl Client {
+    /// Attaches to the daemon: allocates tier 0, opens the session, starts its copy thread.
+    ///
+    /// # Errors
+    /// [`Error::Options`], [`Error::Refused`] (`Permission`, `Version`, `Limit`, `Invalid`), [`Error::System`].
+    pub fn attach(options: Options) -> Result<Client> {
+        let _ = options;
+        Err(Error::call("attach", 0, Status::Daemon))
+    }
+
+    /// A new session with a daemon at `socket`, after this one's daemon has died: takes over tier 0 and declares the
+    /// sequences and the pages that it still holds. Sequences keep their ids and belong to the channel of the same index;
+    /// those with pages that are gone answer `Lost` to every call but `seq_drop`. This client's channels and lanes stay
+    /// dead; no lane may be in a step.
+    ///
+    /// # Errors
+    /// `State`: the daemon is alive, a lane is in a step, or a reattach succeeded before. Else as [`Client::attach`].
+    pub fn reattach(&self, socket: &Path) -> Result<Client> {
+        let _ = socket;
+        Err(Error::call("reattach", 0, Status::Daemon))
+    }
+
+    /// Channel `index`, once.
+    ///
+    /// # Errors
+    /// `Range`: no such channel. `State`: taken already.
+    pub fn channel(&self, index: u16) -> Result<Channel> {
+        Err(Error::call("take channel", u64::from(index), Status::Daemon))
+    }
+
+    /// Lane `index`, once.
+    ///
+    /// # Errors
+    /// `Range`: no such lane. `State`: taken already.
+    pub fn lane(&self, index: u16) -> Result<Lane> {
+        Err(Error::call("take lane", u64::from(index), Status::Daemon))
+    }
+
+    /// Totals since the attach.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        Stats::default()
+    }
+
+    /// Whether the daemon is there, as far as is known.
+    #[must_use]
+    pub fn alive(&self) -> bool {
+        false
+    }
+
+    /// Ends the session now: waits of other threads return `Daemon`. What is in tier 0 stays readable until the last
+    /// handle is dropped.
+    pub fn detach(&self) {}
+
+    /// The block ids of a sequence, in order.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn seq_blocks(&self, seq: SeqId) -> Result<Vec<BlockId>> {
+        Err(Error::call("list blocks of sequence", u64::from(seq), Status::Daemon))
+    }
+
+    /// Where a frame of tier 0 is in memory: stable for the session's life. For engines that hand addresses to kernels;
+    /// what may be read there and when, the lanes say. `None`: no such frame.
+    #[must_use]
+    pub fn frame_ptr(&self, frame: FrameId) -> Option<*mut u8> {
+        let _ = frame;
+        None
+    }
+}

@@ -1,0 +1,99 @@
+//! Requests in their asynchronous form, and what they end with.
+
+use super::options::SeqId;
+use kvtide_wire::entry::{Advice, Level};
+use std::time::Duration;
+
+/// A range of pages of one sequence: blocks `first .. first + count` in planes `plane .. plane + planes`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PageRange {
+    /// Sequence.
+    pub seq: SeqId,
+    /// First block index.
+    pub first: u32,
+    /// Number of blocks.
+    pub count: u32,
+    /// First plane.
+    pub plane: u16,
+    /// Number of planes.
+    pub planes: u16,
+}
+
+/// What [`super::Channel::submit`] asks for; each has a blocking form of the same name, where it is described.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // described once, at the blocking forms
+pub enum Request<'a> {
+    Nop,
+    Reserve { seq: SeqId, tokens: u64 },
+    ReserveSession { blocks: u32 },
+    Fork { seq: SeqId },
+    Truncate { seq: SeqId, tokens: u64 },
+    Publish { seq: SeqId, first: u32, parent: u128, hashes: &'a [u128], level: Level },
+    Map { seq: SeqId, hashes: &'a [u128] },
+    Park { seq: SeqId, due: Duration },
+    Resume { seq: SeqId },
+    Advise { seq: SeqId, first: u32, count: u32, advice: Advice, priority: u8 },
+    Acquire { range: PageRange },
+}
+
+/// What a request ended with.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Done, nothing to say.
+    Done,
+    /// The child of a fork.
+    Seq(SeqId),
+    /// The level that a publish reached.
+    Level(Level),
+    /// Blocks reserved for the session, or attached by a map.
+    Blocks(usize),
+    /// Pages pinned.
+    Pin(Pin),
+}
+
+/// A request in flight. Spent by [`super::Channel::wait`], or when [`super::Channel::poll_any`] reported its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ticket(pub(crate) u64);
+
+impl Ticket {
+    /// The ticket as a number, for the C ABI.
+    #[must_use]
+    pub const fn into_raw(self) -> u64 {
+        self.0
+    }
+
+    /// The ticket of a number that [`Ticket::into_raw`] gave; any other number is an unknown ticket, which calls refuse.
+    #[must_use]
+    pub const fn from_raw(raw: u64) -> Ticket {
+        Ticket(raw)
+    }
+}
+
+/// Pinned pages. Given back by [`super::Channel::release`]; dropping it keeps the pages pinned until the sequence is dropped.
+#[derive(Debug, PartialEq, Eq, Hash)]
+#[must_use = "pages stay pinned until the pin is released"]
+pub struct Pin(pub(crate) u64);
+
+impl Pin {
+    /// The pin as a number, for the C ABI.
+    #[must_use]
+    pub const fn into_raw(self) -> u64 {
+        self.0
+    }
+
+    /// The pin of a number that [`Pin::into_raw`] gave. A number released before is refused with `Status::State`.
+    pub const fn from_raw(raw: u64) -> Pin {
+        Pin(raw)
+    }
+}
+
+/// The end of a request, as [`super::Channel::poll_any`] reports it.
+#[derive(Debug)]
+pub struct Completed {
+    /// Which request.
+    pub ticket: Ticket,
+    /// The caller's own word, given with the request.
+    pub user: u64,
+    /// How it ended.
+    pub result: super::Result<Outcome>,
+}

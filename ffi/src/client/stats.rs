@@ -1,0 +1,48 @@
+//! What a session counted since it attached: totals that only grow; take differences.
+
+/// Totals of one session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Steps begun.
+    pub steps: u64,
+    /// Steps in which everything was resident when they began.
+    pub steps_resident: u64,
+    /// Messages that had to be sent before a step could begin.
+    pub messages_before_steps: u64,
+    /// Pages needed by a (step, plane) that were readable at its first boundary.
+    pub pages_resident: u64,
+    /// Pages needed by a (step, plane) that were not readable at its first boundary.
+    pub pages_missed: u64,
+    /// Faults sent to the daemon.
+    pub faults: u64,
+    /// Boundaries that had to wait for a page.
+    pub stalls: u64,
+    /// Nanoseconds spent in those waits.
+    pub stall_ns: u64,
+    /// Jobs carried out that loaded a page from a host frame.
+    pub jobs_host_to_tier0: u64,
+    /// Bytes that they copied.
+    pub bytes_host_to_tier0: u64,
+    /// Jobs carried out that stored a page to a host frame.
+    pub jobs_tier0_to_host: u64,
+    /// Bytes that they copied.
+    pub bytes_tier0_to_host: u64,
+    /// Jobs carried out that copied a page within tier 0.
+    pub jobs_within_tier0: u64,
+    /// Bytes that they copied.
+    pub bytes_within_tier0: u64,
+    /// Jobs without bytes: new pages, drops, evictions, cancels.
+    pub jobs_table: u64,
+    /// Jobs refused because their victim was pinned.
+    pub jobs_busy: u64,
+    /// Jobs that were cancelled before their copy began.
+    pub jobs_canceled: u64,
+    /// Jobs that contradicted the protocol or the geometry.
+    pub jobs_invalid: u64,
+    /// Copies that failed or fell short.
+    pub jobs_failed: u64,
+    /// Requests sent on all channels.
+    pub requests: u64,
+    /// Completions that no request explains; they are dropped and counted.
+    pub completions_stray: u64,
+}
