@@ -4,4 +4,5 @@
 //! KV. Only `demo` and `bench` use the client library, as any engine would.
 #![forbid(unsafe_code)]
 
+pub mod demo;
 pub mod translate;
