@@ -1,8 +1,23 @@
 //! What an engine's process and the daemon share: `repr(C)` layouts, rings, handshake. No policy.
 //!
-//! `no_std` but for the module `os` (feature `std`), which holds the system calls that both sides need.
+//! `no_std` (with `alloc`) but for the module `os` (feature `std`), which holds the system calls that both sides need.
+//! Either side may call everything in here; nothing in here knows what a request means.
 #![cfg_attr(not(any(feature = "std", test, loom)), no_std)]
 
+extern crate alloc;
+
 pub mod entry;
+pub mod error;
 pub mod geometry;
+pub mod hello;
+pub mod layout;
+pub mod lists;
+#[cfg(all(feature = "std", not(loom)))]
+pub mod os;
+pub mod ring;
 pub mod status;
+pub mod sync;
+pub mod table;
+pub mod wake;
+
+pub use error::Error;

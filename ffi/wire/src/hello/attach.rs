@@ -1,0 +1,246 @@
+//! Hello and Welcome.
+
+use super::codec::{Reader, Writer, within, wrong};
+use super::{Kind, MESSAGE_MAX};
+use crate::error::Error;
+use crate::geometry::{CLASSES_MAX, PLANES_MAX, PlaneKind, PlaneSpec};
+use crate::layout::{Layout, Shape};
+use crate::status::Status;
+use alloc::string::String;
+use alloc::vec::Vec;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Longest name of a space in bytes.
+pub const NAME_BYTES_MAX: usize = 64;
+/// Largest page: 1 GiB, the largest host slab.
+const PAGE_BYTES_MAX: u64 = 1 << 30;
+/// Most tokens of a page; larger ones would make one fault cost milliseconds.
+const PAGE_TOKENS_MAX: u64 = 1 << 16;
+/// Most shards of a space.
+const SHARDS_MAX: u64 = 1024;
+/// Widest window in tokens.
+const WINDOW_TOKENS_MAX: u64 = 1 << 30;
+/// Most sequences that an engine may ask for; the daemon's limit is lower.
+const SEQS_MAX: u64 = 1 << 20;
+
+/// What an engine wants: the space and its own part of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// Feature bits that the engine understands; version 1 knows none.
+    pub features: u64,
+    /// Name of the space, for humans; not part of its identity. 1 to [`NAME_BYTES_MAX`] bytes, no control characters.
+    pub name: String,
+    /// Weights, adapters and everything else that decides what KV means.
+    pub fingerprint: [u8; 32],
+    /// Tokens of a page.
+    pub page_tokens: u32,
+    /// Planes in the order in which a step visits them.
+    pub planes: Vec<PlaneSpec>,
+    /// Shards of the space.
+    pub shards: u16,
+    /// Which one this engine is.
+    pub shard: u16,
+    /// Lanes that it will use.
+    pub lanes: u16,
+    /// Channels that it wants.
+    pub channels: u16,
+    /// Entries of each channel's rings.
+    pub depth: u16,
+    /// Sequence slots that it wants.
+    pub seqs_max: u32,
+    /// Frames of its tier 0, one number a size class, in class order.
+    pub tier0_frames: Vec<u32>,
+}
+
+/// What the daemon grants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Rings and lanes; the regions' layout follows from it.
+    pub shape: Shape,
+    /// Block ids of the space are below this.
+    pub blocks_max: u32,
+    /// Sequence slots are below this.
+    pub seqs_max: u32,
+    /// Most blocks of one sequence.
+    pub seq_blocks_max: u32,
+    /// Deadline of requests that bring none, in microseconds.
+    pub request_timeout_us: u64,
+}
+
+/// The daemon's answer. Accepted, it comes with descriptors in the order of `os::session`; refused, with none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Welcome {
+    /// `Ok`, or why not.
+    pub status: Status,
+    /// Number of the session, for logs.
+    pub session: u32,
+    /// Feature bits that both sides will use.
+    pub features: u64,
+    /// What was granted; all zero in a refusal.
+    pub limits: Option<Limits>,
+    /// Bytes of region E and region D.
+    pub region_bytes: [u64; 2],
+    /// Why not, for a human; empty if accepted.
+    pub text: String,
+}
+
+impl Hello {
+    /// Checks everything that follows from the message alone. Also run by encode, so that a client hears of it first.
+    pub fn check(&self) -> Result<(), Error> {
+        const WHAT: &str = "hello";
+        let name_ok = !self.name.is_empty() && !self.name.chars().any(char::is_control);
+        if !name_ok || self.name.len() > NAME_BYTES_MAX {
+            let expected = "1 to 64 bytes without control characters";
+            return Err(wrong(WHAT, "space name", alloc::format!("{:?}", self.name), expected));
+        }
+        within(WHAT, "page_tokens", self.page_tokens, 1, PAGE_TOKENS_MAX)?;
+        within(WHAT, "planes", self.planes.len() as u64, 1, PLANES_MAX as u64)?;
+        within(WHAT, "shards", self.shards, 1, SHARDS_MAX)?;
+        within(WHAT, "shard", self.shard, 0, u64::from(self.shards) - 1)?;
+        within(WHAT, "seqs_max", self.seqs_max, 1, SEQS_MAX)?;
+        Layout::of(Shape { channels: self.channels, depth: self.depth, jobs: 2, lanes: self.lanes })?;
+        for plane in &self.planes {
+            check_plane(plane)?;
+        }
+        let classes = size_classes(&self.planes).len() as u64;
+        within(WHAT, "size classes of the planes", classes, 1, CLASSES_MAX as u64)?;
+        within(WHAT, "size classes with tier-0 frames", self.tier0_frames.len() as u64, classes, classes)?;
+        for frames in &self.tier0_frames {
+            within(WHAT, "tier-0 frames of a class", *frames, 1, u64::from(u32::MAX - 1))?;
+        }
+        let total = self.tier0_frames.iter().map(|n| u64::from(*n)).sum::<u64>();
+        within(WHAT, "tier-0 frames of all classes", total, 1, u64::from(u32::MAX - 1))
+    }
+
+    /// The datagram.
+    pub fn encode(&self) -> Result<Vec<u8>, Error> {
+        self.check()?;
+        let mut w = Writer::open(Kind::Hello);
+        w.u64(self.features).raw(&self.fingerprint).u32(self.page_tokens).u32(self.seqs_max);
+        w.u16(self.shards).u16(self.shard).u16(self.lanes).u16(self.channels).u16(self.depth);
+        w.u16(self.tier0_frames.len() as u16).u16(self.planes.len() as u16).u16(0);
+        for frames in &self.tier0_frames {
+            w.u32(*frames);
+        }
+        w.raw(self.planes.as_bytes()).text(&self.name);
+        let bytes = w.finish();
+        debug_assert!(bytes.len() <= MESSAGE_MAX);
+        Ok(bytes)
+    }
+
+    pub(super) fn read(r: &mut Reader<'_>) -> Result<Hello, Error> {
+        let features = r.u64("features")?;
+        let fingerprint = r.array("fingerprint")?;
+        let (page_tokens, seqs_max) = (r.u32("page_tokens")?, r.u32("seqs_max")?);
+        let (shards, shard) = (r.u16("shards")?, r.u16("shard")?);
+        let (lanes, channels, depth) = (r.u16("lanes")?, r.u16("channels")?, r.u16("depth")?);
+        let (classes, planes) = (r.u16("size classes")?, r.u16("planes")?);
+        r.zero("reserved")?;
+        within("hello", "size classes", classes, 1, CLASSES_MAX as u64)?;
+        within("hello", "planes", planes, 1, PLANES_MAX as u64)?;
+        let tier0_frames = (0..classes).map(|_| r.u32("tier-0 frames")).collect::<Result<_, _>>()?;
+        let bytes = r.raw(usize::from(planes) * size_of::<PlaneSpec>(), "planes")?;
+        let planes = bytes.chunks_exact(size_of::<PlaneSpec>());
+        let planes = planes.filter_map(|plane| PlaneSpec::read_from_bytes(plane).ok()).collect();
+        let name = r.text("space name")?;
+        let hello = Hello {
+            features,
+            name,
+            fingerprint,
+            page_tokens,
+            planes,
+            shards,
+            shard,
+            lanes,
+            channels,
+            depth,
+            seqs_max,
+            tier0_frames,
+        };
+        hello.check()?;
+        Ok(hello)
+    }
+}
+
+/// The distinct page sizes in order of first appearance: the size classes.
+#[must_use]
+pub fn size_classes(planes: &[PlaneSpec]) -> Vec<u32> {
+    let mut classes = Vec::new();
+    for plane in planes {
+        if !classes.contains(&plane.page_bytes) {
+            classes.push(plane.page_bytes);
+        }
+    }
+    classes
+}
+
+fn check_plane(plane: &PlaneSpec) -> Result<(), Error> {
+    const WHAT: &str = "plane";
+    within(WHAT, "page_bytes", plane.page_bytes, 1, PAGE_BYTES_MAX)?;
+    within(WHAT, "kind", plane.kind, 0, PlaneKind::State as u64)?;
+    within(WHAT, "reserved", plane.reserved, 0, 0)?;
+    if plane.kind == PlaneKind::Window as u16 {
+        return within(WHAT, "window_tokens", plane.window_tokens, 1, WINDOW_TOKENS_MAX);
+    }
+    within(WHAT, "window_tokens of a plane without a window", plane.window_tokens, 0, 0)
+}
+
+impl Welcome {
+    /// A refusal.
+    #[must_use]
+    pub fn refusal(status: Status, text: &str) -> Welcome {
+        Welcome { status, session: 0, features: 0, limits: None, region_bytes: [0; 2], text: text.into() }
+    }
+
+    /// An acceptance.
+    pub fn accept(session: u32, limits: Limits) -> Result<Welcome, Error> {
+        let layout = Layout::of(limits.shape)?;
+        let region_bytes = [layout.engine.bytes, layout.daemon.bytes];
+        let text = String::new();
+        Ok(Welcome { status: Status::Ok, session, features: 0, limits: Some(limits), region_bytes, text })
+    }
+
+    /// The datagram.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::open(Kind::Welcome);
+        w.u32(self.status.code() as u32).u32(self.session).u64(self.features);
+        if let Some(limits) = &self.limits {
+            let shape = limits.shape;
+            w.u16(shape.channels).u16(shape.depth).u16(shape.lanes).u16(0).u32(shape.jobs);
+            w.u32(limits.blocks_max).u32(limits.seqs_max).u32(limits.seq_blocks_max).u64(limits.request_timeout_us);
+            w.u64(self.region_bytes[0]).u64(self.region_bytes[1]);
+        }
+        w.text(&self.text);
+        w.finish()
+    }
+
+    pub(super) fn read(r: &mut Reader<'_>) -> Result<Welcome, Error> {
+        const WHAT: &str = "welcome";
+        let code = r.u32("status")? as i32;
+        let Some(status) = Status::from_code(code) else {
+            return Err(wrong(WHAT, "status", code, "a known code"));
+        };
+        let (session, features) = (r.u32("session")?, r.u64("features")?);
+        if status != Status::Ok {
+            return Ok(Welcome { session, features, ..Welcome::refusal(status, &r.text("text")?) });
+        }
+        let (channels, depth, lanes) = (r.u16("channels")?, r.u16("depth")?, r.u16("lanes")?);
+        r.zero("reserved")?;
+        let shape = Shape { channels, depth, lanes, jobs: r.u32("jobs")? };
+        let limits = Limits {
+            shape,
+            blocks_max: r.u32("blocks_max")?,
+            seqs_max: r.u32("seqs_max")?,
+            seq_blocks_max: r.u32("seq_blocks_max")?,
+            request_timeout_us: r.u64("request_timeout_us")?,
+        };
+        let region_bytes = [r.u64("bytes of region E")?, r.u64("bytes of region D")?];
+        let welcome = Welcome { session, features, text: r.text("text")?, ..Welcome::accept(session, limits)? };
+        if welcome.region_bytes != region_bytes {
+            let expected = alloc::format!("{:?}", welcome.region_bytes);
+            return Err(wrong(WHAT, "bytes of the regions", alloc::format!("{region_bytes:?}"), expected));
+        }
+        Ok(welcome)
+    }
+}

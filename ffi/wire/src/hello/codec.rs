@@ -1,0 +1,159 @@
+//! Fields of a message, little endian, one after another: bounded writing, checked reading.
+
+use super::{Kind, MAGIC, MESSAGE_MAX, TEXT_BYTES_MAX};
+use crate::error::Error;
+use crate::layout::VERSION;
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt::Display;
+
+/// A field that holds what it must not.
+pub(super) fn wrong(
+    message: &'static str,
+    field: &'static str,
+    found: impl Display,
+    expected: impl Into<String>,
+) -> Error {
+    Error::Message { message, field, found: format!("{found}"), expected: expected.into() }
+}
+
+/// An error unless `min ≤ value ≤ max`.
+pub(super) fn within(
+    message: &'static str,
+    field: &'static str,
+    value: impl Into<u64>,
+    min: u64,
+    max: u64,
+) -> Result<(), Error> {
+    let value = value.into();
+    if value < min || value > max {
+        return Err(wrong(message, field, value, format!("{min} to {max}")));
+    }
+    Ok(())
+}
+
+pub(super) struct Writer {
+    bytes: Vec<u8>,
+}
+
+impl Writer {
+    /// Magic, version, kind; the length follows in [`Writer::finish`].
+    pub(super) fn open(kind: Kind) -> Writer {
+        let mut writer = Writer { bytes: Vec::with_capacity(256) };
+        writer.u32(MAGIC).u32(VERSION).u32(kind as u32).u32(0);
+        writer
+    }
+
+    pub(super) fn raw(&mut self, bytes: &[u8]) -> &mut Self {
+        self.bytes.extend_from_slice(bytes);
+        self
+    }
+
+    pub(super) fn u16(&mut self, value: u16) -> &mut Self {
+        self.raw(&value.to_le_bytes())
+    }
+
+    pub(super) fn u32(&mut self, value: u32) -> &mut Self {
+        self.raw(&value.to_le_bytes())
+    }
+
+    pub(super) fn u64(&mut self, value: u64) -> &mut Self {
+        self.raw(&value.to_le_bytes())
+    }
+
+    /// Length and bytes; a text over the bound is cut at the end of a character.
+    pub(super) fn text(&mut self, text: &str) -> &mut Self {
+        let mut end = text.len().min(TEXT_BYTES_MAX);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        self.u16(end as u16).raw(&text.as_bytes()[..end])
+    }
+
+    pub(super) fn finish(mut self) -> Vec<u8> {
+        let length = self.bytes.len() as u32;
+        self.bytes[12..16].copy_from_slice(&length.to_le_bytes());
+        self.bytes
+    }
+}
+
+pub(super) struct Reader<'a> {
+    message: &'static str,
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    /// Checks magic, version and length; returns the kind and the body.
+    pub(super) fn open(bytes: &'a [u8], message: &'static str) -> Result<(u32, Reader<'a>), Error> {
+        let mut reader = Reader { message, rest: bytes };
+        let magic = reader.u32("magic")?;
+        if magic != MAGIC {
+            return Err(wrong(message, "magic", format!("{magic:#010x}"), format!("{MAGIC:#010x}")));
+        }
+        let version = reader.u32("version")?;
+        if version != VERSION {
+            return Err(Error::Version { ours: VERSION, theirs: version });
+        }
+        let kind = reader.u32("kind")?;
+        let length = reader.u32("length")?;
+        if bytes.len() > MESSAGE_MAX || length as usize != bytes.len() {
+            let expected = format!("{} (the datagram's), at most {MESSAGE_MAX}", bytes.len());
+            return Err(wrong(message, "length", length, expected));
+        }
+        Ok((kind, reader))
+    }
+
+    pub(super) fn raw(&mut self, count: usize, field: &'static str) -> Result<&'a [u8], Error> {
+        match self.rest.split_at_checked(count) {
+            Some((taken, rest)) => {
+                self.rest = rest;
+                Ok(taken)
+            }
+            None => {
+                let found = format!("cut off after {} bytes", self.rest.len());
+                Err(wrong(self.message, field, found, format!("{count} bytes")))
+            }
+        }
+    }
+
+    pub(super) fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], Error> {
+        let mut array = [0; N];
+        array.copy_from_slice(self.raw(N, field)?);
+        Ok(array)
+    }
+
+    pub(super) fn u16(&mut self, field: &'static str) -> Result<u16, Error> {
+        Ok(u16::from_le_bytes(self.array(field)?))
+    }
+
+    pub(super) fn u32(&mut self, field: &'static str) -> Result<u32, Error> {
+        Ok(u32::from_le_bytes(self.array(field)?))
+    }
+
+    pub(super) fn u64(&mut self, field: &'static str) -> Result<u64, Error> {
+        Ok(u64::from_le_bytes(self.array(field)?))
+    }
+
+    pub(super) fn zero(&mut self, field: &'static str) -> Result<(), Error> {
+        within(self.message, field, self.u16(field)?, 0, 0)
+    }
+
+    pub(super) fn text(&mut self, field: &'static str) -> Result<String, Error> {
+        let length = usize::from(self.u16(field)?);
+        within(self.message, field, length as u64, 0, TEXT_BYTES_MAX as u64)?;
+        match core::str::from_utf8(self.raw(length, field)?) {
+            Ok(text) => Ok(text.to_owned()),
+            Err(e) => Err(wrong(self.message, field, format!("no UTF-8 at byte {}", e.valid_up_to()), "UTF-8")),
+        }
+    }
+
+    /// Nothing may be left over.
+    pub(super) fn end(self) -> Result<(), Error> {
+        if self.rest.is_empty() {
+            return Ok(());
+        }
+        Err(wrong(self.message, "end", format!("{} more bytes", self.rest.len()), "nothing"))
+    }
+}

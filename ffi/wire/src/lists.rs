@@ -1,0 +1,120 @@
+//! Lists that are longer than a ring entry: one area of [`LIST_WORDS`] words for each tag and direction.
+//!
+//! The writer fills the area before it hands the entry over, and does not touch it again until the request's completion came
+//! (requests) or its tag is used again (answers); the entry's hand-over orders the words. The reader copies the words out
+//! exactly once, then looks at the copy: what the peer changes meanwhile changes nothing.
+
+use crate::entry::LIST_WORDS;
+use crate::error::Error;
+use crate::sync::{AtomicU32, Ordering};
+
+/// Words of a 128-bit hash in a list, low word first.
+pub const HASH_WORDS: usize = 4;
+/// Most hashes that a list holds.
+pub const HASHES_MAX: usize = LIST_WORDS / HASH_WORDS;
+
+/// One tag's area in shared memory.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct ListArea {
+    /// The words, little endian.
+    pub words: [AtomicU32; LIST_WORDS],
+}
+
+/// A private copy of a list.
+#[derive(Clone, Debug)]
+pub struct List {
+    words: [u32; LIST_WORDS],
+    len: usize,
+}
+
+impl Default for List {
+    fn default() -> Self {
+        List { words: [0; LIST_WORDS], len: 0 }
+    }
+}
+
+impl List {
+    /// The copied words.
+    #[must_use]
+    pub fn words(&self) -> &[u32] {
+        &self.words[..self.len]
+    }
+
+    /// The copied words as hashes; an error if they are no whole number of hashes.
+    pub fn hashes(&self) -> Result<impl ExactSizeIterator<Item = u128> + '_, Error> {
+        let (hashes, rest) = self.words().as_chunks::<HASH_WORDS>();
+        if !rest.is_empty() {
+            return Err(Error::Message {
+                message: "list",
+                field: "hash words",
+                found: alloc::format!("{}", self.len),
+                expected: alloc::format!("a multiple of {HASH_WORDS}"),
+            });
+        }
+        Ok(hashes.iter().map(|w| hash_of(*w)))
+    }
+}
+
+/// A hash from its words, low word first.
+#[must_use]
+pub fn hash_of(words: [u32; HASH_WORDS]) -> u128 {
+    words.iter().rev().fold(0, |hash, word| hash << 32 | u128::from(*word))
+}
+
+/// A hash as words, low word first.
+#[must_use]
+pub fn hash_words(hash: u128) -> [u32; HASH_WORDS] {
+    core::array::from_fn(|i| (hash >> (32 * i)) as u32)
+}
+
+fn bound(len: u64) -> Result<usize, Error> {
+    if len > LIST_WORDS as u64 {
+        return Err(Error::Bound { what: "words of a list", value: len, min: 0, max: LIST_WORDS as u64 });
+    }
+    Ok(len as usize)
+}
+
+impl ListArea {
+    /// An empty area, for private memory (models, tests).
+    #[must_use]
+    pub fn new() -> ListArea {
+        ListArea { words: core::array::from_fn(|_| AtomicU32::new(0)) }
+    }
+
+    /// Copies `len` words, as an entry claims them, into `list`; `len` over the bound is an error and copies nothing.
+    pub fn copy_out(&self, len: u32, list: &mut List) -> Result<(), Error> {
+        list.len = 0;
+        let len = bound(u64::from(len))?;
+        for (copy, word) in list.words.iter_mut().zip(&self.words[..len]) {
+            *copy = word.load(Ordering::Relaxed);
+        }
+        list.len = len;
+        Ok(())
+    }
+
+    /// Writes a list; returns its length for the entry.
+    pub fn write(&self, list: &[u32]) -> Result<u32, Error> {
+        let len = bound(list.len() as u64)?;
+        for (word, value) in self.words.iter().zip(list) {
+            word.store(*value, Ordering::Relaxed);
+        }
+        Ok(len as u32)
+    }
+
+    /// Writes hashes, four words each; returns the length in words for the entry.
+    pub fn write_hashes(&self, hashes: &[u128]) -> Result<u32, Error> {
+        let len = bound(hashes.len() as u64 * HASH_WORDS as u64)?;
+        let words = hashes.iter().flat_map(|hash| hash_words(*hash));
+        for (word, value) in self.words.iter().zip(words) {
+            word.store(value, Ordering::Relaxed);
+        }
+        Ok(len as u32)
+    }
+}
+
+impl Default for ListArea {
+    fn default() -> Self {
+        ListArea::new()
+    }
+}

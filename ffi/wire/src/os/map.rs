@@ -1,0 +1,153 @@
+//! Maps of shared memory, seen only as atomics.
+//!
+//! Another process writes this memory at any time, so no reference to plain data in it may ever exist. [`Part`] hands out
+//! references to types made of atomics alone, for which any bits are a value; bulk bytes (pages of KV) go through raw pointers,
+//! whose user keeps to the page protocol.
+
+use super::{failed, failed_io};
+use crate::error::Error;
+use crate::layout::LaneLine;
+use crate::lists::ListArea;
+use crate::ring::Slot;
+use crate::sync::{AtomicU32, AtomicU64};
+use memmap2::{Advice, MmapOptions, MmapRaw};
+use rustix::io::Errno;
+use std::format;
+use std::ops::Deref;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// What the map may be used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Loads only: a store is a SIGSEGV.
+    ReadOnly,
+    /// Loads and stores.
+    ReadWrite,
+}
+
+/// A shared map of a whole memfd.
+#[derive(Debug)]
+pub struct Map {
+    raw: MmapRaw,
+    access: Access,
+}
+
+impl Map {
+    /// Maps the first `bytes` of a descriptor, its pages mapped at once: no fault on the first use.
+    pub fn new(fd: BorrowedFd<'_>, bytes: u64, access: Access) -> Result<Map, Error> {
+        let on = || format!("{bytes} bytes, {access:?}");
+        let len = usize::try_from(bytes).map_err(|_| failed("mmap", on(), Errno::OVERFLOW))?;
+        let mut options = MmapOptions::new();
+        options.len(len).populate();
+        let raw = match access {
+            Access::ReadOnly => options.map_raw_read_only(fd.as_raw_fd()),
+            Access::ReadWrite => options.map_raw(fd.as_raw_fd()),
+        }
+        .map_err(|e| failed_io("mmap", on(), &e))?;
+        Ok(Map { raw, access })
+    }
+
+    /// Keeps the map out of forked children and core dumps: for engines, whose children must not hold the session's memory and
+    /// whose dumps must not hold gigabytes of KV.
+    pub fn private_to_this_process(self) -> Result<Map, Error> {
+        for (advice, tried) in
+            [(Advice::DontFork, "madvise(MADV_DONTFORK)"), (Advice::DontDump, "madvise(MADV_DONTDUMP)")]
+        {
+            self.raw.advise(advice).map_err(|e| failed_io(tried, format!("{} bytes", self.len()), &e))?;
+        }
+        Ok(self)
+    }
+
+    /// Bytes mapped.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.raw.len()
+    }
+
+    /// Never true: an empty map cannot be made.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.raw.len() == 0
+    }
+
+    /// Start of the map, for reading; see the module's head.
+    #[must_use]
+    pub fn as_ptr(&self) -> *const u8 {
+        self.raw.as_ptr()
+    }
+
+    /// Start of the map, for writing; `None` if it is read-only. See the module's head.
+    #[must_use]
+    pub fn as_mut_ptr(&self) -> Option<*mut u8> {
+        (self.access == Access::ReadWrite).then(|| self.raw.as_mut_ptr())
+    }
+}
+
+/// Types that shared memory may be seen as.
+///
+/// # Safety
+/// Every field is an atomic or padding: any bits are a value, and a shared reference allows for changes from outside.
+pub(crate) unsafe trait Overlay: Sync {}
+// SAFETY: an atomic.
+unsafe impl Overlay for AtomicU32 {}
+// SAFETY: an atomic.
+unsafe impl Overlay for AtomicU64 {}
+// SAFETY: an array of atomics.
+unsafe impl Overlay for Slot {}
+// SAFETY: an array of atomics.
+unsafe impl Overlay for ListArea {}
+// SAFETY: atomics and padding.
+unsafe impl Overlay for LaneLine {}
+
+/// A reference into a map that keeps the map alive.
+#[derive(Debug)]
+pub struct Part<T: ?Sized> {
+    at: NonNull<T>,
+    map: Arc<Map>,
+}
+
+// SAFETY: a Part is a shared reference to a Sync type together with its owner, which is Send and Sync itself.
+unsafe impl<T: ?Sized + Sync> Send for Part<T> {}
+// SAFETY: as above.
+unsafe impl<T: ?Sized + Sync> Sync for Part<T> {}
+
+impl<T: ?Sized> Clone for Part<T> {
+    fn clone(&self) -> Self {
+        Part { at: self.at, map: Arc::clone(&self.map) }
+    }
+}
+
+impl<T: ?Sized> Deref for Part<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        // SAFETY: `at` was checked at construction to lie within the map, aligned; the map lives as long as `self.map`, its
+        // memfd cannot shrink (sealed), and T is an Overlay: atomics alone, so changes from outside are allowed for.
+        unsafe { self.at.as_ref() }
+    }
+}
+
+/// Checks range and alignment; both follow from the layout, so a failure is a bug or a lying peer.
+fn locate(map: &Map, offset: u64, bytes: usize, align: usize) -> Result<NonNull<u8>, Error> {
+    let end = offset.checked_add(bytes as u64);
+    let fits = end.is_some_and(|end| end <= map.len() as u64);
+    let address = (map.as_ptr() as u64).wrapping_add(offset);
+    match NonNull::new(map.as_ptr().cast_mut().wrapping_add(offset as usize)) {
+        Some(at) if fits && address.is_multiple_of(align as u64) => Ok(at),
+        _ => Err(Error::Bound { what: "offset in a map", value: offset, min: 0, max: map.len() as u64 }),
+    }
+}
+
+/// One `T` at a byte offset.
+pub(crate) fn part<T: Overlay>(map: &Arc<Map>, offset: u64) -> Result<Part<T>, Error> {
+    let at = locate(map, offset, size_of::<T>(), align_of::<T>())?.cast();
+    Ok(Part { at, map: Arc::clone(map) })
+}
+
+/// `count` of `T` from a byte offset.
+pub(crate) fn parts<T: Overlay>(map: &Arc<Map>, offset: u64, count: usize) -> Result<Part<[T]>, Error> {
+    let bytes = count.saturating_mul(size_of::<T>());
+    let at = locate(map, offset, bytes, align_of::<T>())?.cast();
+    Ok(Part { at: NonNull::slice_from_raw_parts(at, count), map: Arc::clone(map) })
+}

@@ -1,0 +1,90 @@
+//! Shared memory: memfds that are charged to their maker, cannot change size, and are writable by whom they should be.
+
+use super::failed;
+use super::map::{Access, Map};
+use crate::error::Error;
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use std::format;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Anonymous shared memory of a fixed size.
+#[derive(Debug)]
+pub struct Memfd {
+    fd: OwnedFd,
+    bytes: u64,
+}
+
+/// What no peer may do to any memfd of ours: change its size (a shorter file is a SIGBUS) or lift the seals.
+const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+impl Memfd {
+    /// Memory that both sides write. Every byte is allocated now, so that it is charged to this process's cgroup and not to
+    /// the peer that touches it first, and so that a full machine is an error here and not a SIGBUS there.
+    pub fn shared(name: &str, bytes: u64) -> Result<Memfd, Error> {
+        let memfd = Memfd::allocate(name, bytes)?;
+        memfd.seal(name, FIXED)?;
+        Ok(memfd)
+    }
+
+    /// Memory that only this process writes: through the map returned here, made before the seal FUTURE_WRITE.
+    ///
+    /// That seal stops later writable maps, `mprotect`, reopening and hole punching; a read-only descriptor alone stops none.
+    pub fn owned(name: &str, bytes: u64) -> Result<(Memfd, Map), Error> {
+        let memfd = Memfd::allocate(name, bytes)?;
+        let map = Map::new(memfd.as_fd(), bytes, Access::ReadWrite)?;
+        memfd.seal(name, FIXED.union(SealFlags::FUTURE_WRITE))?;
+        Ok((memfd, map))
+    }
+
+    /// Memory that the peer passed: it must hold at least `bytes` and be sealed against shrinking.
+    pub fn received(fd: OwnedFd, what: &'static str, bytes: u64) -> Result<Memfd, Error> {
+        let stat = rustix::fs::fstat(&fd).map_err(|e| failed("fstat of shared memory", what, e))?;
+        let size = u64::try_from(stat.st_size).unwrap_or(0);
+        if size < bytes {
+            return Err(Error::Bound { what: "size of shared memory", value: size, min: bytes, max: u64::MAX });
+        }
+        let seals = rustix::fs::fcntl_get_seals(&fd).map_err(|e| failed("fcntl(F_GET_SEALS)", what, e))?;
+        if !seals.contains(SealFlags::SHRINK) {
+            let (found, expected) = (format!("{:#x}", seals.bits()), "F_SEAL_SHRINK among them".into());
+            return Err(Error::Message { message: "shared memory", field: "seals", found, expected });
+        }
+        Ok(Memfd { fd, bytes })
+    }
+
+    fn allocate(name: &str, bytes: u64) -> Result<Memfd, Error> {
+        let on = || format!("{name}, {bytes} bytes");
+        // NOEXEC_SEAL is from Linux 6.3; older kernels refuse the flag.
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+            Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags),
+            other => other,
+        }
+        .map_err(|e| failed("memfd_create", on(), e))?;
+        rustix::fs::ftruncate(&fd, bytes).map_err(|e| failed("ftruncate of shared memory", on(), e))?;
+        rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, bytes)
+            .map_err(|e| failed("fallocate of shared memory", on(), e))?;
+        Ok(Memfd { fd, bytes })
+    }
+
+    fn seal(&self, name: &str, seals: SealFlags) -> Result<(), Error> {
+        rustix::fs::fcntl_add_seals(&self.fd, seals).map_err(|e| failed("fcntl(F_ADD_SEALS)", name, e))
+    }
+
+    /// Bytes of the memory.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Maps all of it.
+    pub fn map(&self, access: Access) -> Result<Map, Error> {
+        Map::new(self.fd.as_fd(), self.bytes, access)
+    }
+}
+
+impl AsFd for Memfd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

@@ -1,0 +1,173 @@
+//! The engine's side. Maps region E writable and region D read-only; both stay out of forked children and core dumps.
+
+use super::super::bell::{Ringer, Sleepable};
+use super::super::map::{Access, Map, Part, part};
+use super::super::memfd::Memfd;
+use super::super::socket::{FDS_MAX, Socket};
+use super::{FIXED_FDS, ListsIn, ListsOut, Receiver, RingAt, Sender, Sleeper, Waker, check_header, parts, ring};
+use crate::entry::{Completion, Job, JobDone, Submission};
+use crate::error::Error;
+use crate::hello::{FromDaemon, Hello, Limits, MESSAGE_MAX, Welcome};
+use crate::layout::{LaneLine, Layout};
+use crate::ring::{Consumer, Producer};
+use crate::status::Status;
+use crate::sync::Ordering;
+use crate::wake;
+use std::format;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use std::vec;
+use std::vec::Vec;
+
+/// One channel, engine's side; one owner thread.
+#[derive(Debug)]
+pub struct EngineChannel {
+    /// Requests.
+    pub submissions: Sender<Submission>,
+    /// Answers.
+    pub completions: Receiver<Completion>,
+    /// Lists of the requests, by tag.
+    pub requests: ListsOut,
+    /// Lists of the answers, by tag.
+    pub answers: ListsIn,
+    /// Wakes the daemon.
+    pub waker: Waker,
+    /// Announces that the owner will sleep.
+    pub sleeper: Sleeper,
+    /// Readable when the daemon has rung for this channel.
+    pub bell: Sleepable,
+}
+
+/// The job rings; whoever pumps owns them.
+#[derive(Debug)]
+pub struct Pump {
+    /// Jobs from the daemon.
+    pub jobs: Receiver<Job>,
+    /// Jobs that ended.
+    pub done: Sender<JobDone>,
+    /// Wakes the daemon.
+    pub waker: Waker,
+    /// Announces that the pump will sleep.
+    pub sleeper: Sleeper,
+    /// Readable when the daemon has rung for the pump.
+    pub bell: Sleepable,
+}
+
+/// A lane's words; one owner thread.
+#[derive(Debug)]
+pub struct LaneWriter(Part<LaneLine>);
+
+/// Everything that the engine has of a session's shared memory.
+#[derive(Debug)]
+pub struct EngineSide {
+    /// The channels.
+    pub channels: Vec<EngineChannel>,
+    /// The job rings.
+    pub pump: Pump,
+    /// The lanes' words.
+    pub lanes: Vec<LaneWriter>,
+}
+
+impl LaneWriter {
+    /// Tells the lane's position: step × planes + plane.
+    pub fn position(&self, position: u64) {
+        self.0.position.store(position, Ordering::Relaxed);
+    }
+
+    /// Tells how many steps the lane has begun and ended.
+    pub fn steps(&self, begun: u64, ended: u64) {
+        self.0.begun.store(begun, Ordering::Relaxed);
+        self.0.ended.store(ended, Ordering::Relaxed);
+    }
+}
+
+/// Connects, shakes hands and maps what the daemon passes. A refusal is [`Error::Refused`].
+pub fn attach(path: &Path, hello: &Hello, timeout: Duration) -> Result<(Socket, Welcome, Limits, EngineSide), Error> {
+    let message = hello.encode()?;
+    let socket = Socket::connect(path)?;
+    socket.send(&message, &[])?;
+    let mut buffer = vec![0; MESSAGE_MAX];
+    let (len, fds) = socket.receive_within(&mut buffer, FDS_MAX, timeout)?;
+    let welcome = match FromDaemon::decode(&buffer[..len])? {
+        FromDaemon::Welcome(welcome) => welcome,
+        other => {
+            let (found, expected) = (format!("{other:?}"), "a welcome".into());
+            return Err(Error::Message { message: "handshake", field: "answer", found, expected });
+        }
+    };
+    match welcome.limits {
+        Some(limits) => {
+            let side = EngineSide::new(&limits, fds)?;
+            Ok((socket, welcome, limits, side))
+        }
+        None => {
+            let status = if welcome.status == Status::Ok { Status::Protocol } else { welcome.status };
+            Err(Error::Refused { status, text: welcome.text })
+        }
+    }
+}
+
+impl EngineSide {
+    /// Maps the regions and takes the bells that came with a Welcome.
+    pub fn new(limits: &Limits, fds: Vec<OwnedFd>) -> Result<EngineSide, Error> {
+        let shape = limits.shape;
+        let layout = Layout::of(shape)?;
+        let expected = FIXED_FDS + usize::from(shape.channels);
+        if fds.len() != expected {
+            let (found, expected) = (format!("{}", fds.len()), format!("{expected}"));
+            return Err(Error::Message { message: "welcome", field: "descriptors", found, expected });
+        }
+        let mut fds = fds.into_iter();
+        let mut next = || fds.next().ok_or(Error::Closed { tried: "take a descriptor of the welcome" });
+        let (e, d) = (&layout.engine, &layout.daemon);
+        let engine = region(next()?, "region E", e.bytes, Access::ReadWrite, layout.header(0))?;
+        let daemon = region(next()?, "region D", d.bytes, Access::ReadOnly, layout.header(1))?;
+        let waker: Waker = wake::Waker::new(part(&daemon, d.sleeping)?, Ringer::from_fd(next()?));
+        let entries = shape.jobs as usize;
+        let jobs = RingAt { slots: d.pump_slots, tail: d.pump_tail, head: e.pump_head, entries };
+        let done = RingAt { slots: e.pump_slots, tail: e.pump_tail, head: d.pump_head, entries };
+        let pump = Pump {
+            jobs: Consumer::new(ring(&daemon, &engine, jobs)?),
+            done: Producer::new(ring(&engine, &daemon, done)?),
+            waker: waker.clone(),
+            sleeper: wake::Sleeper::new(part(&engine, e.sleeping)?),
+            bell: Sleepable::from_fd(next()?),
+        };
+        let mut channels = Vec::with_capacity(usize::from(shape.channels));
+        for index in 0..shape.channels {
+            channels.push(channel(&layout, index, &engine, &daemon, waker.clone(), Sleepable::from_fd(next()?))?);
+        }
+        let lanes = (0..shape.lanes).map(|lane| Ok(LaneWriter(part(&engine, layout.lane(lane))?)));
+        Ok(EngineSide { channels, pump, lanes: lanes.collect::<Result<_, Error>>()? })
+    }
+}
+
+fn region(fd: OwnedFd, what: &'static str, bytes: u64, access: Access, header: [u64; 8]) -> Result<Arc<Map>, Error> {
+    let map = Arc::new(Memfd::received(fd, what, bytes)?.map(access)?.private_to_this_process()?);
+    check_header(&map, header, what)?;
+    Ok(map)
+}
+
+fn channel(
+    layout: &Layout,
+    index: u16,
+    engine: &Arc<Map>,
+    daemon: &Arc<Map>,
+    waker: Waker,
+    bell: Sleepable,
+) -> Result<EngineChannel, Error> {
+    let (e, d, entries) = (&layout.engine, &layout.daemon, usize::from(layout.shape.depth));
+    let submissions = RingAt { slots: e.slots(index), tail: e.tail(index), head: d.head(index), entries };
+    let completions = RingAt { slots: d.slots(index), tail: d.tail(index), head: e.head(index), entries };
+    Ok(EngineChannel {
+        submissions: Producer::new(ring(engine, daemon, submissions)?),
+        completions: Consumer::new(ring(daemon, engine, completions)?),
+        requests: ListsOut(parts(engine, e.lists(index), entries)?),
+        answers: ListsIn(parts(daemon, d.lists(index), entries)?),
+        waker,
+        sleeper: wake::Sleeper::new(part(engine, layout.channel_sleeping(index))?),
+        bell,
+    })
+}

@@ -1,0 +1,264 @@
+//! The attach socket: SEQPACKET, so that a message is a message, with descriptors. Everything is close-on-exec and does not
+//! block; waiting is [`super::poll`]'s.
+
+use super::{failed, failed_io, poll};
+use crate::error::Error;
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use std::ffi::OsString;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::vec::Vec;
+
+/// Most descriptors of one message: two regions, the daemon's bell, the pump's, and one a channel, rounded up.
+pub const FDS_MAX: usize = 32;
+const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+
+/// Where engines attach. The path is held by a lock file beside it (`PATH.lock`, which stays), so a stale socket of a killed
+/// daemon is told from one in use without a race.
+#[derive(Debug)]
+pub struct Listener {
+    fd: OwnedFd,
+    path: PathBuf,
+    _lock: OwnedFd,
+}
+
+/// A connection between an engine and the daemon; its end is the end of the lease.
+#[derive(Debug)]
+pub struct Socket {
+    fd: OwnedFd,
+}
+
+/// What a receive found.
+#[derive(Debug)]
+pub enum Received {
+    /// One whole message: its length in the buffer and the descriptors that came with it.
+    Message(usize, Vec<OwnedFd>),
+    /// Nothing there now.
+    Empty,
+    /// The peer is gone.
+    Closed,
+}
+
+/// Who is at the other end, as of its `connect`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Process id in our namespace.
+    pub pid: u32,
+    /// User id in our namespace; 65534 for one that is not mapped there.
+    pub uid: u32,
+    /// Group id in our namespace.
+    pub gid: u32,
+}
+
+fn address(path: &Path) -> Result<SocketAddrUnix, Error> {
+    SocketAddrUnix::new(path).map_err(|e| failed("socket address (at most 107 bytes)", path.display(), e))
+}
+
+fn socket() -> Result<OwnedFd, Error> {
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)
+        .map_err(|e| failed("socket(AF_UNIX, SOCK_SEQPACKET)", "attach socket", e))
+}
+
+impl Listener {
+    /// Listens at `path` with these permission bits. A stale socket there is replaced; one in use, or anything that is not a
+    /// socket, is an error (EADDRINUSE, EEXIST).
+    pub fn bind(path: &Path, mode: u32) -> Result<Listener, Error> {
+        let lock = lock(path)?;
+        match std::fs::symlink_metadata(path) {
+            Ok(found) if found.file_type().is_socket() => {
+                std::fs::remove_file(path).map_err(|e| failed_io("remove the stale socket", path.display(), &e))?;
+            }
+            Ok(_) => return Err(failed("listen where something else than a socket is", path.display(), Errno::EXIST)),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+            Err(e) => return Err(failed_io("look at the socket path", path.display(), &e)),
+        }
+        let fd = socket()?;
+        rustix::net::bind(&fd, &address(path)?).map_err(|e| failed("bind", path.display(), e))?;
+        std::fs::set_permissions(path, PermissionsExt::from_mode(mode))
+            .map_err(|e| failed_io("chmod of the socket", path.display(), &e))?;
+        rustix::net::listen(&fd, 64).map_err(|e| failed("listen", path.display(), e))?;
+        Ok(Listener { fd, path: path.into(), _lock: lock })
+    }
+
+    /// A waiting engine, if there is one.
+    pub fn accept(&self) -> Result<Option<Socket>, Error> {
+        loop {
+            match rustix::net::accept_with(&self.fd, FLAGS) {
+                Ok(fd) => return Ok(Some(Socket { fd })),
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(e) => return Err(failed("accept", self.path.display(), e)),
+            }
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // The lock is still held, so the path is still ours.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn lock(path: &Path) -> Result<OwnedFd, Error> {
+    let mut name = OsString::from(path);
+    name.push(".lock");
+    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let lock = rustix::fs::open(&name, flags, Mode::RUSR | Mode::WUSR)
+        .map_err(|e| failed("open the socket's lock", Path::new(&name).display(), e))?;
+    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(lock),
+        Err(Errno::WOULDBLOCK) => {
+            Err(failed("listen where another daemon already listens", path.display(), Errno::ADDRINUSE))
+        }
+        Err(e) => Err(failed("lock the socket path", Path::new(&name).display(), e)),
+    }
+}
+
+impl Socket {
+    /// Connects to a daemon.
+    pub fn connect(path: &Path) -> Result<Socket, Error> {
+        let fd = socket()?;
+        rustix::net::connect(&fd, &address(path)?).map_err(|e| failed("connect to the daemon", path.display(), e))?;
+        Ok(Socket { fd })
+    }
+
+    /// Two connected ends, for tests.
+    pub fn pair() -> Result<(Socket, Socket), Error> {
+        let (a, b) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)
+            .map_err(|e| failed("socketpair(SOCK_SEQPACKET)", "attach socket", e))?;
+        Ok((Socket { fd: a }, Socket { fd: b }))
+    }
+
+    /// Sends one message with descriptors, at once. A full socket is an error (EAGAIN), a gone peer [`Error::Closed`].
+    pub fn send(&self, message: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
+        const TRIED: &str = "sendmsg to the peer";
+        if fds.len() > FDS_MAX {
+            let (value, max) = (fds.len() as u64, FDS_MAX as u64);
+            return Err(Error::Bound { what: "descriptors of a message", value, min: 0, max });
+        }
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+            return Err(failed(TRIED, "descriptors", Errno::NOBUFS));
+        }
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        loop {
+            match rustix::net::sendmsg(&self.fd, &[IoSlice::new(message)], &mut control, flags) {
+                Ok(sent) if sent == message.len() => return Ok(()),
+                Ok(_) => return Err(failed(TRIED, std::format!("{} bytes", message.len()), Errno::MSGSIZE)),
+                Err(Errno::INTR) => {}
+                Err(Errno::PIPE | Errno::CONNRESET) => return Err(Error::Closed { tried: TRIED }),
+                Err(e) => return Err(failed(TRIED, std::format!("{} bytes", message.len()), e)),
+            }
+        }
+    }
+
+    /// Takes one message, if one is there, with at most `fds_max` descriptors. A message or descriptors that were cut off are an
+    /// error; the descriptors that did arrive are closed.
+    pub fn receive(&self, buffer: &mut [u8], fds_max: usize) -> Result<Received, Error> {
+        const TRIED: &str = "recvmsg from the peer";
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+        let room = if fds_max == 0 { 0 } else { space.len() };
+        let mut control = RecvAncillaryBuffer::new(&mut space[..room]);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let received = loop {
+            match rustix::net::recvmsg(&self.fd, &mut [IoSliceMut::new(buffer)], &mut control, flags) {
+                Ok(received) => break received,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(Received::Empty),
+                Err(Errno::CONNRESET) => return Ok(Received::Closed),
+                Err(e) => return Err(failed(TRIED, "attach socket", e)),
+            }
+        };
+        let mut fds = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                fds.extend(rights);
+            }
+        }
+        if received.flags.contains(ReturnFlags::TRUNC) {
+            return Err(failed(TRIED, std::format!("more than {} bytes", buffer.len()), Errno::MSGSIZE));
+        }
+        if received.flags.contains(ReturnFlags::CTRUNC) || fds.len() > fds_max {
+            return Err(failed(TRIED, std::format!("more than {fds_max} descriptors"), Errno::TOOMANYREFS));
+        }
+        if received.bytes == 0 {
+            return Ok(Received::Closed);
+        }
+        Ok(Received::Message(received.bytes, fds))
+    }
+
+    /// Waits for one message, no longer than `timeout`.
+    pub fn receive_within(
+        &self,
+        buffer: &mut [u8],
+        fds_max: usize,
+        timeout: Duration,
+    ) -> Result<(usize, Vec<OwnedFd>), Error> {
+        const TRIED: &str = "wait for a message of the peer";
+        let deadline = std::time::Instant::now() + timeout;
+        loop {
+            match self.receive(buffer, fds_max)? {
+                Received::Message(len, fds) => return Ok((len, fds)),
+                Received::Closed => return Err(Error::Closed { tried: TRIED }),
+                Received::Empty => {}
+            }
+            let left = deadline.saturating_duration_since(std::time::Instant::now());
+            if poll::readable(&[self.as_fd()], left)? == 0 {
+                return Err(Error::TimedOut { tried: TRIED, timeout_ms: timeout.as_millis() as u64 });
+            }
+        }
+    }
+
+    /// Who connected.
+    pub fn peer(&self) -> Result<Peer, Error> {
+        let cred = rustix::net::sockopt::socket_peercred(&self.fd)
+            .map_err(|e| failed("getsockopt(SO_PEERCRED)", "attach socket", e))?;
+        let pid = cred.pid.as_raw_nonzero().get() as u32;
+        Ok(Peer { pid, uid: cred.uid.as_raw(), gid: cred.gid.as_raw() })
+    }
+
+    /// A pidfd of who connected: readable once that process has exited, however many children still hold the socket. Linux 6.5.
+    pub fn peer_pidfd(&self) -> Result<OwnedFd, Error> {
+        let mut pidfd: libc::c_int = -1;
+        let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+        // SAFETY: the descriptor is open for the call; the option writes one c_int into `pidfd`, whose size `len` says.
+        let rc = unsafe {
+            libc::getsockopt(
+                self.fd.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERPIDFD,
+                (&raw mut pidfd).cast(),
+                &raw mut len,
+            )
+        };
+        if rc != 0 || pidfd < 0 {
+            let error = std::io::Error::last_os_error();
+            return Err(failed_io("getsockopt(SO_PEERPIDFD)", "attach socket", &error));
+        }
+        // SAFETY: the kernel just made this descriptor for us; nobody else knows it. It is close-on-exec by definition.
+        Ok(unsafe { OwnedFd::from_raw_fd(pidfd) })
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

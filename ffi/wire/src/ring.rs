@@ -1,0 +1,200 @@
+//! Single-producer single-consumer rings of 64-byte entries between two processes.
+//!
+//! Ownership, as rules:
+//!
+//! 1. The producer's half (the slots and the tail) lies in memory that only the producer writes; the consumer's half (the
+//!    head) in memory that only the consumer writes. One side may therefore have the other's half mapped read-only.
+//! 2. Indices are free-running `u32`; slot = index mod capacity, capacity a power of two. Full: tail − head = capacity.
+//! 3. Slots [head, tail) belong to the consumer, the others to the producer.
+//! 4. `tail.store(Release)` in [`Producer::push`] pairs with `tail.load(Acquire)` in [`Consumer::pop`]: it hands slots over.
+//! 5. `head.store(Release)` in [`Consumer::pop`] pairs with `head.load(Acquire)` in [`Producer::free`]: it hands them back.
+//! 6. Each side keeps its own index in private memory and never reads it back: what the peer does to shared memory cannot move
+//!    it. The peer's index is a claim; one that is out of reach is an [`IndexError`], after which the ring is dead for good.
+//! 7. Entries are copied as eight relaxed atomic words, so a peer that writes at the wrong time yields a mixed entry, which is
+//!    validated like any other, and never undefined behaviour.
+
+use crate::entry::{Completion, ENTRY_BYTES, Job, JobDone, Submission};
+use crate::error::IndexError;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use core::marker::PhantomData;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// One entry's place in shared memory.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Slot {
+    /// The entry, little endian.
+    pub words: [AtomicU64; 8],
+}
+
+/// A free-running index alone on its two cache lines (adjacent-line prefetch pulls pairs).
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub struct IndexLine {
+    /// The index.
+    pub index: AtomicU32,
+}
+
+impl Slot {
+    /// An empty slot, for rings in private memory (models, tests).
+    #[must_use]
+    pub fn new() -> Slot {
+        Slot { words: core::array::from_fn(|_| AtomicU64::new(0)) }
+    }
+
+    /// Copies the words out, once.
+    pub(crate) fn load(&self) -> [u64; 8] {
+        core::array::from_fn(|i| self.words[i].load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn store(&self, words: [u64; 8]) {
+        for (place, word) in self.words.iter().zip(words) {
+            place.store(word, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Default for Slot {
+    fn default() -> Self {
+        Slot::new()
+    }
+}
+
+/// Plain data of [`ENTRY_BYTES`] bytes for which any bytes are a value.
+pub trait Entry: FromBytes + IntoBytes + Immutable + Copy {}
+impl Entry for Submission {}
+impl Entry for Completion {}
+impl Entry for Job {}
+impl Entry for JobDone {}
+
+/// Where a ring lies. The slots' length is a power of two and never changes.
+pub trait Memory {
+    /// The producer's slots.
+    fn slots(&self) -> &[Slot];
+    /// The producer's index: entries ever written.
+    fn tail(&self) -> &AtomicU32;
+    /// The consumer's index: entries ever taken.
+    fn head(&self) -> &AtomicU32;
+}
+
+/// Why an entry was not written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PushError {
+    /// Every slot is still the consumer's.
+    #[error("the ring is full")]
+    Full,
+    /// The consumer's index is impossible.
+    #[error(transparent)]
+    Broken(#[from] IndexError),
+}
+
+/// The writing end; one owner.
+#[derive(Debug)]
+pub struct Producer<T, M> {
+    memory: M,
+    tail: u32,
+    /// The head as last seen: the ring has at least the room that this says.
+    head_seen: u32,
+    capacity: u32,
+    entry: PhantomData<fn(T)>,
+}
+
+/// The reading end; one owner.
+#[derive(Debug)]
+pub struct Consumer<T, M> {
+    memory: M,
+    head: u32,
+    tail_seen: u32,
+    capacity: u32,
+    entry: PhantomData<fn() -> T>,
+}
+
+fn capacity_of(memory: &impl Memory) -> u32 {
+    let slots = memory.slots().len();
+    assert!(slots.is_power_of_two() && slots <= 1 << 31, "a ring's slots are a power of two: {slots}");
+    slots as u32
+}
+
+impl<T: Entry, M: Memory> Producer<T, M> {
+    /// The writing end of a ring whose indices are both zero.
+    pub fn new(memory: M) -> Self {
+        const { assert!(size_of::<T>() == ENTRY_BYTES) };
+        let capacity = capacity_of(&memory);
+        Producer { memory, tail: 0, head_seen: 0, capacity, entry: PhantomData }
+    }
+
+    /// Entries that fit now; looks at the peer's index only if fewer than `wanted` are known to fit.
+    pub fn free(&mut self, wanted: u32) -> Result<u32, IndexError> {
+        let known = self.capacity - self.tail.wrapping_sub(self.head_seen);
+        if known >= wanted {
+            return Ok(known);
+        }
+        let theirs = self.memory.head().load(Ordering::Acquire); // rule 5
+        let (moved, used) = (theirs.wrapping_sub(self.head_seen), self.tail.wrapping_sub(theirs));
+        if used > self.capacity || moved > self.tail.wrapping_sub(self.head_seen) {
+            return Err(IndexError { what: "head", ours: self.tail, theirs, capacity: self.capacity });
+        }
+        self.head_seen = theirs;
+        Ok(self.capacity - used)
+    }
+
+    /// Writes one entry and hands it over. Does not wake the consumer (see [`crate::wake`]).
+    pub fn push(&mut self, entry: &T) -> Result<(), PushError> {
+        if self.free(1)? == 0 {
+            return Err(PushError::Full);
+        }
+        let mut words = [0u64; 8];
+        words.as_mut_bytes().copy_from_slice(entry.as_bytes());
+        self.memory.slots()[(self.tail & (self.capacity - 1)) as usize].store(words);
+        self.tail = self.tail.wrapping_add(1);
+        self.memory.tail().store(self.tail, Ordering::Release); // rule 4
+        Ok(())
+    }
+
+    /// Entries of the ring.
+    #[must_use]
+    pub fn capacity(&self) -> u32 {
+        self.capacity
+    }
+}
+
+impl<T: Entry, M: Memory> Consumer<T, M> {
+    /// The reading end of a ring whose indices are both zero.
+    pub fn new(memory: M) -> Self {
+        const { assert!(size_of::<T>() == ENTRY_BYTES) };
+        let capacity = capacity_of(&memory);
+        Consumer { memory, head: 0, tail_seen: 0, capacity, entry: PhantomData }
+    }
+
+    /// Entries that can be taken now; looks at the peer's index only if none are known.
+    pub fn available(&mut self) -> Result<u32, IndexError> {
+        let known = self.tail_seen.wrapping_sub(self.head);
+        if known > 0 {
+            return Ok(known);
+        }
+        let theirs = self.memory.tail().load(Ordering::Acquire); // rule 4
+        let count = theirs.wrapping_sub(self.head);
+        if count > self.capacity {
+            return Err(IndexError { what: "tail", ours: self.head, theirs, capacity: self.capacity });
+        }
+        self.tail_seen = theirs;
+        Ok(count)
+    }
+
+    /// Takes one entry out, copied once, and hands its slot back. `None`: the ring is empty.
+    pub fn pop(&mut self) -> Result<Option<T>, IndexError> {
+        if self.available()? == 0 {
+            return Ok(None);
+        }
+        let words = self.memory.slots()[(self.head & (self.capacity - 1)) as usize].load();
+        self.head = self.head.wrapping_add(1);
+        self.memory.head().store(self.head, Ordering::Release); // rule 5
+        Ok(T::read_from_bytes(words.as_bytes()).ok())
+    }
+
+    /// Entries of the ring.
+    #[must_use]
+    pub fn capacity(&self) -> u32 {
+        self.capacity
+    }
+}

@@ -1,0 +1,257 @@
+//! Both sides of a session over real descriptors: what one writes the other reads, and what the engine must not do it cannot.
+#![cfg(not(loom))]
+
+use kvtide_wire::Error;
+use kvtide_wire::entry::{Completion, Job, JobDone, NONE_U32, Op, Submission};
+use kvtide_wire::geometry::PlaneSpec;
+use kvtide_wire::hello::{Hello, Limits, Welcome};
+use kvtide_wire::layout::Shape;
+use kvtide_wire::lists::List;
+use kvtide_wire::os::map::Access;
+use kvtide_wire::os::memfd::Memfd;
+use kvtide_wire::os::poll;
+use kvtide_wire::os::session::{DaemonSide, EngineSide, attach};
+use kvtide_wire::os::socket::{Listener, Received, Socket};
+use kvtide_wire::status::Status;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+const SHAPE: Shape = Shape { channels: 2, depth: 4, jobs: 8, lanes: 2 };
+const LIMITS: Limits =
+    Limits { shape: SHAPE, blocks_max: 100, seqs_max: 10, seq_blocks_max: 20, request_timeout_us: 1_000_000 };
+const SECOND: Duration = Duration::from_secs(1);
+
+fn hello() -> Hello {
+    Hello {
+        features: 0,
+        name: "test".into(),
+        fingerprint: [7; 32],
+        page_tokens: 16,
+        planes: vec![PlaneSpec { page_bytes: 1000, ..PlaneSpec::default() }; 3],
+        shards: 1,
+        shard: 0,
+        lanes: 2,
+        channels: 2,
+        depth: 4,
+        seqs_max: 10,
+        tier0_frames: vec![30],
+    }
+}
+
+/// A path of its own in the temporary directory; removed with its directory.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Place {
+        let directory = std::env::temp_dir().join(format!("kvtide-wire-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("make a directory");
+        Place(directory.join("socket"))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(self.0.parent().expect("has a parent"));
+    }
+}
+
+/// Descriptors as they would arrive over a socket.
+fn pass(fds: &[std::os::fd::BorrowedFd<'_>]) -> Vec<OwnedFd> {
+    let (a, b) = Socket::pair().expect("socket pair");
+    a.send(b"x", fds).expect("send");
+    let (_, fds) = b.receive_within(&mut [0; 8], 32, SECOND).expect("receive");
+    fds
+}
+
+fn both() -> (DaemonSide, EngineSide) {
+    let (daemon, fds) = DaemonSide::create(SHAPE).expect("daemon's side");
+    let engine = EngineSide::new(&LIMITS, pass(&fds.as_fds())).expect("engine's side");
+    (daemon, engine)
+}
+
+#[test]
+fn attaches_over_a_socket_and_passes_messages_both_ways() {
+    let place = Place::new("attach");
+    let listener = Listener::bind(&place.0, 0o600).expect("listen");
+    let server = std::thread::spawn(move || {
+        assert_ne!(poll::readable(&[listener.as_fd()], SECOND).expect("poll"), 0);
+        let socket = listener.accept().expect("accept").expect("an engine");
+        let (len, fds) = {
+            let mut buffer = vec![0; 16384];
+            let (len, fds) = socket.receive_within(&mut buffer, 0, SECOND).expect("hello");
+            assert_eq!(Hello::decode(&buffer[..len]).expect("decode"), hello());
+            (len, fds)
+        };
+        assert!(len > 0 && fds.is_empty());
+        assert_eq!(socket.peer().expect("peer").pid, std::process::id());
+        assert_eq!(poll::readable(&[socket.peer_pidfd().expect("pidfd").as_fd()], Duration::ZERO).expect("poll"), 0);
+        let (side, fds) = DaemonSide::create(SHAPE).expect("daemon's side");
+        let welcome = Welcome::accept(5, LIMITS).expect("welcome");
+        socket.send(&welcome.encode(), &fds.as_fds()).expect("send");
+        (side, socket)
+    });
+    let (socket, welcome, limits, mut engine) = attach(&place.0, &hello(), SECOND).expect("attach");
+    let (mut daemon, server_socket) = server.join().expect("server");
+    assert_eq!((welcome.session, limits), (5, LIMITS));
+
+    let channel = &mut engine.channels[1];
+    let list_len = channel.requests.write_hashes(3, &[1, u128::MAX - 1]).expect("list");
+    let request = Submission { op: Op::Map as u16, tag: 3, list_len, count: 2, ..Submission::default() };
+    channel.submissions.push(&request).expect("push");
+    let server_channel = &mut daemon.channels[1];
+    assert_eq!(server_channel.submissions.pop().expect("index"), Some(request));
+    let mut list = List::default();
+    server_channel.requests.copy_out(3, list_len, &mut list).expect("list");
+    assert_eq!(list.hashes().expect("whole").collect::<Vec<_>>(), [1, u128::MAX - 1]);
+    assert!(server_channel.requests.copy_out(3, 513, &mut list).is_err() && list.words().is_empty());
+    assert!(server_channel.requests.copy_out(4, 1, &mut list).is_err());
+
+    let list_len = server_channel.answers.write(3, &[9, 8]).expect("list");
+    let answer = Completion { list_len, ..Completion::new(Op::Map as u16, 3, Status::Ok) };
+    server_channel.completions.push(&answer).expect("push");
+    assert_eq!(channel.completions.pop().expect("index"), Some(answer));
+    channel.answers.copy_out(3, list_len, &mut list).expect("list");
+    assert_eq!(list.words(), [9, 8]);
+
+    let job = Job { id: 77, victim_block: NONE_U32, ..Job::default() };
+    daemon.jobs.push(&job).expect("push");
+    assert_eq!(engine.pump.jobs.pop().expect("index"), Some(job));
+    let done = JobDone { id: 77, bytes: 1000, ..JobDone::default() };
+    engine.pump.done.push(&done).expect("push");
+    assert_eq!(daemon.done.pop().expect("index"), Some(done));
+
+    engine.lanes[1].position(42);
+    engine.lanes[1].steps(7, 6);
+    assert_eq!(daemon.lanes.read(1), Some((42, 7, 6)));
+    assert_eq!((daemon.lanes.read(0), daemon.lanes.read(2)), (Some((0, 0, 0)), None));
+
+    drop(server_socket);
+    assert!(matches!(socket.receive(&mut [0; 16], 0), Ok(Received::Closed)));
+}
+
+#[test]
+fn bells_ring_only_for_sleepers_and_are_remembered() {
+    let (daemon, engine) = both();
+    assert!(!engine.pump.waker.wake(), "nobody sleeps");
+    assert_eq!(poll::readable(&[daemon.bell.as_fd()], Duration::ZERO).expect("poll"), 0);
+    daemon.sleeper.announce();
+    for _ in 0..10_000 {
+        assert!(engine.channels[0].waker.wake(), "never blocks, however full the bell");
+    }
+    assert_eq!(poll::readable(&[daemon.bell.as_fd()], SECOND).expect("poll"), 1);
+    daemon.sleeper.awake();
+    assert!(daemon.bell.quiet());
+    assert_eq!(poll::readable(&[daemon.bell.as_fd()], Duration::ZERO).expect("poll"), 0);
+    assert!(!engine.pump.waker.wake());
+
+    engine.channels[1].sleeper.announce();
+    assert!(daemon.channels[1].waker.wake() && !daemon.channels[0].waker.wake() && !daemon.pump.wake());
+    assert_eq!(poll::readable(&[engine.channels[1].bell.as_fd()], SECOND).expect("poll"), 1);
+    engine.pump.sleeper.announce();
+    assert!(daemon.pump.wake());
+    assert_eq!(poll::readable(&[engine.pump.bell.as_fd()], SECOND).expect("poll"), 1);
+    drop(engine);
+    assert!(!daemon.bell.quiet(), "every ringer is gone");
+}
+
+#[test]
+fn the_engine_can_neither_write_region_d_nor_resize_either() {
+    let (_daemon, fds) = DaemonSide::create(SHAPE).expect("daemon's side");
+    let fds = pass(&fds.as_fds());
+    let bytes = rustix::fs::fstat(&fds[1]).expect("fstat").st_size as u64;
+    let region = Memfd::received(fds[1].try_clone().expect("dup"), "region D", bytes).expect("sealed");
+    let error = region.map(Access::ReadWrite).expect_err("FUTURE_WRITE");
+    assert!(error.to_string().contains("mmap") && error.to_string().contains("errno 1"), "{error}");
+    assert!(region.map(Access::ReadOnly).expect("reads").as_mut_ptr().is_none());
+    for fd in &fds[..2] {
+        for bytes in [0, bytes * 100] {
+            assert_eq!(rustix::fs::ftruncate(fd, bytes), Err(rustix::io::Errno::PERM));
+        }
+        let error = rustix::fs::fcntl_add_seals(fd, rustix::fs::SealFlags::WRITE);
+        assert_eq!(error, Err(rustix::io::Errno::PERM));
+    }
+    let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+    assert_eq!(rustix::fs::fallocate(&fds[1], punch, 0, 4096), Err(rustix::io::Errno::PERM));
+}
+
+#[test]
+fn memory_that_could_shrink_or_is_too_short_is_refused() {
+    let flags = rustix::fs::MemfdFlags::ALLOW_SEALING;
+    let fd = rustix::fs::memfd_create("unsealed", flags).expect("memfd");
+    rustix::fs::ftruncate(&fd, 8192).expect("ftruncate");
+    let error = Memfd::received(fd.try_clone().expect("dup"), "a slab", 4096).expect_err("no seals");
+    assert!(error.to_string().contains("F_SEAL_SHRINK"), "{error}");
+    let error = Memfd::received(fd, "a slab", 8193).expect_err("short");
+    assert_eq!(error.to_string(), "size of shared memory is 8192, allowed are 8193 to 18446744073709551615");
+}
+
+#[test]
+fn regions_that_disagree_with_the_welcome_are_refused() {
+    let (_daemon, fds) = DaemonSide::create(SHAPE).expect("daemon's side");
+    let other = Limits { shape: Shape { lanes: 1, ..SHAPE }, ..LIMITS };
+    let error = EngineSide::new(&other, pass(&fds.as_fds())).expect_err("another shape");
+    assert!(error.to_string().starts_with("region E: header is"), "{error}");
+    let mut few = pass(&fds.as_fds());
+    few.pop();
+    let error = EngineSide::new(&LIMITS, few).expect_err("a descriptor is missing");
+    assert_eq!(error.to_string(), "welcome: descriptors is 5, expected 6");
+}
+
+#[test]
+fn a_message_or_descriptors_that_do_not_fit_are_an_error() {
+    let (a, b) = Socket::pair().expect("socket pair");
+    a.send(&[0; 100], &[]).expect("send");
+    let error = b.receive(&mut [0; 99], 0).expect_err("cut off");
+    assert!(error.to_string().contains("more than 99 bytes"), "{error}");
+    for room in [0, 1] {
+        a.send(b"x", &[a.as_fd(), b.as_fd()]).expect("send");
+        let error = b.receive(&mut [0; 99], room).expect_err("cut off");
+        assert!(error.to_string().contains(&format!("more than {room} descriptors")), "{error}");
+    }
+    let (_, fds) = {
+        a.send(b"x", &[a.as_fd()]).expect("send");
+        b.receive_within(&mut [0; 9], 1, SECOND).expect("receive")
+    };
+    assert!(rustix::io::fcntl_getfd(&fds[0]).expect("getfd").contains(rustix::io::FdFlags::CLOEXEC));
+    let error = b.receive_within(&mut [0; 9], 1, Duration::from_millis(1)).expect_err("nothing there");
+    assert_eq!(error.to_string(), "wait for a message of the peer: nothing within 1 ms");
+    drop((a, fds));
+    assert!(matches!(b.send(b"x", &[]), Err(Error::Closed { .. })));
+}
+
+#[test]
+fn a_path_in_use_is_told_from_a_stale_one() {
+    let place = Place::new("paths");
+    let first = Listener::bind(&place.0, 0o600).expect("listen");
+    let error = Listener::bind(&place.0, 0o600).expect_err("in use").to_string();
+    assert!(error.contains("another daemon already listens") && error.contains("errno 98"), "{error}");
+    drop(Socket::connect(&place.0).expect("the first one still serves"));
+    drop(first);
+    let error = Socket::connect(&place.0).expect_err("nobody").to_string();
+    assert!(error.contains("No such file or directory (errno 2)"), "{error}");
+    let stale = std::os::unix::net::UnixListener::bind(&place.0).expect("another listener");
+    drop(stale); // leaves the path, as a killed daemon does
+    drop(Listener::bind(&place.0, 0o600).expect("replaces a stale socket"));
+    std::fs::write(&place.0, "a file").expect("write");
+    let error = Listener::bind(&place.0, 0o600).expect_err("a file is there").to_string();
+    assert!(error.contains("errno 17") && place.0.exists(), "{error}");
+    let long = PathBuf::from(format!("/{}", "x".repeat(200)));
+    assert!(Socket::connect(&long).expect_err("too long").to_string().contains("107 bytes"));
+}
+
+#[test]
+fn a_refusal_reaches_the_engine_in_words() {
+    let place = Place::new("refusal");
+    let listener = Listener::bind(&place.0, 0o600).expect("listen");
+    let server = std::thread::spawn(move || {
+        assert_ne!(poll::readable(&[listener.as_fd()], SECOND).expect("poll"), 0);
+        let socket = listener.accept().expect("accept").expect("an engine");
+        socket.send(&Welcome::refusal(Status::Permission, "uid 5 may not attach").encode(), &[]).expect("send");
+        socket
+    });
+    let error = attach(&place.0, &hello(), SECOND).expect_err("refused");
+    assert_eq!(error.status(), Status::Permission);
+    assert_eq!(error.to_string(), "the daemon refused the session: uid 5 may not attach (this peer may not attach)");
+    drop(server.join());
+}
