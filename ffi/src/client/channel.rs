@@ -9,7 +9,7 @@ use kvtide_wire::{
     entry::{Advice, Level},
     status::Status,
 };
-use std::time::Duration;
+use std::{os::fd::BorrowedFd, time::Duration};
 
 /// The calls of one engine thread. A sequence belongs to the channel that created it: its other calls come by that channel,
 /// so that they keep their order.
@@ -206,13 +206,30 @@ impl Channel {
         None
     }
 
-    /// Waits for the end of a request. On `TimedOut` the request goes on and the ticket stays good.
+    /// Waits for the end of a request and takes it; how it ended stands in the result. An error is the wait's own: on
+    /// `TimedOut` the request goes on and the ticket stays good.
     ///
     /// # Errors
-    /// How the request failed; `NotFound`: no such ticket; `TimedOut`.
-    pub fn wait(&mut self, ticket: Ticket, timeout: Duration) -> Result<Outcome> {
+    /// `NotFound`: no such ticket; `TimedOut`.
+    pub fn wait(&mut self, ticket: Ticket, timeout: Duration) -> Result<Completed> {
         let _ = (ticket, timeout);
         unconnected("wait for a request")
+    }
+
+    /// The descriptor that becomes readable when a request ends after [`Channel::arm`], or the daemon is gone. For event
+    /// loops: to be polled only, never read.
+    #[must_use]
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Asks for a wake-up through [`Channel::fd`]. `true`: something has ended already; poll first, for the descriptor may
+    /// stay silent.
+    ///
+    /// # Errors
+    /// `Daemon`, `Fork`.
+    pub fn arm(&mut self) -> Result<bool> {
+        unconnected("arm the descriptor of a channel")
     }
 
     /// Asks to cancel a request. It still ends, with `Canceled` or, if that was first, as it would have.

@@ -63,6 +63,13 @@ impl Lane {
         Err(Error::call("end a step on lane", 0, Status::Daemon))
     }
 
+    /// This lane's table: the entry of `block × planes + plane` is 0 (absent) or frame + 1. Its address stays the same for
+    /// the lane's life; entries change only within `begin` and `boundary`, and are to be believed between `begin` and `end`.
+    #[must_use]
+    pub fn table(&self) -> &[u32] {
+        &[]
+    }
+
     /// The frame that shows the page of `block` in `plane` in this lane's table, as of its last boundary.
     #[must_use]
     pub fn pte(&self, block: u32, plane: u16) -> Option<FrameId> {

@@ -6,6 +6,7 @@
 pub mod channel;
 pub mod error;
 pub mod lane;
+pub mod layout;
 pub mod options;
 pub mod request;
 pub mod stats;
@@ -13,6 +14,7 @@ pub mod stats;
 pub use channel::Channel;
 pub use error::{Error, Result};
 pub use lane::{Lane, Pass, Ready, StepSeq};
+pub use layout::{Layout, PlaneLayout};
 pub use options::{BlockId, FrameId, Options, SeqId, SpaceSpec};
 pub use request::{Completed, Outcome, PageRange, Pin, Request, Ticket};
 pub use stats::Stats;
@@ -62,6 +64,12 @@ impl Client {
     /// `Range`: no such lane. `State`: taken already.
     pub fn lane(&self, index: u16) -> Result<Lane> {
         Err(Error::call("take lane", u64::from(index), Status::Daemon))
+    }
+
+    /// Where frames are in memory. Fixed for the session's life.
+    #[must_use]
+    pub fn layout(&self) -> &Layout {
+        const { &Layout { tier0: std::ptr::null_mut(), bytes: 0, page_tokens: 0, blocks_max: 0, planes: Vec::new() } }
     }
 
     /// Totals since the attach.

@@ -1,0 +1,38 @@
+//! Where the pages of a session are in memory, for engines whose kernels compute addresses themselves.
+
+/// Tier 0 of a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// First byte of tier 0.
+    pub tier0: *mut u8,
+    /// Bytes of tier 0.
+    pub bytes: usize,
+    /// Tokens of a page.
+    pub page_tokens: u32,
+    /// Block ids are below this; a lane's table has `blocks_max × planes.len()` entries.
+    pub blocks_max: u32,
+    /// The planes, in step order.
+    pub planes: Vec<PlaneLayout>,
+}
+
+// SAFETY: the pointer is an address to compute with; who may read or write through it, and when, the lanes say.
+unsafe impl Send for Layout {}
+// SAFETY: as above.
+unsafe impl Sync for Layout {}
+
+/// One plane: frame `f` of its class is at byte `offset + (f - first_frame) × stride` of tier 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlaneLayout {
+    /// Size class.
+    pub class: u32,
+    /// Bytes of a page.
+    pub page_bytes: u32,
+    /// Bytes from one frame to the next.
+    pub stride: u32,
+    /// First frame of the class.
+    pub first_frame: u32,
+    /// Frames of the class.
+    pub frames: u32,
+    /// Byte offset of the class in tier 0.
+    pub offset: u64,
+}
