@@ -202,7 +202,8 @@ impl LaneView {
     /// followed the one at which it was readable there for the first time.
     fn past(&self, use_pos: u64, frame: u32) -> bool {
         let readable_at = self.frames[frame as usize].at.max(self.first_at);
-        self.position > use_pos || (self.position == use_pos && self.first_at != NOT_YET && self.boundaries > readable_at)
+        self.position > use_pos
+            || (self.position == use_pos && self.first_at != NOT_YET && self.boundaries > readable_at)
     }
 
     /// Clears the held entries whose use is over, or all.

@@ -41,7 +41,7 @@ mod zeroed;
 pub use geometry::Geometry;
 pub use lane::LaneView;
 pub use mover::{CopyOp, Full, Mover, Place};
-pub use pins::{PinId, Pins};
+pub use pins::{PageRange, PinId, Pins};
 pub use seqs::SeqTable;
 pub use shared::Shared;
 

@@ -12,6 +12,21 @@ pub struct PinId {
     pub generation: u32,
 }
 
+/// A range of pages of one sequence: blocks `first .. first + count` in planes `plane .. plane + planes`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PageRange {
+    /// Sequence.
+    pub seq: u32,
+    /// First block index.
+    pub first: u32,
+    /// Number of blocks.
+    pub count: u32,
+    /// First plane.
+    pub plane: u16,
+    /// Number of planes.
+    pub planes: u16,
+}
+
 /// Slot states, low bits of its word; the generation stands above them.
 const FREE: u64 = 0;
 const BUSY: u64 = 1;
@@ -51,55 +66,60 @@ impl Pins {
         Some(Pins { counts, slots: (0..pins_max).map(slot).collect(), high: AtomicU32::new(0) })
     }
 
-    /// Pins blocks `first .. first + count` of a sequence in planes `plane .. plane + planes`. The sequence must hold them,
-    /// and keep them until the pin is released. From here on the mover takes none of these pages away; whether they are
+    /// Pins a range. The sequence must hold its blocks, and keep them until the pin is released. From here on the mover takes none of these pages away; whether they are
     /// resident is to be looked at after this call. `None`: every pin is in use.
-    pub fn pin(&self, seqs: &SeqTable, seq: u32, blocks: (u32, u32), planes: (u16, u16)) -> Option<PinId> {
+    pub fn pin(&self, seqs: &SeqTable, range: &PageRange) -> Option<PinId> {
         let (at, slot, word) = self.slots.iter().enumerate().find_map(|(at, slot)| {
             let word = slot.word.load(Ordering::Relaxed);
             let claim = || slot.word.compare_exchange(word, word + BUSY, Ordering::Acquire, Ordering::Relaxed);
             (word & STATES == FREE && claim().is_ok()).then_some((at as u32, slot, word))
         })?;
-        slot.seq.store(seq, Ordering::Relaxed);
-        slot.first.store(blocks.0, Ordering::Relaxed);
-        slot.count.store(blocks.1, Ordering::Relaxed);
-        slot.planes.store(u32::from(planes.0) | u32::from(planes.1) << 16, Ordering::Relaxed);
+        slot.seq.store(range.seq, Ordering::Relaxed);
+        slot.first.store(range.first, Ordering::Relaxed);
+        slot.count.store(range.count, Ordering::Relaxed);
+        slot.planes.store(u32::from(range.plane) | u32::from(range.planes) << 16, Ordering::Relaxed);
         slot.word.store(word + LIVE, Ordering::Release);
         self.high.fetch_max(at + 1, Ordering::Release);
-        for index in blocks.0..blocks.0 + blocks.1 {
-            if let Some(count) = seqs.block(seq, index).and_then(|block| self.counts.get(block as usize)) {
-                count.fetch_add(1, Ordering::Release); // pairs with the load in `covers`
-            }
+        for count in self.counts_of(seqs, range) {
+            count.fetch_add(1, Ordering::Release); // pairs with the load in `covers`
         }
         fence(Ordering::SeqCst); // rule 8
         Some(PinId { slot: at, generation: (word >> 2) as u32 })
     }
 
-    /// The range of a live pin: sequence, blocks, planes.
+    fn counts_of(&self, seqs: &SeqTable, range: &PageRange) -> impl Iterator<Item = &AtomicU32> {
+        let blocks = (range.first..range.first.saturating_add(range.count)).map_while(|i| seqs.block(range.seq, i));
+        blocks.filter_map(|block| self.counts.get(block as usize))
+    }
+
+    /// The range of a live pin.
     #[must_use]
-    pub fn range(&self, pin: PinId) -> Option<(u32, (u32, u32), (u16, u16))> {
+    pub fn range(&self, pin: PinId) -> Option<PageRange> {
         let slot = self.slots.get(pin.slot as usize)?;
         let word = slot.word.load(Ordering::Acquire);
         if word & STATES != LIVE || (word >> 2) as u32 != pin.generation {
             return None;
         }
         let planes = slot.planes.load(Ordering::Relaxed);
-        let blocks = (slot.first.load(Ordering::Relaxed), slot.count.load(Ordering::Relaxed));
-        Some((slot.seq.load(Ordering::Relaxed), blocks, (planes as u16, (planes >> 16) as u16)))
+        Some(PageRange {
+            seq: slot.seq.load(Ordering::Relaxed),
+            first: slot.first.load(Ordering::Relaxed),
+            count: slot.count.load(Ordering::Relaxed),
+            plane: planes as u16,
+            planes: (planes >> 16) as u16,
+        })
     }
 
     /// Unpins; false if it was released before.
     pub fn release(&self, seqs: &SeqTable, pin: PinId) -> bool {
-        let Some((seq, blocks, _)) = self.range(pin) else { return false };
+        let Some(range) = self.range(pin) else { return false };
         let slot = &self.slots[pin.slot as usize];
         let live = u64::from(pin.generation) << 2 | LIVE;
         if slot.word.compare_exchange(live, live - LIVE + BUSY, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return false;
         }
-        for index in blocks.0..blocks.0 + blocks.1 {
-            if let Some(count) = seqs.block(seq, index).and_then(|block| self.counts.get(block as usize)) {
-                count.fetch_sub(1, Ordering::Release);
-            }
+        for count in self.counts_of(seqs, &range) {
+            count.fetch_sub(1, Ordering::Release);
         }
         slot.word.store(u64::from(pin.generation.wrapping_add(1)) << 2, Ordering::Release);
         true
