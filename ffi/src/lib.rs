@@ -3,6 +3,7 @@
 //! Used by engines. Talks to the daemon through `kvtide_wire` alone; never uses the daemon's crates.
 
 pub mod agent;
+pub mod capi;
 pub mod client;
 pub mod memory;
 

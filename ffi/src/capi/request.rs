@@ -1,0 +1,279 @@
+//! Requests in their asynchronous form: submit, poll or wait, cancel, and a descriptor for an event loop.
+
+use super::channel::{advice, enter, hashes, kvt_channel, kvt_hash, level, level_code};
+use super::entry::{check_out, entry, write};
+use super::error::{Fault, remember};
+use super::pin::{self, kvt_pin, kvt_range};
+use super::sized::{self, Sized32};
+use super::space::timeout;
+use super::status::kvt_status;
+use crate::{Completed, Outcome, Request, Ticket};
+use kvtide_wire::entry::Op;
+use kvtide_wire::status::Status;
+use std::ffi::c_void;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+/// What a request asks for. Each has a blocking form of the same name, where it is described.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum kvt_op {
+    /// Nothing: a round trip.
+    KVT_OP_NOP = 0,
+    /// `range.seq`, `tokens`.
+    KVT_OP_RESERVE = 3,
+    /// `range.seq`. Completion: `seq` is the child.
+    KVT_OP_FORK = 6,
+    /// `range.seq`, `tokens`.
+    KVT_OP_TRUNCATE = 7,
+    /// `range.seq`, `range.first`, `parent`, `hashes`, `hashes_count`, `level`. Completion: `value` is the `kvt_level` reached.
+    KVT_OP_PUBLISH = 8,
+    /// `range.seq`, `hashes`, `hashes_count`. Completion: `value` is the number of blocks.
+    KVT_OP_MAP = 9,
+    /// `range.seq`, `due_us`.
+    KVT_OP_PARK = 10,
+    /// `range.seq`.
+    KVT_OP_RESUME = 11,
+    /// `range.seq`, `range.first`, `range.count`, `advice`, `priority`.
+    KVT_OP_ADVISE = 12,
+    /// `range`. Completion: `pin`.
+    KVT_OP_ACQUIRE = 13,
+    /// `tokens`: number of blocks for the session's own reserve. Completion: `value` is the number of blocks.
+    KVT_OP_RESERVE_SESSION = 64,
+}
+
+// The numbers are those of the wire, so that a trace of the rings reads like the program; the session's own reserve is a
+// reserve without a sequence there and has a number that no operation will reach.
+const _: () = {
+    assert!(kvt_op::KVT_OP_NOP as u16 == Op::Nop as u16 && kvt_op::KVT_OP_RESERVE as u16 == Op::Reserve as u16);
+    assert!(kvt_op::KVT_OP_FORK as u16 == Op::Fork as u16 && kvt_op::KVT_OP_TRUNCATE as u16 == Op::Truncate as u16);
+    assert!(kvt_op::KVT_OP_PUBLISH as u16 == Op::Publish as u16 && kvt_op::KVT_OP_MAP as u16 == Op::Map as u16);
+    assert!(kvt_op::KVT_OP_PARK as u16 == Op::Park as u16 && kvt_op::KVT_OP_RESUME as u16 == Op::Resume as u16);
+    assert!(kvt_op::KVT_OP_ADVISE as u16 == Op::Advise as u16 && kvt_op::KVT_OP_ACQUIRE as u16 == Op::Acquire as u16);
+};
+
+/// A request. Set `struct_size` to `sizeof(kvt_request)`, what the operation uses, and the rest to zero. Nothing that it
+/// points to is used after `kvt_submit`, but for `user`, which is not followed at all.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct kvt_request {
+    /// `sizeof(kvt_request)`: later versions are longer.
+    pub struct_size: u32,
+    /// A `kvt_op`.
+    pub op: u32,
+    /// Comes back in the completion.
+    pub user: *mut c_void,
+    /// Deadline from now in microseconds; 0: the session's own.
+    pub timeout_us: u64,
+    /// Sequence, blocks and planes.
+    pub range: kvt_range,
+    /// Tokens, or blocks.
+    pub tokens: u64,
+    /// Microseconds until a parked sequence is expected back, 0 if unknown.
+    pub due_us: u64,
+    /// Hash of the block before the first, zero at the root.
+    pub parent: kvt_hash,
+    /// `hashes_count` hashes.
+    pub hashes: *const kvt_hash,
+    /// At most `KVT_HASHES_MAX`.
+    pub hashes_count: u32,
+    /// A `kvt_level`.
+    pub level: u32,
+    /// A `kvt_advice`.
+    pub advice: u32,
+    /// Priority, 0 to 255.
+    pub priority: u32,
+}
+
+// SAFETY: repr(C), `struct_size` first, integers and raw pointers only.
+unsafe impl Sized32 for kvt_request {
+    const BYTES_MIN: usize = 96;
+}
+const _: () = assert!(size_of::<kvt_request>() == 96);
+
+/// The end of a request.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct kvt_completion {
+    /// Which request.
+    pub ticket: u64,
+    /// The request's `user`.
+    pub user: *mut c_void,
+    /// How it ended.
+    pub status: kvt_status,
+    /// Child of a fork.
+    pub seq: u32,
+    /// Blocks, or the level reached.
+    pub value: u64,
+    /// Pin of an acquire, else NULL.
+    pub pin: *mut kvt_pin,
+}
+
+impl kvt_completion {
+    fn of(done: Completed) -> kvt_completion {
+        let mut completion = kvt_completion {
+            ticket: done.ticket.into_raw(),
+            user: std::ptr::with_exposed_provenance_mut(done.user as usize),
+            status: kvt_status::KVT_OK,
+            seq: 0,
+            value: 0,
+            pin: std::ptr::null_mut(),
+        };
+        let filled = done.result.map_err(Fault::from).and_then(|outcome| {
+            match outcome {
+                Outcome::Seq(seq) => completion.seq = seq,
+                Outcome::Level(level) => completion.value = level_code(level) as u64,
+                Outcome::Blocks(blocks) => completion.value = blocks as u64,
+                Outcome::Pin(pin) => completion.pin = pin::handle(pin)?,
+                Outcome::Done => {}
+            }
+            Ok(())
+        });
+        if let Err(fault) = filled {
+            completion.status = kvt_status::of(fault.status());
+            remember("request", fault);
+        }
+        completion
+    }
+}
+
+/// Sends a request without waiting for its end. `ticket` (may be NULL) gets the number that its completion carries.
+///
+/// `KVT_EAGAIN`: as many requests are in flight as the channel is deep; poll first. `KVT_EINVAL`: no such operation.
+///
+/// # Safety
+/// `request` is valid as described at `kvt_request`, `ticket` NULL or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvt_submit(
+    channel: *mut kvt_channel,
+    request: *const kvt_request,
+    ticket: *mut u64,
+) -> kvt_status {
+    entry("kvt_submit", || {
+        // SAFETY: the caller's contract.
+        let r = unsafe { sized::read("request", request) }?;
+        // SAFETY: the caller's contract.
+        let hashes = unsafe { hashes(r.hashes, r.hashes_count) }?;
+        let seq = r.range.seq;
+        let wanted = match r.op {
+            op if op == kvt_op::KVT_OP_NOP as u32 => Request::Nop,
+            op if op == kvt_op::KVT_OP_RESERVE as u32 => Request::Reserve { seq, tokens: r.tokens },
+            op if op == kvt_op::KVT_OP_RESERVE_SESSION as u32 => {
+                let blocks = u32::try_from(r.tokens)
+                    .map_err(|_| Fault::new(Status::Range, format!("{} blocks for the session's reserve", r.tokens)))?;
+                Request::ReserveSession { blocks }
+            }
+            op if op == kvt_op::KVT_OP_FORK as u32 => Request::Fork { seq },
+            op if op == kvt_op::KVT_OP_TRUNCATE as u32 => Request::Truncate { seq, tokens: r.tokens },
+            op if op == kvt_op::KVT_OP_PUBLISH as u32 => {
+                let (parent, level) = (r.parent.value(), level(r.level)?);
+                Request::Publish { seq, first: r.range.first, parent, hashes: &hashes, level }
+            }
+            op if op == kvt_op::KVT_OP_MAP as u32 => Request::Map { seq, hashes: &hashes },
+            op if op == kvt_op::KVT_OP_PARK as u32 => Request::Park { seq, due: Duration::from_micros(r.due_us) },
+            op if op == kvt_op::KVT_OP_RESUME as u32 => Request::Resume { seq },
+            op if op == kvt_op::KVT_OP_ADVISE as u32 => {
+                let (advice, priority) = advice(r.advice, r.priority)?;
+                Request::Advise { seq, first: r.range.first, count: r.range.count, advice, priority }
+            }
+            op if op == kvt_op::KVT_OP_ACQUIRE as u32 => Request::Acquire { range: r.range.pages() },
+            op => return Err(Fault::new(Status::Invalid, format!("`request->op` is {op}, no kvt_op"))),
+        };
+        let mut c = enter(channel)?;
+        let timeout = timeout(r.timeout_us, c.timeout);
+        let sent = c.channel.submit(wanted, timeout, r.user.expose_provenance() as u64)?;
+        // SAFETY: the caller's contract.
+        unsafe { super::channel::write_if(ticket, sent.into_raw()) }
+    })
+}
+
+/// Takes the ends of requests that have ended, at most `capacity`; `count` gets how many. Does not wait.
+///
+/// A completion's `status` tells how its request ended; `kvt_last_error` has the detail of the last one that failed.
+///
+/// # Safety
+/// `completions` is valid for `capacity` writes, `count` for one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvt_poll(
+    channel: *mut kvt_channel,
+    completions: *mut kvt_completion,
+    capacity: u32,
+    count: *mut u32,
+) -> kvt_status {
+    entry("kvt_poll", || {
+        check_out("completions", completions)?;
+        check_out("count", count)?;
+        let mut c = enter(channel)?;
+        let mut taken = 0;
+        while taken < capacity {
+            let Some(done) = c.channel.poll_any() else { break };
+            // SAFETY: the caller's contract: `taken` is below `capacity`.
+            unsafe { completions.add(taken as usize).write(kvt_completion::of(done)) };
+            taken += 1;
+        }
+        // SAFETY: the caller's contract.
+        unsafe { write("count", count, taken) }
+    })
+}
+
+/// Waits for the end of one request and takes it. `KVT_OK`: it ended, `completion->status` tells how.
+///
+/// `KVT_ETIMEDOUT`: it goes on, and the ticket stays good. `KVT_ENOTFOUND`: no such ticket, or its end was taken before.
+///
+/// # Safety
+/// `completion` is valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvt_wait(
+    channel: *mut kvt_channel,
+    ticket: u64,
+    timeout_us: u64,
+    completion: *mut kvt_completion,
+) -> kvt_status {
+    entry("kvt_wait", || {
+        check_out("completion", completion)?;
+        let mut c = enter(channel)?;
+        let timeout = timeout(timeout_us, c.timeout);
+        let done = c.channel.wait(Ticket::from_raw(ticket), timeout)?;
+        // SAFETY: the caller's contract.
+        unsafe { write("completion", completion, kvt_completion::of(done)) }
+    })
+}
+
+/// Asks to cancel a request. It still ends: with `KVT_ECANCELED` or, if that was first, as it would have.
+#[unsafe(no_mangle)]
+pub extern "C" fn kvt_cancel(channel: *mut kvt_channel, ticket: u64) -> kvt_status {
+    entry("kvt_cancel", || Ok(enter(channel)?.channel.cancel(Ticket::from_raw(ticket))?))
+}
+
+/// A descriptor that becomes readable when a request of this channel ended after `kvt_channel_arm`, or the daemon is gone.
+/// Only poll it: reading and closing are the library's. Valid while the channel is open.
+///
+/// # Safety
+/// `fd` is valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvt_channel_fd(channel: *mut kvt_channel, fd: *mut i32) -> kvt_status {
+    entry("kvt_channel_fd", || {
+        check_out("fd", fd)?;
+        let c = enter(channel)?;
+        let found =
+            c.channel.fd().ok_or_else(|| Fault::new(Status::State, "the channel has no descriptor"))?.as_raw_fd();
+        // SAFETY: the caller's contract.
+        unsafe { write("fd", fd, found) }
+    })
+}
+
+/// Asks for a wake-up through the channel's descriptor. `ready` is set if there is something to poll already: then poll
+/// first, the descriptor may stay silent. The order of an event loop: poll until nothing comes, arm, and only if `ready` is
+/// 0 sleep on the descriptor.
+///
+/// # Safety
+/// `ready` is valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvt_channel_arm(channel: *mut kvt_channel, ready: *mut bool) -> kvt_status {
+    entry("kvt_channel_arm", || {
+        check_out("ready", ready)?;
+        let already = enter(channel)?.channel.arm()?;
+        // SAFETY: the caller's contract.
+        unsafe { write("ready", ready, already) }
+    })
+}

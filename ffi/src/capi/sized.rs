@@ -1,0 +1,80 @@
+//! Structures that may grow: their first member says how many bytes the caller's version of them has.
+//!
+//! As with Linux's `clone3`: a shorter structure of an older program is completed with zeroes, which mean "as before"; of a
+//! longer one of a newer program the part that this library does not know must be zero, else the program relies on what is not
+//! there and is told so.
+
+use super::entry::check_pointer;
+use super::error::Fault;
+use kvtide_wire::status::Status;
+use std::mem::MaybeUninit;
+
+/// A structure whose first member is `struct_size: u32`.
+///
+/// # Safety
+/// `repr(C)`, first member `u32`, all-zero bytes are a valid value, and so are any bytes at all.
+pub(crate) unsafe trait Sized32: Copy {
+    /// Bytes of its first version.
+    const BYTES_MIN: usize;
+}
+
+/// Reads a structure that the caller filled.
+///
+/// # Safety
+/// `pointer` is NULL or valid for reads of as many bytes as its `struct_size` says (at least 4), all initialised.
+pub(crate) unsafe fn read<T: Sized32>(name: &'static str, pointer: *const T) -> Result<T, Fault> {
+    // SAFETY: this function's own contract.
+    let size = unsafe { claimed_size(name, pointer) }?;
+    let bytes: *const u8 = pointer.cast();
+    for i in size_of::<T>()..size {
+        // SAFETY: below `size`, which the caller vouched for.
+        if unsafe { *bytes.add(i) } != 0 {
+            return Err(Fault::new(
+                Status::Version,
+                format!("`{name}` uses byte {i}; this library knows {} bytes of it", size_of::<T>()),
+            ));
+        }
+    }
+    let mut value = MaybeUninit::<T>::zeroed();
+    // SAFETY: both sides are valid for the smaller of the two sizes, and a fresh local overlaps nothing.
+    unsafe { std::ptr::copy_nonoverlapping(bytes, value.as_mut_ptr().cast::<u8>(), size.min(size_of::<T>())) };
+    // SAFETY: any bytes are a valid T (contract of the trait).
+    Ok(unsafe { value.assume_init() })
+}
+
+/// Fills a structure of the caller's, as far as the caller's version reaches; `struct_size` keeps what the caller wrote, the
+/// part that this library does not know becomes zero.
+///
+/// # Safety
+/// `pointer` is NULL or valid for reads and writes of as many bytes as its `struct_size` says (at least 4).
+pub(crate) unsafe fn fill<T: Sized32>(name: &'static str, pointer: *mut T, value: &T) -> Result<(), Fault> {
+    // SAFETY: this function's own contract.
+    let size = unsafe { claimed_size(name, pointer) }?;
+    let known = size.min(size_of::<T>());
+    let bytes: *mut u8 = pointer.cast();
+    // SAFETY: the caller vouched for `size` bytes; `known` is within both; the first four stay.
+    unsafe {
+        std::ptr::copy_nonoverlapping(std::ptr::from_ref(value).cast::<u8>().add(4), bytes.add(4), known - 4);
+        bytes.add(known).write_bytes(0, size - known);
+    }
+    Ok(())
+}
+
+/// The size that a structure claims, if it may be true.
+///
+/// # Safety
+/// `pointer` is NULL or valid for a read of 4 bytes.
+unsafe fn claimed_size<T: Sized32>(name: &'static str, pointer: *const T) -> Result<usize, Fault> {
+    /// More than any version will have, less than could make a loop over it long.
+    const BYTES_MAX: usize = 4096;
+    check_pointer(name, pointer)?;
+    // SAFETY: not NULL and aligned; the first member is a u32 (contract of the trait).
+    let size = unsafe { pointer.cast::<u32>().read() } as usize;
+    if size < T::BYTES_MIN || size > BYTES_MAX {
+        return Err(Fault::new(
+            Status::Invalid,
+            format!("`{name}->struct_size` is {size}, not sizeof of any version ({} to {BYTES_MAX})", T::BYTES_MIN),
+        ));
+    }
+    Ok(size)
+}

@@ -1,0 +1,161 @@
+//! What a program says when it attaches: the space and its own bounds.
+
+use super::entry::{array, string};
+use super::error::Fault;
+use super::sized::{self, Sized32};
+use crate::{Options, SpaceSpec};
+use kvtide_wire::geometry::{PLANES_MAX, PlaneKind, PlaneSpec};
+use kvtide_wire::status::Status;
+use std::ffi::c_char;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What a plane's pages hold and which of them a step reads.
+#[repr(u16)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum kvt_plane_kind {
+    /// Attention over all tokens (MHA, GQA, MQA; MLA latent vectors).
+    KVT_PLANE_FULL = 0,
+    /// Attention over the last `window_tokens` tokens.
+    KVT_PLANE_WINDOW = 1,
+    /// Recurrent state: a page is the snapshot after its last token; a step reads only the newest.
+    KVT_PLANE_STATE = 2,
+}
+
+const _: () = {
+    assert!(kvt_plane_kind::KVT_PLANE_FULL as u16 == PlaneKind::Full as u16);
+    assert!(kvt_plane_kind::KVT_PLANE_WINDOW as u16 == PlaneKind::Window as u16);
+    assert!(kvt_plane_kind::KVT_PLANE_STATE as u16 == PlaneKind::State as u16);
+    assert!(size_of::<kvt_plane>() == size_of::<PlaneSpec>());
+};
+
+/// One layer, or a group of layers that share physical pages, in one shard.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct kvt_plane {
+    /// Bytes of one page; any number from 1 to 1 GiB, no multiple of anything.
+    pub page_bytes: u32,
+    /// A `kvt_plane_kind`.
+    pub kind: u16,
+    /// Zero.
+    pub reserved: u16,
+    /// Window of a `KVT_PLANE_WINDOW` plane in tokens, else 0.
+    pub window_tokens: u32,
+}
+
+/// How to attach. Set `struct_size` to `sizeof(kvt_options)` and everything that is not needed to zero.
+///
+/// Nothing that it points to is used after the call.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct kvt_options {
+    /// `sizeof(kvt_options)`: later versions are longer.
+    pub struct_size: u32,
+    /// Tokens of a page.
+    pub page_tokens: u32,
+    /// Path of the socket where the daemon listens.
+    pub socket: *const c_char,
+    /// Name of the space, UTF-8.
+    pub space: *const c_char,
+    /// Fingerprint of weights and adapters: what makes KV of one engine valid for another.
+    pub fingerprint: [u8; 32],
+    /// `planes_count` planes of one shard, in the order in which a step visits them.
+    pub planes: *const kvt_plane,
+    /// `classes_count` numbers: tier-0 frames of each size class. Planes of equal `page_bytes` form a class; classes are
+    /// numbered in the order in which their first plane appears.
+    pub tier0_frames: *const u32,
+    /// Planes.
+    pub planes_count: u32,
+    /// Size classes.
+    pub classes_count: u32,
+    /// Sequences that live at once; 0: 1,024.
+    pub seqs_max: u32,
+    /// Tensor-, pipeline-, context-parallel ranks; 0: 1.
+    pub shards: u16,
+    /// Which of them this session is.
+    pub shard: u16,
+    /// Lanes, ordered streams of engine work; 0: 1.
+    pub lanes: u16,
+    /// Channels, each for the calls of one thread; 0: 1.
+    pub channels: u16,
+    /// Requests in flight on one channel; 0: 64.
+    pub depth: u16,
+    /// Zero.
+    pub reserved: u16,
+    /// Bound of every wait that has no timeout of its own, in microseconds; 0: ten seconds.
+    pub timeout_us: u64,
+}
+
+// SAFETY: repr(C), `struct_size` first, integers and raw pointers only.
+unsafe impl Sized32 for kvt_options {
+    const BYTES_MIN: usize = 104;
+}
+const _: () = assert!(size_of::<kvt_options>() == 104);
+
+/// A longer timeout counts as this one: every wait has a bound, and sums of times do not overflow.
+const TIMEOUT_MAX: Duration = Duration::from_secs(86_400);
+
+/// A timeout argument: 0 means the session's own.
+pub(crate) fn timeout(timeout_us: u64, of_session: Duration) -> Duration {
+    if timeout_us == 0 { of_session } else { Duration::from_micros(timeout_us).min(TIMEOUT_MAX) }
+}
+
+/// A path argument as the system wants it: any bytes.
+///
+/// # Safety
+/// As [`string`].
+pub(crate) unsafe fn path(name: &'static str, pointer: *const c_char) -> Result<PathBuf, Fault> {
+    use std::os::unix::ffi::OsStrExt;
+    super::entry::check_pointer(name, pointer)?;
+    // SAFETY: not NULL; NUL-terminated by this function's own contract.
+    let bytes = unsafe { std::ffi::CStr::from_ptr(pointer) }.to_bytes();
+    Ok(PathBuf::from(std::ffi::OsStr::from_bytes(bytes)))
+}
+
+/// Reads options.
+///
+/// # Safety
+/// `options` is NULL or points to a structure as its description says.
+pub(crate) unsafe fn read_options(options: *const kvt_options) -> Result<Options, Fault> {
+    // SAFETY: this function's own contract.
+    let options = unsafe { sized::read("options", options) }?;
+    if options.reserved != 0 {
+        return Err(Fault::new(Status::Invalid, "`options->reserved` is not zero"));
+    }
+    // SAFETY: as above, for each pointer in the structure.
+    let (socket, name, planes, frames) = unsafe {
+        (
+            path("options->socket", options.socket)?,
+            string("options->space", options.space)?,
+            array("options->planes", options.planes, (options.planes_count as usize).min(PLANES_MAX + 1))?,
+            array("options->tier0_frames", options.tier0_frames, (options.classes_count as usize).min(PLANES_MAX + 1))?,
+        )
+    };
+    let plane = |p: &kvt_plane| PlaneSpec {
+        page_bytes: p.page_bytes,
+        kind: p.kind,
+        reserved: p.reserved,
+        window_tokens: p.window_tokens,
+    };
+    let space = SpaceSpec {
+        name: name.to_owned(),
+        fingerprint: options.fingerprint,
+        page_tokens: options.page_tokens,
+        planes: planes.iter().map(plane).collect(),
+        shards: options.shards.max(1),
+        shard: options.shard,
+    };
+    let mut built = Options::new(socket, space, frames.to_vec());
+    for (given, field) in
+        [(options.lanes, &mut built.lanes), (options.channels, &mut built.channels), (options.depth, &mut built.depth)]
+    {
+        if given != 0 {
+            *field = given;
+        }
+    }
+    if options.seqs_max != 0 {
+        built.seqs_max = options.seqs_max;
+    }
+    built.timeout = timeout(options.timeout_us, built.timeout);
+    Ok(built)
+}

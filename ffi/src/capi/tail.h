@@ -1,0 +1,8 @@
+/// Address of the page of `block` in `plane` as the lane's table shows it, or NULL if it is not in tier 0. Believe it
+/// between kvt_lane_begin and kvt_lane_end; it changes only within kvt_lane_begin and kvt_lane_boundary. No check: `block`
+/// comes from kvt_seq_blocks, `plane` is below view->planes_count.
+static inline void *kvt_view_page(const kvt_lane_view *view, uint32_t block, uint32_t plane) {
+    const uint32_t entry = view->table[(size_t)block * view->planes_count + plane];
+    const kvt_plane_layout *layout = &view->planes[plane];
+    return entry == 0 ? NULL : layout->base + (size_t)(entry - 1 - layout->first_frame) * layout->stride;
+}

@@ -1,0 +1,47 @@
+/* What the C tests share: a check that says where and what failed, and the small geometry that they attach with.
+ *
+ * A program gets the daemon's socket as its first argument and the daemon's process id as its second; it exits 0 if every
+ * check held. tests/capi.rs compiles and runs them. */
+#ifndef KVTIDE_TESTS_CHECK_H
+#define KVTIDE_TESTS_CHECK_H
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kvtide.h"
+
+#define CHECK(condition)                                                                    \
+    do {                                                                                    \
+        if (!(condition)) {                                                                 \
+            fprintf(stderr, "%s:%d: check failed: %s\n", __FILE__, __LINE__, #condition);   \
+            exit(1);                                                                        \
+        }                                                                                   \
+    } while (0)
+
+/* The call ends with exactly this status; the detail text is printed if it does not. */
+#define EXPECT(call, expected)                                                                            \
+    do {                                                                                                  \
+        const kvt_status got_ = (call);                                                                   \
+        if (got_ != (expected)) {                                                                         \
+            fprintf(stderr, "%s:%d: %s\n  ended with %d (%s), not " #expected "\n  last error: %s\n",     \
+                    __FILE__, __LINE__, #call, (int)got_, kvt_strerror((int32_t)got_), kvt_last_error()); \
+            exit(1);                                                                                      \
+        }                                                                                                 \
+    } while (0)
+
+#define OK(call) EXPECT(call, KVT_OK)
+
+/* The call fails with this status and says why in a text that contains `text`. */
+#define FAILS(call, expected, text)                                                                  \
+    do {                                                                                             \
+        EXPECT(call, expected);                                                                      \
+        if (strstr(kvt_last_error(), (text)) == NULL) {                                              \
+            fprintf(stderr, "%s:%d: %s\n  says \"%s\", which lacks \"%s\"\n", __FILE__, __LINE__,    \
+                    #call, kvt_last_error(), (text));                                                \
+            exit(1);                                                                                 \
+        }                                                                                            \
+    } while (0)
+
+#endif
