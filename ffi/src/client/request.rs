@@ -4,20 +4,7 @@ use super::options::SeqId;
 use kvtide_wire::entry::{Advice, Level};
 use std::time::Duration;
 
-/// A range of pages of one sequence: blocks `first .. first + count` in planes `plane .. plane + planes`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct PageRange {
-    /// Sequence.
-    pub seq: SeqId,
-    /// First block index.
-    pub first: u32,
-    /// Number of blocks.
-    pub count: u32,
-    /// First plane.
-    pub plane: u16,
-    /// Number of planes.
-    pub planes: u16,
-}
+pub use crate::agent::protocol::PageRange;
 
 /// What [`super::Channel::submit`] asks for; each has a blocking form of the same name, where it is described.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

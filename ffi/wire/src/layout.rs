@@ -35,7 +35,7 @@ pub const JOBS_MAX: u32 = 4096;
 pub const LANES_MAX: u16 = 64;
 /// Score slots of a lane: two steps of 32 planes.
 pub const SCORE_SLOTS: u32 = 64;
-/// Bytes of a score slot.
+/// Bytes of a [`crate::score::ScoreSlot`].
 pub const SCORE_BYTES: u32 = 320;
 /// Bytes of an index or sleep word with its padding.
 pub const LINE_BYTES: u64 = 128;

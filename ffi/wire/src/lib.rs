@@ -6,15 +6,18 @@
 
 extern crate alloc;
 
+pub mod digest;
 pub mod entry;
 pub mod error;
 pub mod geometry;
+pub mod half;
 pub mod hello;
 pub mod layout;
 pub mod lists;
 #[cfg(all(feature = "std", not(loom)))]
 pub mod os;
 pub mod ring;
+pub mod score;
 pub mod status;
 pub mod sync;
 pub mod table;

@@ -27,12 +27,29 @@ pub struct Slot {
     pub words: [AtomicU64; 8],
 }
 
+/// Where the indices start: the wrap of `u32` comes after a few entries of every ring's life, not after weeks in production.
+pub const START: u32 = u32::MAX - 4;
+
 /// A free-running index alone on its two cache lines (adjacent-line prefetch pulls pairs).
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct IndexLine {
     /// The index.
     pub index: AtomicU32,
+}
+
+impl IndexLine {
+    /// An index at [`START`], for rings in private memory (models, tests).
+    #[must_use]
+    pub fn new() -> IndexLine {
+        IndexLine { index: AtomicU32::new(START) }
+    }
+}
+
+impl Default for IndexLine {
+    fn default() -> Self {
+        IndexLine::new()
+    }
 }
 
 impl Slot {
@@ -116,11 +133,11 @@ fn capacity_of(memory: &impl Memory) -> u32 {
 }
 
 impl<T: Entry, M: Memory> Producer<T, M> {
-    /// The writing end of a ring whose indices are both zero.
+    /// The writing end of a ring whose indices are both [`START`].
     pub fn new(memory: M) -> Self {
         const { assert!(size_of::<T>() == ENTRY_BYTES) };
         let capacity = capacity_of(&memory);
-        Producer { memory, tail: 0, head_seen: 0, capacity, entry: PhantomData }
+        Producer { memory, tail: START, head_seen: START, capacity, entry: PhantomData }
     }
 
     /// Entries that fit now; looks at the peer's index only if fewer than `wanted` are known to fit.
@@ -159,11 +176,11 @@ impl<T: Entry, M: Memory> Producer<T, M> {
 }
 
 impl<T: Entry, M: Memory> Consumer<T, M> {
-    /// The reading end of a ring whose indices are both zero.
+    /// The reading end of a ring whose indices are both [`START`].
     pub fn new(memory: M) -> Self {
         const { assert!(size_of::<T>() == ENTRY_BYTES) };
         let capacity = capacity_of(&memory);
-        Consumer { memory, head: 0, tail_seen: 0, capacity, entry: PhantomData }
+        Consumer { memory, head: START, tail_seen: START, capacity, entry: PhantomData }
     }
 
     /// Entries that can be taken now; looks at the peer's index only if none are known.

@@ -1,12 +1,26 @@
-//! Layout of a lane's page table: `blocks_max × planes` little-endian `u32` entries, indexed by page id, each a tier-0 frame or
-//! [`NOT_PRESENT`]. The same array for CPU engines and, at a fixed device address, for kernels.
-
-use crate::entry::NONE_U32;
+//! Layout of a lane's page table: `blocks_max × planes` little-endian `u32` entries, indexed by page id, each a tier-0 frame plus
+//! one or [`NOT_PRESENT`]. The same array for CPU engines and, at a fixed device address, for kernels.
+//!
+//! "Not present" is zero so that fresh memory is an empty table: one of 10^8 entries costs only the pages that are used.
 
 /// The entry of a page that is not readable in tier 0 now.
-pub const NOT_PRESENT: u32 = NONE_U32;
+pub const NOT_PRESENT: u32 = 0;
 /// Bytes of an entry.
 pub const ENTRY_BYTES: usize = 4;
+/// Frames that an entry can name are below this.
+pub const FRAMES_MAX: u32 = u32::MAX;
+
+/// The entry that shows a frame below [`FRAMES_MAX`].
+#[must_use]
+pub const fn encode(frame: u32) -> u32 {
+    frame.wrapping_add(1)
+}
+
+/// The frame that an entry shows.
+#[must_use]
+pub const fn decode(entry: u32) -> Option<u32> {
+    entry.checked_sub(1)
+}
 
 /// Index of a page's entry; `None` if it does not fit 32 bits.
 #[must_use]
@@ -20,7 +34,7 @@ pub const fn page_id(block: u32, plane: u16, planes: u16) -> Option<u32> {
     }
 }
 
-/// Entries of a table for so many blocks; `None` if the last page id does not fit 32 bits (the all-ones id is not used).
+/// Entries of a table for so many blocks; `None` if they do not fit 32 bits.
 #[must_use]
 pub const fn entries(blocks_max: u32, planes: u16) -> Option<usize> {
     match blocks_max.checked_mul(planes as u32) {
@@ -41,5 +55,11 @@ mod tests {
         assert_eq!(page_id(u32::MAX, 0, 2), None);
         assert_eq!(entries(100, 6), Some(600));
         assert_eq!(entries(u32::MAX, 2), None);
+    }
+
+    #[test]
+    fn zeroed_memory_is_an_empty_table() {
+        assert_eq!((decode(NOT_PRESENT), encode(0)), (None, 1));
+        assert_eq!(decode(encode(FRAMES_MAX - 1)), Some(FRAMES_MAX - 1));
     }
 }

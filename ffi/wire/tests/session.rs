@@ -4,6 +4,7 @@
 use kvtide_wire::Error;
 use kvtide_wire::entry::{Completion, Job, JobDone, NONE_U32, Op, Submission};
 use kvtide_wire::geometry::PlaneSpec;
+use kvtide_wire::half::F16;
 use kvtide_wire::hello::{Hello, Limits, Welcome};
 use kvtide_wire::layout::Shape;
 use kvtide_wire::lists::List;
@@ -12,6 +13,7 @@ use kvtide_wire::os::memfd::Memfd;
 use kvtide_wire::os::poll;
 use kvtide_wire::os::session::{DaemonSide, EngineSide, attach};
 use kvtide_wire::os::socket::{Listener, Received, Socket};
+use kvtide_wire::score::Scores;
 use kvtide_wire::status::Status;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -125,6 +127,9 @@ fn attaches_over_a_socket_and_passes_messages_both_ways() {
     engine.lanes[1].steps(7, 6);
     assert_eq!(daemon.lanes.read(1), Some((42, 7, 6)));
     assert_eq!((daemon.lanes.read(0), daemon.lanes.read(2)), (Some((0, 0, 0)), None));
+    let scores = Scores::new(1, 2, 3, &[], F16::NEG_INFINITY).expect("short");
+    engine.lanes[1].scores.write(&scores);
+    assert_eq!((daemon.scores[0].read(), daemon.scores[1].read()), (None, Some(scores)));
 
     drop(server_socket);
     assert!(matches!(socket.receive(&mut [0; 16], 0), Ok(Received::Closed)));

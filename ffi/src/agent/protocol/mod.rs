@@ -1,3 +1,61 @@
-//! The agent's protocol: page tables, jobs and steps as pure memory.
+//! The agent's protocol as pure memory: page tables per lane, the daemon's jobs, steps, pins. No system call, no clock, no
+//! lock, no policy. The session (`crate::agent`) and the simulator drive these very types; loom checks them.
+//!
+//! [`Shared`] is what threads share; [`LaneView`] (and [`step::Reader`] on top of it) belongs to one lane's thread;
+//! [`Mover`] belongs to whoever pumps jobs. The rules:
+//!
+//! 1. Only the mover changes which page a frame shows. It writes every change to the log: *publish* (page, frame) after the
+//!    frame's bytes are complete, *unpublish* (page, frame) before the frame may be overwritten.
+//! 2. A lane applies the log to its own table at its boundaries, in log order, and then stores how far it has applied
+//!    (Release; the mover loads it with Acquire, so the lane's reads of a frame come before its overwriting).
+//! 3. An unpublish clears an entry only if it still shows that frame: the page may have been published elsewhere meanwhile.
+//! 4. An unpublish may name a lane and a position (step × planes + plane): that lane keeps the entry until its use is over,
+//!    and says so in a hold word of the job's slot before it stores how far it has applied. All other lanes clear at once.
+//! 5. A frame is overwritten only after every lane either is quiescent, or has applied its unpublish and does not hold it.
+//! 6. A lane between end and begin is quiescent: it reads nothing and holds nothing. Begin is a Dekker handshake: the lane
+//!    stores "active", SeqCst fence, loads the log's end; the mover stores the log's end, SeqCst fence, loads "active". So
+//!    either the lane sees the unpublish, or the mover sees the lane. A catch-up at begin never holds.
+//! 7. Log slots are reused. The mover claims the indices that it may write (`limit`), SeqCst fence, and waits for active lanes
+//!    that still need the old entries. A lane that begins and finds `limit` beyond its own lap rebuilds its table from
+//!    [`Shared`]'s frame words, which are stored (Release) before the log's end.
+//! 8. Pins: the pinner counts its blocks, SeqCst fence, looks whether they are resident; the mover takes the victim out of the
+//!    master table, SeqCst fence, looks whether it is pinned, and if so puts it back and answers `Busy`.
+//! 9. A job either does all of what it says or, answered `Busy`, `Canceled` or `Invalid`, nothing. `Io`: its victim is gone
+//!    and its frame shows nothing. A copy that has begun is waited for, whoever cancels it.
 
+pub mod geometry;
+mod lane;
+mod log;
+mod mover;
+#[cfg(feature = "mutants")]
+pub mod mutants;
+#[cfg(not(feature = "mutants"))]
+mod mutants;
+mod pins;
+mod rules;
+pub mod seqs;
+mod shared;
 pub mod step;
+mod zeroed;
+
+pub use geometry::Geometry;
+pub use lane::LaneView;
+pub use mover::{CopyOp, Full, Mover, Place};
+pub use pins::{PageRange, PinId, Pins};
+pub use seqs::SeqTable;
+pub use shared::Shared;
+
+/// A table entry: 0 is absent (so that zeroed memory is an empty table), else frame + 1.
+pub const ABSENT: u32 = 0;
+
+/// The entry that shows `frame`.
+#[must_use]
+pub const fn entry_of(frame: u32) -> u32 {
+    frame + 1
+}
+
+/// The frame that an entry shows.
+#[must_use]
+pub const fn frame_of(entry: u32) -> Option<u32> {
+    entry.checked_sub(1)
+}

@@ -1,4 +1,8 @@
-//! A step's reads: what it needs, what is readable, what must be asked for. Pure.
+//! A step's reads on one lane: what it needs, what is readable, what must be asked for. Pure: waiting, sending and time are
+//! the caller's.
+
+use super::{LaneView, SeqTable};
+use kvtide_wire::status::Status;
 
 /// A sequence of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,4 +22,367 @@ pub struct Ready {
     pub index: u32,
     /// Frame that shows it.
     pub frame: u32,
+}
+
+/// What a boundary found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// All pages of the plane are readable; none was handed out before.
+    All,
+    /// [`Reader::ready`] holds pages that were not handed out before; after `last` there are no more.
+    Part {
+        /// Whether the plane is complete with them.
+        last: bool,
+    },
+    /// Nothing new is readable. The same boundary is to be tried again after the mover made progress.
+    Nothing {
+        /// The step must be announced (`Op::Step`) before any fault.
+        announce: bool,
+        /// A page to ask for (`Op::Fault`), unless that was done already.
+        fault: Option<Fault>,
+    },
+}
+
+/// A page that a lane waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Sequence.
+    pub seq: u32,
+    /// Block index.
+    pub index: u32,
+    /// Plane.
+    pub plane: u16,
+    /// Step × planes + plane.
+    pub use_pos: u64,
+}
+
+/// Totals of a lane.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Steps begun.
+    pub steps: u64,
+    /// Steps in which everything was readable at their begin.
+    pub steps_resident: u64,
+    /// Pages that were readable at their plane's first boundary.
+    pub pages_resident: u64,
+    /// Pages that were not.
+    pub pages_missed: u64,
+}
+
+/// What was found about a sequence when it was last looked at.
+#[derive(Clone, Copy, Default)]
+struct Known {
+    version: u32,
+    epoch: u64,
+    /// Everything that these and more tokens need, up to `blocks`, was readable.
+    tokens: u64,
+    blocks: u32,
+    valid: bool,
+}
+
+/// A sequence of the open step.
+#[derive(Clone, Copy)]
+struct Member {
+    seq: u32,
+    tokens: u64,
+    blocks: u32,
+}
+
+#[derive(Clone, Copy)]
+struct Missing {
+    position: u32,
+    index: u32,
+    block: u32,
+}
+
+/// One lane's steps.
+pub struct Reader {
+    view: LaneView,
+    /// Planes of which a step reads everything, and the others.
+    full_planes: u32,
+    special: Vec<u16>,
+    known: Vec<Known>,
+    /// Position + 1 of each sequence in the open step, 0 if it is not in it.
+    member_of: Vec<u32>,
+    members: Vec<Member>,
+    step: u64,
+    open: bool,
+    announced: bool,
+    /// The view's epoch at which the whole step was readable.
+    whole_at: Option<u64>,
+    /// Pages of a full plane that the step needs.
+    pages_full: u64,
+    plane: Option<u16>,
+    complete: bool,
+    missing: Vec<Missing>,
+    ready: Vec<Ready>,
+    faulted: Option<(u16, u32, u32)>,
+    counts: Counts,
+}
+
+impl Reader {
+    /// The steps of a lane.
+    #[must_use]
+    pub fn new(view: LaneView) -> Reader {
+        let geometry = view.shared().geometry();
+        let planes = 0..geometry.plane_count() as u16;
+        let special: Vec<u16> = planes.filter(|p| !geometry.reads_all(*p)).collect();
+        let seqs = geometry.bounds().seqs_max as usize;
+        Reader {
+            full_planes: geometry.plane_count() - special.len() as u32,
+            special,
+            known: vec![Known::default(); seqs],
+            member_of: vec![0; seqs],
+            members: Vec::with_capacity(seqs.min(1024)),
+            step: 0,
+            open: false,
+            announced: false,
+            whole_at: None,
+            pages_full: 0,
+            plane: None,
+            complete: false,
+            missing: Vec::new(),
+            ready: Vec::new(),
+            faulted: None,
+            counts: Counts::default(),
+            view,
+        }
+    }
+
+    /// The lane's table.
+    #[must_use]
+    pub fn view(&self) -> &LaneView {
+        &self.view
+    }
+
+    /// Number of the open step, or of the last one; the first is 1.
+    #[must_use]
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// Totals.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Sequences of the open step.
+    pub fn members(&self) -> impl ExactSizeIterator<Item = u32> + '_ {
+        self.members.iter().map(|m| m.seq)
+    }
+
+    /// Position of a sequence in the open step.
+    #[must_use]
+    pub fn position_of(&self, seq: u32) -> Option<u32> {
+        self.member_of.get(seq as usize).and_then(|p| p.checked_sub(1))
+    }
+
+    /// The pages that the last boundary handed out.
+    #[must_use]
+    pub fn ready(&self) -> &[Ready] {
+        &self.ready
+    }
+
+    /// Opens a step. True: it must be announced (`Op::Step`), since not all that it needs is readable.
+    ///
+    /// # Errors
+    /// `State`: a step is open, or a sequence is in another one or twice in this. `NotFound`, `Lost`. `Range`: more tokens
+    /// than blocks. Nothing has happened then.
+    pub fn begin(&mut self, seqs: &[StepSeq]) -> Result<bool, Status> {
+        if self.open {
+            return Err(Status::State);
+        }
+        for wanted in seqs {
+            if let Err(status) = self.admit(*wanted) {
+                self.dismiss();
+                return Err(status);
+            }
+        }
+        self.step += 1;
+        self.open = true;
+        self.announced = false;
+        self.plane = None;
+        self.faulted = None;
+        self.ready.clear();
+        self.missing.clear();
+        self.view.begin(self.step);
+        self.counts.steps += 1;
+        self.pages_full = self.members.iter().map(|m| u64::from(m.blocks)).sum();
+        let whole = (0..self.members.len()).all(|at| self.whole(at));
+        self.whole_at = whole.then(|| self.view.epoch());
+        self.counts.steps_resident += u64::from(whole);
+        self.announced = !whole;
+        Ok(!whole)
+    }
+
+    fn seqs(&self) -> &SeqTable {
+        self.view.shared().seqs()
+    }
+
+    /// Takes a sequence into the step.
+    fn admit(&mut self, wanted: StepSeq) -> Result<(), Status> {
+        let StepSeq { seq, tokens } = wanted;
+        self.seqs().enter(seq, self.view.lane())?;
+        let blocks = self.view.shared().geometry().blocks_for(tokens);
+        self.members.push(Member { seq, tokens, blocks });
+        self.member_of[seq as usize] = self.members.len() as u32;
+        if blocks > self.seqs().len(seq) { Err(Status::Range) } else { Ok(()) }
+    }
+
+    /// Gives all sequences of the step back.
+    fn dismiss(&mut self) {
+        for member in &self.members {
+            self.view.shared().seqs().leave(member.seq, self.view.lane());
+            self.member_of[member.seq as usize] = 0;
+        }
+        self.members.clear();
+    }
+
+    /// Whether everything that a member needs is readable. Looks only at what may have changed since the last time.
+    fn whole(&mut self, at: usize) -> bool {
+        let Member { seq, tokens, blocks } = self.members[at];
+        let (version, epoch) = (self.seqs().version(seq), self.view.epoch());
+        let known = self.known[seq as usize];
+        let still = known.valid && known.version == version && known.epoch == epoch && known.tokens <= tokens;
+        let from = if still { known.blocks.min(blocks) } else { 0 };
+        let (seqs, view) = (self.view.shared().seqs(), &self.view);
+        let readable = |index: u32| seqs.block(seq, index).is_some_and(|b| view.full_pages(b) == self.full_planes);
+        let ok = (self.full_planes == 0 || (from..blocks).all(readable))
+            && self.special.iter().all(|plane| {
+                let mut needed = view.shared().geometry().needed(*plane, tokens);
+                needed.start = needed.start.max(from);
+                needed.into_iter().all(|i| seqs.block(seq, i).is_some_and(|b| view.frame(b, *plane).is_some()))
+            });
+        self.known[seq as usize] = Known { version, epoch, tokens, blocks, valid: ok };
+        ok
+    }
+
+    /// A boundary of `plane`.
+    ///
+    /// # Errors
+    /// `State`: no step is open, the plane is complete, or a later one was begun. `Range`: no such plane.
+    pub fn boundary(&mut self, plane: u16) -> Result<Found, Status> {
+        if u32::from(plane) >= self.view.shared().geometry().plane_count() {
+            return Err(Status::Range);
+        }
+        let again = self.plane == Some(plane);
+        if !self.open || (again && self.complete) || self.plane.is_some_and(|p| p > plane) {
+            return Err(Status::State);
+        }
+        self.view.boundary(plane);
+        self.ready.clear();
+        if again { Ok(self.rest(plane)) } else { Ok(self.first(plane)) }
+    }
+
+    /// The first boundary of a plane.
+    fn first(&mut self, plane: u16) -> Found {
+        self.plane = Some(plane);
+        self.complete = true;
+        self.missing.clear();
+        if self.whole_at == Some(self.view.epoch()) {
+            self.counts.pages_resident += self.needed_pages(plane);
+            return Found::All;
+        }
+        let geometry = self.view.shared().geometry();
+        for (position, member) in self.members.iter().enumerate() {
+            for index in geometry.needed(plane, member.tokens) {
+                let Some(block) = self.view.shared().seqs().block(member.seq, index) else { continue };
+                let position = position as u32;
+                match self.view.frame(block, plane) {
+                    Some(frame) => self.ready.push(Ready { position, index, frame }),
+                    None => self.missing.push(Missing { position, index, block }),
+                }
+            }
+        }
+        self.counts.pages_resident += self.ready.len() as u64;
+        self.counts.pages_missed += self.missing.len() as u64;
+        if self.missing.is_empty() {
+            self.ready.clear();
+            return Found::All;
+        }
+        self.complete = false;
+        if self.ready.is_empty() { self.nothing(plane) } else { Found::Part { last: false } }
+    }
+
+    /// A later boundary of the same plane.
+    fn rest(&mut self, plane: u16) -> Found {
+        let (view, ready) = (&self.view, &mut self.ready);
+        self.missing.retain(|m| match view.frame(m.block, plane) {
+            Some(frame) => {
+                ready.push(Ready { position: m.position, index: m.index, frame });
+                false
+            }
+            None => true,
+        });
+        if self.ready.is_empty() {
+            return self.nothing(plane);
+        }
+        self.complete = self.missing.is_empty();
+        Found::Part { last: self.complete }
+    }
+
+    fn nothing(&mut self, plane: u16) -> Found {
+        let announce = !self.announced;
+        self.announced = true;
+        let first = self.missing.first().copied();
+        let fault = first.filter(|m| self.faulted != Some((plane, m.position, m.index))).map(|m| {
+            self.faulted = Some((plane, m.position, m.index));
+            let seq = self.members[m.position as usize].seq;
+            Fault { seq, index: m.index, plane, use_pos: self.view.position() }
+        });
+        Found::Nothing { announce, fault }
+    }
+
+    /// The fault that the last boundaries asked for could not be sent, or ended: if its page is still missing, a boundary
+    /// asks again.
+    pub fn fault_ended(&mut self) {
+        self.faulted = None;
+    }
+
+    /// The announcement that a boundary or begin asked for could not be sent: a boundary asks again.
+    pub fn announce_failed(&mut self) {
+        self.announced = false;
+    }
+
+    /// Pages that the step needs in a plane.
+    fn needed_pages(&self, plane: u16) -> u64 {
+        let geometry = self.view.shared().geometry();
+        if geometry.reads_all(plane) {
+            return self.pages_full;
+        }
+        self.members.iter().map(|m| geometry.needed(plane, m.tokens).len() as u64).sum()
+    }
+
+    /// The frame of a page of a sequence in the open step, if it is readable now.
+    #[must_use]
+    pub fn page(&self, seq: u32, index: u32, plane: u16) -> Option<u32> {
+        self.position_of(seq)?;
+        self.view.frame(self.seqs().block(seq, index)?, plane)
+    }
+
+    /// Closes the step. True: its announcement was made, so its end must be told too (`Op::StepEnd`).
+    ///
+    /// # Errors
+    /// `State`: no step is open.
+    pub fn end(&mut self) -> Result<bool, Status> {
+        if !self.open {
+            return Err(Status::State);
+        }
+        self.open = false;
+        self.view.end();
+        self.dismiss();
+        Ok(self.announced)
+    }
+}
+
+impl Drop for Reader {
+    /// A lane that is gone holds up nobody.
+    fn drop(&mut self) {
+        if self.open {
+            self.open = false;
+            self.view.end();
+            self.dismiss();
+        }
+    }
 }

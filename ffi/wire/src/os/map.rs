@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::layout::LaneLine;
 use crate::lists::ListArea;
 use crate::ring::Slot;
+use crate::score::ScoreSlot;
 use crate::sync::{AtomicU32, AtomicU64};
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::io::Errno;
@@ -98,6 +99,8 @@ unsafe impl Overlay for AtomicU64 {}
 unsafe impl Overlay for Slot {}
 // SAFETY: an array of atomics.
 unsafe impl Overlay for ListArea {}
+// SAFETY: atomics alone.
+unsafe impl Overlay for ScoreSlot {}
 // SAFETY: atomics and padding.
 unsafe impl Overlay for LaneLine {}
 

@@ -3,12 +3,13 @@
 use super::super::bell::{Ringer, Sleepable, bell};
 use super::super::map::{Access, Map, Part, part, parts};
 use super::super::memfd::Memfd;
-use super::{FIXED_FDS, ListsIn, ListsOut, Receiver, RingAt, Sender, Sleeper, Waker, ring};
+use super::{FIXED_FDS, ListsIn, ListsOut, MappedScores, Receiver, RingAt, Sender, Sleeper, Waker, ring};
 use crate::entry::{Completion, Job, JobDone, Submission};
 use crate::error::Error;
-use crate::layout::{LaneLine, Layout, Shape};
-use crate::ring::{Consumer, Producer, Slot};
-use crate::sync::Ordering;
+use crate::layout::{LaneLine, Layout, SCORE_SLOTS, Shape};
+use crate::ring::{Consumer, Producer, START, Slot};
+use crate::score::ScoreReader;
+use crate::sync::{AtomicU32, Ordering};
 use crate::wake;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -50,6 +51,8 @@ pub struct DaemonSide {
     pub bell: Sleepable,
     /// The lanes' positions.
     pub lanes: Lanes,
+    /// What each lane's attention looked at.
+    pub scores: Vec<ScoreReader<MappedScores>>,
 }
 
 /// The engine's ends, to be sent with the Welcome and dropped.
@@ -93,6 +96,11 @@ impl DaemonSide {
         let daemon = Arc::new(daemon);
         for (which, map) in [&engine, &daemon].into_iter().enumerate() {
             part::<Slot>(map, 0)?.store(layout.header(which));
+            let region = if which == 0 { &layout.engine } else { &layout.daemon };
+            let channels = (0..shape.channels).flat_map(|c| [region.tail(c), region.head(c)]);
+            for index in channels.chain([region.pump_tail, region.pump_head]) {
+                part::<AtomicU32>(map, index)?.store(START, Ordering::Relaxed);
+            }
         }
         let (towards_daemon, daemon_bell) = bell()?;
         let (pump_ringer, pump_bell) = bell()?;
@@ -106,7 +114,11 @@ impl DaemonSide {
         let (e, d, entries) = (&layout.engine, &layout.daemon, shape.jobs as usize);
         let jobs = RingAt { slots: d.pump_slots, tail: d.pump_tail, head: e.pump_head, entries };
         let done = RingAt { slots: e.pump_slots, tail: e.pump_tail, head: d.pump_head, entries };
+        let scores = (0..shape.lanes)
+            .map(|lane| Ok(ScoreReader::new(parts(&engine, layout.scores(lane), SCORE_SLOTS as usize)?)))
+            .collect::<Result<_, Error>>()?;
         let side = DaemonSide {
+            scores,
             channels,
             jobs: Producer::new(ring(&daemon, &engine, jobs)?),
             done: Consumer::new(ring(&engine, &daemon, done)?),

@@ -4,12 +4,15 @@ use super::super::bell::{Ringer, Sleepable};
 use super::super::map::{Access, Map, Part, part};
 use super::super::memfd::Memfd;
 use super::super::socket::{FDS_MAX, Socket};
-use super::{FIXED_FDS, ListsIn, ListsOut, Receiver, RingAt, Sender, Sleeper, Waker, check_header, parts, ring};
+use super::{
+    FIXED_FDS, ListsIn, ListsOut, MappedScores, Receiver, RingAt, Sender, Sleeper, Waker, check_header, parts, ring,
+};
 use crate::entry::{Completion, Job, JobDone, Submission};
 use crate::error::Error;
 use crate::hello::{FromDaemon, Hello, Limits, MESSAGE_MAX, Welcome};
-use crate::layout::{LaneLine, Layout};
+use crate::layout::{LaneLine, Layout, SCORE_SLOTS};
 use crate::ring::{Consumer, Producer};
+use crate::score::ScoreWriter;
 use crate::status::Status;
 use crate::sync::Ordering;
 use crate::wake;
@@ -57,7 +60,11 @@ pub struct Pump {
 
 /// A lane's words; one owner thread.
 #[derive(Debug)]
-pub struct LaneWriter(Part<LaneLine>);
+pub struct LaneWriter {
+    line: Part<LaneLine>,
+    /// What the lane's attention looked at.
+    pub scores: ScoreWriter<MappedScores>,
+}
 
 /// Everything that the engine has of a session's shared memory.
 #[derive(Debug)]
@@ -73,13 +80,13 @@ pub struct EngineSide {
 impl LaneWriter {
     /// Tells the lane's position: step × planes + plane.
     pub fn position(&self, position: u64) {
-        self.0.position.store(position, Ordering::Relaxed);
+        self.line.position.store(position, Ordering::Relaxed);
     }
 
     /// Tells how many steps the lane has begun and ended.
     pub fn steps(&self, begun: u64, ended: u64) {
-        self.0.begun.store(begun, Ordering::Relaxed);
-        self.0.ended.store(ended, Ordering::Relaxed);
+        self.line.begun.store(begun, Ordering::Relaxed);
+        self.line.ended.store(ended, Ordering::Relaxed);
     }
 }
 
@@ -139,7 +146,10 @@ impl EngineSide {
         for index in 0..shape.channels {
             channels.push(channel(&layout, index, &engine, &daemon, waker.clone(), Sleepable::from_fd(next()?))?);
         }
-        let lanes = (0..shape.lanes).map(|lane| Ok(LaneWriter(part(&engine, layout.lane(lane))?)));
+        let lanes = (0..shape.lanes).map(|lane| {
+            let scores = ScoreWriter::new(parts(&engine, layout.scores(lane), SCORE_SLOTS as usize)?);
+            Ok(LaneWriter { line: part(&engine, layout.lane(lane))?, scores })
+        });
         Ok(EngineSide { channels, pump, lanes: lanes.collect::<Result<_, Error>>()? })
     }
 }

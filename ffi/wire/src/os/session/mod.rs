@@ -15,6 +15,7 @@ use crate::entry::NONE_U16;
 use crate::error::Error;
 use crate::lists::{List, ListArea};
 use crate::ring::{Consumer, Memory, Producer, Slot};
+use crate::score::ScoreSlot;
 use crate::sync::AtomicU32;
 use crate::wake;
 use std::sync::Arc;
@@ -39,6 +40,8 @@ impl Memory for MappedRing {
     }
 }
 
+/// A lane's score slots in mapped memory.
+pub type MappedScores = Part<[ScoreSlot]>;
 /// The writing end of a shared ring.
 pub type Sender<T> = Producer<T, MappedRing>;
 /// The reading end of a shared ring.

@@ -1,0 +1,186 @@
+//! The sizes that everything here is computed from, checked once.
+
+use kvtide_wire::geometry::{CLASSES_MAX, PLANES_MAX, PlaneKind, PlaneSpec, stride};
+
+/// Geometry of a session: planes, size classes, bounds.
+#[derive(Clone, Debug)]
+pub struct Geometry {
+    planes: Vec<PlaneSpec>,
+    class_of: Vec<u8>,
+    class_base: Vec<u32>,
+    class_bytes: Vec<u32>,
+    class_frames: Vec<u32>,
+    bounds: Bounds,
+    frames: u32,
+}
+
+/// Bounds of a session, as its handshake agreed on them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Tokens of a page.
+    pub page_tokens: u32,
+    /// Blocks of the space.
+    pub blocks_max: u32,
+    /// Sequences of the session.
+    pub seqs_max: u32,
+    /// Blocks of one sequence.
+    pub seq_blocks_max: u32,
+    /// Lanes.
+    pub lanes: u16,
+    /// Jobs in flight.
+    pub jobs_max: u32,
+    /// Entries of the update log, a power of two. Must hold a `Drop` of all planes and a few jobs more.
+    pub log_entries: u32,
+    /// Pins that are held at once.
+    pub pins_max: u32,
+}
+
+/// Why a geometry is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BadGeometry(&'static str);
+
+impl BadGeometry {
+    /// The tables do not fit into memory.
+    pub(super) const NO_ROOM: BadGeometry = BadGeometry("the system has no memory for the tables of so many blocks");
+}
+
+impl Geometry {
+    /// Checks the bounds and numbers the size classes; `frames` holds the tier-0 frames of each class in class order.
+    ///
+    /// # Errors
+    /// Names the bound that is broken.
+    pub fn new(planes: &[PlaneSpec], frames: &[u32], bounds: Bounds) -> Result<Geometry, BadGeometry> {
+        let check = |ok: bool, why| if ok { Ok(()) } else { Err(BadGeometry(why)) };
+        check((1..=PLANES_MAX).contains(&planes.len()), "a space has 1 to 512 planes")?;
+        check(planes.iter().all(|p| p.page_bytes > 0 && p.page_bytes <= 1 << 30), "a page has 1 byte to 1 GiB")?;
+        check(bounds.page_tokens > 0, "a page has at least one token")?;
+        check(bounds.lanes > 0 && bounds.lanes < u16::MAX, "a session has at least one lane")?;
+        check(bounds.jobs_max > 0, "a session has room for at least one job")?;
+        check(bounds.blocks_max > 0 && bounds.seqs_max > 0 && bounds.seq_blocks_max > 0, "a bound is zero")?;
+        let pages = u64::from(bounds.blocks_max) * planes.len() as u64;
+        check(pages < u64::from(u32::MAX), "page ids (blocks × planes) must fit 32 bits")?;
+        let room = bounds.log_entries as usize >= 2 * planes.len() + 4;
+        check(bounds.log_entries.is_power_of_two() && room, "the log is a power of two of at least 2 × planes + 4")?;
+        let mut class_bytes: Vec<u32> = Vec::new();
+        let mut class_of = Vec::with_capacity(planes.len());
+        for plane in planes {
+            let known = class_bytes.iter().position(|b| *b == plane.page_bytes);
+            let class = known.unwrap_or_else(|| {
+                class_bytes.push(plane.page_bytes);
+                class_bytes.len() - 1
+            });
+            class_of.push(class as u8);
+        }
+        check(class_bytes.len() <= CLASSES_MAX, "a space has at most 8 page sizes")?;
+        check(class_bytes.len() == frames.len(), "one number of tier-0 frames a page size is needed")?;
+        let mut class_base = Vec::with_capacity(frames.len());
+        let mut total = 0u32;
+        for count in frames {
+            class_base.push(total);
+            total = total.checked_add(*count).filter(|t| *t < u32::MAX).ok_or(BadGeometry("too many tier-0 frames"))?;
+        }
+        let (planes, class_frames) = (planes.to_vec(), frames.to_vec());
+        Ok(Geometry { planes, class_of, class_base, class_bytes, class_frames, bounds, frames: total })
+    }
+
+    /// The bounds it was made with.
+    #[must_use]
+    pub fn bounds(&self) -> &Bounds {
+        &self.bounds
+    }
+
+    /// Planes of a block.
+    #[must_use]
+    pub fn planes(&self) -> &[PlaneSpec] {
+        &self.planes
+    }
+
+    /// Number of planes.
+    #[must_use]
+    pub fn plane_count(&self) -> u32 {
+        self.planes.len() as u32
+    }
+
+    /// Frames of tier 0 over all classes.
+    #[must_use]
+    pub fn frames(&self) -> u32 {
+        self.frames
+    }
+
+    /// Page ids: blocks × planes.
+    #[must_use]
+    pub fn pages(&self) -> u32 {
+        self.bounds.blocks_max * self.plane_count()
+    }
+
+    /// Size classes.
+    #[must_use]
+    pub fn classes(&self) -> usize {
+        self.class_bytes.len()
+    }
+
+    /// Bytes of a page, bytes from frame to frame, and frames of a class.
+    #[must_use]
+    pub fn class(&self, class: usize) -> Option<(u32, u32, u32)> {
+        let bytes = *self.class_bytes.get(class)?;
+        Some((bytes, stride(bytes), *self.class_frames.get(class)?))
+    }
+
+    /// Size class of a plane.
+    #[must_use]
+    pub fn class_of(&self, plane: u16) -> Option<u8> {
+        self.class_of.get(usize::from(plane)).copied()
+    }
+
+    /// Size class of a frame and its number within it.
+    #[must_use]
+    pub fn locate(&self, frame: u32) -> Option<(usize, u32)> {
+        let class = self.class_base.iter().rposition(|base| *base <= frame)?;
+        let within = frame - self.class_base[class];
+        (within < self.class_frames[class]).then_some((class, within))
+    }
+
+    /// Page id, if block and plane exist.
+    #[must_use]
+    pub fn page(&self, block: u32, plane: u16) -> Option<u32> {
+        let ok = block < self.bounds.blocks_max && usize::from(plane) < self.planes.len();
+        ok.then(|| block * self.plane_count() + u32::from(plane))
+    }
+
+    /// Page id, if block and plane exist and the frame has the size of the plane's pages.
+    #[must_use]
+    pub fn page_in(&self, block: u32, plane: u16, frame: u32) -> Option<u32> {
+        let page = self.page(block, plane)?;
+        let (class, _) = self.locate(frame)?;
+        (class == usize::from(self.class_of[usize::from(plane)])).then_some(page)
+    }
+
+    /// Bytes of a page of a plane that exists.
+    #[must_use]
+    pub fn page_bytes(&self, plane: u16) -> u32 {
+        self.planes.get(usize::from(plane)).map_or(0, |p| p.page_bytes)
+    }
+
+    /// Whether a step reads all of a sequence's pages in this plane.
+    #[must_use]
+    pub fn reads_all(&self, plane: u16) -> bool {
+        let special = [PlaneKind::Window as u16, PlaneKind::State as u16];
+        self.planes.get(usize::from(plane)).is_some_and(|p| !special.contains(&p.kind))
+    }
+
+    /// Block indices that a read of `tokens` needs in a plane; empty for no tokens.
+    #[must_use]
+    pub fn needed(&self, plane: u16, tokens: u64) -> std::ops::Range<u32> {
+        let Some(spec) = self.planes.get(usize::from(plane)).filter(|_| tokens > 0) else { return 0..0 };
+        let end = self.blocks_for(tokens);
+        let first = spec.first_needed(tokens, self.bounds.page_tokens);
+        u32::try_from(first).unwrap_or(end).min(end)..end
+    }
+
+    /// Blocks that hold `tokens` tokens, saturating.
+    #[must_use]
+    pub fn blocks_for(&self, tokens: u64) -> u32 {
+        u32::try_from(tokens.div_ceil(u64::from(self.bounds.page_tokens))).unwrap_or(u32::MAX)
+    }
+}

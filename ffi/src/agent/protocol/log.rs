@@ -1,0 +1,95 @@
+//! The log of page-table updates: one writer (the mover), many readers (lanes), slots reused lap by lap (rule 7).
+
+use super::zeroed;
+use kvtide_wire::{
+    entry::NONE_U16,
+    sync::{AtomicU64, Ordering},
+};
+
+/// One change of the page table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Update {
+    pub page: u32,
+    pub frame: u32,
+    /// Publish, or else unpublish.
+    pub publish: bool,
+    /// Lane that may hold an unpublish until its use is over.
+    pub use_lane: u16,
+    /// Slot of the job that the unpublish belongs to.
+    pub slot: u32,
+    /// Position of that use.
+    pub use_pos: u64,
+}
+
+impl Update {
+    pub fn publish(page: u32, frame: u32) -> Update {
+        Update { page, frame, publish: true, use_lane: NONE_U16, slot: 0, use_pos: 0 }
+    }
+}
+
+/// Words of an update in the log.
+const WORDS: usize = 3;
+
+pub(super) struct Log {
+    words: Box<[AtomicU64]>,
+    mask: u64,
+    /// Updates written so far.
+    end: AtomicU64,
+    /// Updates that the mover may write before it claims more.
+    limit: AtomicU64,
+}
+
+impl Log {
+    pub fn new(entries: u32) -> Option<Log> {
+        let words = zeroed::words(entries as usize * WORDS)?;
+        Some(Log { words, mask: u64::from(entries) - 1, end: AtomicU64::new(0), limit: AtomicU64::new(0) })
+    }
+
+    pub fn capacity(&self) -> u64 {
+        self.mask + 1
+    }
+
+    fn slot(&self, index: u64) -> &[AtomicU64] {
+        let start = (index & self.mask) as usize * WORDS;
+        &self.words[start..start + WORDS]
+    }
+
+    /// Writer: stores an update and hands it over. `index` is the writer's own count of updates, below its claimed limit.
+    pub fn append(&self, index: u64, update: Update) {
+        let kind = u64::from(update.publish) | u64::from(update.use_lane) << 16 | u64::from(update.slot) << 32;
+        let words = [u64::from(update.page) | u64::from(update.frame) << 32, kind, update.use_pos];
+        for (place, word) in self.slot(index).iter().zip(words) {
+            place.store(word, Ordering::Relaxed);
+        }
+        self.end.store(index + 1, Ordering::Release); // pairs with the load in `end`
+    }
+
+    /// Reader: updates handed over so far.
+    pub fn end(&self) -> u64 {
+        self.end.load(Ordering::Acquire) // pairs with the store in `append`
+    }
+
+    /// Reader: an update below `end` that is not more than a lap old (rule 7).
+    pub fn read(&self, index: u64) -> Update {
+        let slot = self.slot(index);
+        let [at, kind, use_pos] = std::array::from_fn(|i| slot[i].load(Ordering::Relaxed));
+        Update {
+            page: at as u32,
+            frame: (at >> 32) as u32,
+            publish: kind & 1 == 1,
+            use_lane: (kind >> 16) as u16,
+            slot: (kind >> 32) as u32,
+            use_pos,
+        }
+    }
+
+    /// Writer: announces the indices that it may write from now on. A SeqCst fence must follow.
+    pub fn claim(&self, limit: u64) {
+        self.limit.store(limit, Ordering::Relaxed);
+    }
+
+    /// Reader that has become active, after its SeqCst fence: whether entries from `cursor` on may be overwritten already.
+    pub fn lapped(&self, cursor: u64) -> bool {
+        self.limit.load(Ordering::Relaxed) > cursor + self.capacity()
+    }
+}

@@ -1,0 +1,416 @@
+//! The mover: takes the daemon's jobs, unpublishes, waits for lanes, yields copies, publishes, reports.
+
+use super::{
+    Shared,
+    log::Update,
+    mutants::{self, Mutant},
+    rules::{self, Plan, WRITING},
+    zeroed,
+};
+use kvtide_wire::{
+    entry::{Job, JobDone, JobKind, NONE_U16},
+    status::Status,
+    sync::{Ordering, fence},
+};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
+
+/// Where a copy reads or writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A frame of tier 0.
+    Frame(u32),
+    /// A frame of a host slab.
+    Host {
+        /// The slab.
+        slab: u32,
+        /// The frame within it.
+        slot: u32,
+    },
+}
+
+/// A copy that may begin now. It counts as begun, and is to be ended by [`Mover::copied`] with this very value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopyOp {
+    /// Names the job within the mover.
+    pub token: u64,
+    /// Source.
+    pub from: Place,
+    /// Destination.
+    pub to: Place,
+    /// Bytes to copy: the page.
+    pub bytes: u32,
+    /// The plane, from which the size class follows.
+    pub plane: u16,
+}
+
+/// A job that ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// What it was, if that was known.
+    pub kind: Option<JobKind>,
+    /// What the daemon is told.
+    pub done: JobDone,
+}
+
+/// No room for a job now: its slots or the log are full. To be offered again after progress of copies or lanes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Idle,
+    /// For lanes to have passed its unpublish.
+    Waiting,
+    /// In the queue of copies that may begin.
+    Ready,
+    Copying,
+}
+
+#[derive(Clone, Copy)]
+struct Work {
+    state: State,
+    kind: JobKind,
+    job: Job,
+    plan: Plan,
+    /// Log index after its last unpublish.
+    after: u64,
+    generation: u32,
+    taken_ns: u64,
+    /// Log entries that it may still write.
+    promised: u32,
+}
+
+/// The one writer of a session's page table.
+pub struct Mover {
+    shared: Arc<Shared>,
+    work: Box<[Work]>,
+    free: Vec<u32>,
+    ids: HashMap<u32, u32>,
+    waiting: Vec<u32>,
+    /// Pages and frames that the job being started takes away.
+    victims: Vec<(u32, u32)>,
+    ready: VecDeque<u32>,
+    ended: VecDeque<(Ended, u64)>,
+    /// By frame: readers, or [`WRITING`].
+    uses: Box<[u16]>,
+    /// Updates written to the log, indices claimed in it, and entries that unfinished jobs may still write.
+    end: u64,
+    claimed: u64,
+    promised: u64,
+}
+
+impl Mover {
+    /// The mover of an empty table; `None` if the system has no room for it. One mover a table.
+    #[must_use]
+    pub fn new(shared: Arc<Shared>) -> Option<Mover> {
+        let jobs = shared.geometry().bounds().jobs_max;
+        let idle = Work {
+            state: State::Idle,
+            kind: JobKind::Map,
+            job: Job::default(),
+            plan: Plan::default(),
+            after: 0,
+            generation: 0,
+            taken_ns: 0,
+            promised: 0,
+        };
+        Some(Mover {
+            uses: zeroed::words(shared.geometry().frames() as usize)?,
+            work: vec![idle; jobs as usize].into_boxed_slice(),
+            free: (0..jobs).rev().collect(),
+            ids: HashMap::with_capacity(jobs as usize),
+            waiting: Vec::with_capacity(jobs as usize),
+            victims: Vec::with_capacity(shared.geometry().plane_count() as usize),
+            ready: VecDeque::with_capacity(jobs as usize),
+            ended: VecDeque::with_capacity(jobs as usize),
+            end: 0,
+            claimed: 0,
+            promised: 0,
+            shared,
+        })
+    }
+
+    /// Jobs taken that have not ended.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.work.len() - self.free.len()
+    }
+
+    /// Takes a job; a job that is refused ends at once with its status.
+    ///
+    /// # Errors
+    /// [`Full`]: nothing was done.
+    pub fn accept(&mut self, job: &Job, now_ns: u64) -> Result<(), Full> {
+        if self.in_flight() + self.ended.len() >= self.work.len() {
+            return Err(Full);
+        }
+        let Some(kind) = JobKind::from_code(job.kind) else {
+            self.report(None, job.id, Status::Invalid, 0, now_ns);
+            return Ok(());
+        };
+        let verdict = match kind {
+            _ if self.ids.contains_key(&job.id) => Err(Status::Invalid),
+            JobKind::Cancel => Err(self.cancel(job.src_block)),
+            _ => rules::check(&self.shared, &self.uses, job, kind),
+        };
+        match verdict {
+            Ok(plan) => self.start(kind, job, plan, now_ns),
+            Err(status) => {
+                self.report(Some(kind), job.id, status, 0, now_ns);
+                Ok(())
+            }
+        }
+    }
+
+    fn report(&mut self, kind: Option<JobKind>, id: u32, status: Status, bytes: u64, taken_ns: u64) {
+        let done = JobDone { id, status: status.code(), bytes, ..JobDone::default() };
+        self.ended.push_back((Ended { kind, done }, taken_ns));
+    }
+
+    /// Claims room in the log for a job.
+    fn claim(&mut self, updates: u32) -> bool {
+        self.claimed = self.claimed.max(self.end + self.promised + u64::from(updates));
+        self.shared.claim(self.claimed)
+    }
+
+    fn start(&mut self, kind: JobKind, job: &Job, plan: Plan, now_ns: u64) -> Result<(), Full> {
+        if plan.updates > 0 && !self.claim(plan.updates) {
+            return Err(Full);
+        }
+        if !self.take_victims(kind, job, &plan) {
+            self.report(Some(kind), job.id, Status::Busy, 0, now_ns);
+            return Ok(());
+        }
+        let Some(slot) = self.free.pop() else { return Err(Full) };
+        if let Some(frame) = plan.writes {
+            self.uses[frame as usize] = WRITING;
+        }
+        if let Some(frame) = plan.reads {
+            self.uses[frame as usize] += 1;
+        }
+        if let Some(page) = plan.page {
+            self.shared.set_pending(page);
+        }
+        self.ids.insert(job.id, slot);
+        self.promised += u64::from(plan.updates);
+        let generation = self.work[slot as usize].generation.wrapping_add(1);
+        self.work[slot as usize] = Work {
+            state: State::Waiting,
+            kind,
+            job: *job,
+            plan,
+            after: 0,
+            generation,
+            taken_ns: now_ns,
+            promised: plan.updates,
+        };
+        if mutants::on(Mutant::VictimStaysPublished) && plan.page.is_some() {
+            self.advance(slot);
+            return Ok(());
+        }
+        let use_lane = if kind == JobKind::Drop { NONE_U16 } else { job.use_lane };
+        let victims = std::mem::take(&mut self.victims);
+        for &(page, frame) in &victims {
+            self.shared.show(frame, None);
+            self.write(slot, Update { page, frame, publish: false, use_lane, slot, use_pos: job.use_pos });
+        }
+        self.work[slot as usize].after = self.end;
+        fence(Ordering::SeqCst); // rule 6
+        if victims.is_empty() {
+            self.advance(slot);
+        } else {
+            self.waiting.push(slot);
+        }
+        self.victims = victims;
+        Ok(())
+    }
+
+    /// Takes a job's victims out of the master table and lists them; false, with all of them back, if one is pinned.
+    fn take_victims(&mut self, kind: JobKind, job: &Job, plan: &Plan) -> bool {
+        let shared = &self.shared;
+        self.victims.clear();
+        if let Some(page) = plan.victim {
+            self.victims.push((page, job.frame));
+        }
+        if kind == JobKind::Drop {
+            let first = job.block * shared.geometry().plane_count();
+            let pages = first..first + shared.geometry().plane_count();
+            self.victims.extend(pages.filter_map(|page| Some((page, shared.master_frame(page)?))));
+        }
+        for (page, _) in &self.victims {
+            shared.leave(*page);
+        }
+        fence(Ordering::SeqCst); // rule 8
+        let planes = shared.geometry().plane_count();
+        let pinned = |page: &u32| shared.pins().covers(shared.seqs(), page / planes, (page % planes) as u16);
+        if mutants::on(Mutant::NoPinCheck) || !self.victims.iter().any(|(page, _)| pinned(page)) {
+            return true;
+        }
+        for (page, frame) in &self.victims {
+            shared.enter(*page, *frame);
+        }
+        false
+    }
+
+    /// Writes one of a job's promised updates.
+    fn write(&mut self, slot: u32, update: Update) {
+        self.shared.log.append(self.end, update);
+        self.end += 1;
+        let work = &mut self.work[slot as usize];
+        if work.promised > 0 {
+            work.promised -= 1;
+            self.promised -= 1;
+        }
+    }
+
+    fn publish(&mut self, slot: u32, page: u32, frame: u32) {
+        self.shared.show(frame, Some(page));
+        self.shared.enter(page, frame);
+        self.write(slot, Update::publish(page, frame));
+    }
+
+    /// Looks which jobs the lanes no longer hold up. To be called after lanes may have moved, and after `accept`.
+    pub fn poll(&mut self) {
+        let mut waiting = std::mem::take(&mut self.waiting);
+        waiting.retain(|slot| {
+            let work = &self.work[*slot as usize];
+            let passed = self.shared.passed(work.after, work.job.use_lane, *slot);
+            if passed {
+                self.advance(*slot);
+            }
+            !passed
+        });
+        self.waiting = waiting;
+    }
+
+    /// No lane reads the job's frame any more.
+    fn advance(&mut self, slot: u32) {
+        let work = self.work[slot as usize];
+        match (work.kind, work.plan.page) {
+            (JobKind::Map, Some(page)) => {
+                self.publish(slot, page, work.job.frame);
+                self.finish(slot, Status::Ok, 0);
+            }
+            (JobKind::Drop | JobKind::Evict, _) => self.finish(slot, Status::Ok, 0),
+            _ => {
+                self.work[slot as usize].state = State::Ready;
+                self.ready.push_back(slot);
+            }
+        }
+    }
+
+    /// A copy to begin now.
+    pub fn next_copy(&mut self) -> Option<CopyOp> {
+        let slot = self.ready.pop_front()?;
+        self.work[slot as usize].state = State::Copying;
+        let work = self.work[slot as usize];
+        let frame = Place::Frame(work.job.frame);
+        let host = Place::Host { slab: work.job.slab, slot: work.job.slot };
+        let (from, to) = match work.kind {
+            JobKind::Store => (frame, host),
+            JobKind::Copy => (Place::Frame(work.job.src_frame), frame),
+            _ => (host, frame),
+        };
+        if let Some(page) = work.plan.page.filter(|_| mutants::on(Mutant::PublishBeforeCopyDone)) {
+            self.publish(slot, page, work.job.frame);
+        }
+        let token = u64::from(slot) | u64::from(work.generation) << 32;
+        let plane = work.job.plane;
+        Some(CopyOp { token, from, to, bytes: self.shared.geometry().page_bytes(plane), plane })
+    }
+
+    /// A copy ended: with so many bytes, or with an error. An unknown copy is ignored.
+    pub fn copied(&mut self, op: &CopyOp, result: Result<u64, Status>) {
+        let (slot, generation) = (op.token as u32, (op.token >> 32) as u32);
+        let Some(work) = self.work.get(slot as usize).copied() else { return };
+        if work.state != State::Copying || work.generation != generation {
+            return;
+        }
+        let whole = match result {
+            Ok(bytes) => bytes == u64::from(op.bytes) || mutants::on(Mutant::ShortCopyIsOk),
+            Err(_) => false,
+        };
+        match work.plan.page {
+            Some(page) if whole && self.shared.master_frame(page).is_none() => {
+                self.publish(slot, page, work.job.frame);
+            }
+            Some(page) if !whole => self.shared.clear_pending(page),
+            _ => {}
+        }
+        let bytes = result.unwrap_or(0);
+        if whole { self.finish(slot, Status::Ok, bytes) } else { self.finish(slot, Status::Io, bytes) }
+    }
+
+    fn finish(&mut self, slot: u32, status: Status, bytes: u64) {
+        let work = self.work[slot as usize];
+        self.work[slot as usize].state = State::Idle;
+        if let Some(frame) = work.plan.writes {
+            self.uses[frame as usize] = 0;
+        }
+        if let Some(frame) = work.plan.reads {
+            self.uses[frame as usize] -= 1;
+        }
+        self.promised -= u64::from(work.promised);
+        self.ids.remove(&work.job.id);
+        self.free.push(slot);
+        self.report(Some(work.kind), work.job.id, status, bytes, work.taken_ns);
+    }
+
+    /// Stops a job whose copy has not begun, and puts its victim back (rule 9). The status is that of the cancel job.
+    fn cancel(&mut self, id: u32) -> Status {
+        let Some(slot) = self.ids.get(&id).copied() else { return Status::Busy };
+        let work = self.work[slot as usize];
+        let copies = !matches!(work.kind, JobKind::Drop | JobKind::Evict);
+        let begun = !matches!(work.state, State::Waiting | State::Ready);
+        if begun && copies && mutants::on(Mutant::CancelFreesAtOnce) {
+            self.work[slot as usize].promised = 0;
+            self.promised -= u64::from(work.promised);
+            work.plan.page.inspect(|page| self.shared.clear_pending(*page));
+            self.finish(slot, Status::Canceled, 0);
+            return Status::Ok;
+        }
+        // A victim that is on its way into another frame meanwhile cannot be put back: too late as well.
+        let elsewhere = |v| self.shared.master_frame(v).is_some() || self.shared.master_pending(v);
+        if begun || !copies || work.plan.victim.is_some_and(elsewhere) {
+            return Status::Busy;
+        }
+        self.waiting.retain(|s| *s != slot);
+        self.ready.retain(|s| *s != slot);
+        work.plan.page.inspect(|page| self.shared.clear_pending(*page));
+        if let Some(victim) = work.plan.victim.filter(|_| !mutants::on(Mutant::CancelLosesVictim)) {
+            self.publish(slot, victim, work.job.frame);
+        }
+        self.finish(slot, Status::Canceled, 0);
+        Status::Ok
+    }
+
+    /// Publishes a page in a frame that holds its bytes already: what a reattached session declares.
+    ///
+    /// # Errors
+    /// `Invalid`: no such page or frame, or one of them is in use. `Again`: the log is full.
+    pub fn adopt(&mut self, block: u32, plane: u16, frame: u32) -> Result<(), Status> {
+        let page = self.shared.geometry().page_in(block, plane, frame).ok_or(Status::Invalid)?;
+        let known = self.shared.master_frame(page).is_some() || self.shared.master_pending(page);
+        if known || self.shared.shown(frame).is_some() || self.uses[frame as usize] != 0 {
+            return Err(Status::Invalid);
+        }
+        if !self.claim(1) {
+            return Err(Status::Again);
+        }
+        self.shared.show(frame, Some(page));
+        self.shared.enter(page, frame);
+        self.shared.log.append(self.end, Update::publish(page, frame));
+        self.end += 1;
+        Ok(())
+    }
+
+    /// A job that ended, to be told to the daemon.
+    pub fn next_ended(&mut self, now_ns: u64) -> Option<Ended> {
+        let (mut ended, taken_ns) = self.ended.pop_front()?;
+        ended.done.elapsed_ns = now_ns.saturating_sub(taken_ns);
+        Some(ended)
+    }
+}

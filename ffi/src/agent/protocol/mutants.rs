@@ -1,0 +1,89 @@
+//! Bugs on purpose, for tests that must catch them: one is picked at run time, a thread, in builds with feature `mutants`.
+//! Without the feature the question is a constant and nothing of this is left in the code.
+
+/// A bug that can be switched on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(not(feature = "mutants"), allow(dead_code))] // named by the code that would have them
+pub enum Mutant {
+    /// A frame is overwritten without waiting for lanes' boundaries.
+    NoBoundaryWait,
+    /// A victim is overwritten without being unpublished.
+    VictimStaysPublished,
+    /// An unpublish clears an entry that shows another frame by now.
+    UnconditionalUnpublish,
+    /// A page is published before its copy is done.
+    PublishBeforeCopyDone,
+    /// A copy that fell short counts as done.
+    ShortCopyIsOk,
+    /// A pinned page is taken away.
+    NoPinCheck,
+    /// A lane that was lapped by the log goes on without a rebuild.
+    RebuildSkipped,
+    /// A lane begins without applying what happened while it was quiescent.
+    BeginSkipsCatchUp,
+    /// A cancelled copy that has begun is reported ended at once.
+    CancelFreesAtOnce,
+    /// A cancelled job leaves its victim unpublished.
+    CancelLosesVictim,
+    /// A lane's end leaves its holds in place.
+    EndKeepsHolds,
+}
+
+#[cfg(feature = "mutants")]
+impl Mutant {
+    /// Every mutant.
+    pub const ALL: [Mutant; 11] = [
+        Mutant::NoBoundaryWait,
+        Mutant::VictimStaysPublished,
+        Mutant::UnconditionalUnpublish,
+        Mutant::PublishBeforeCopyDone,
+        Mutant::ShortCopyIsOk,
+        Mutant::NoPinCheck,
+        Mutant::RebuildSkipped,
+        Mutant::BeginSkipsCatchUp,
+        Mutant::CancelFreesAtOnce,
+        Mutant::CancelLosesVictim,
+        Mutant::EndKeepsHolds,
+    ];
+
+    /// Its name, as tests print it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Mutant::NoBoundaryWait => "NoBoundaryWait",
+            Mutant::VictimStaysPublished => "VictimStaysPublished",
+            Mutant::UnconditionalUnpublish => "UnconditionalUnpublish",
+            Mutant::PublishBeforeCopyDone => "PublishBeforeCopyDone",
+            Mutant::ShortCopyIsOk => "ShortCopyIsOk",
+            Mutant::NoPinCheck => "NoPinCheck",
+            Mutant::RebuildSkipped => "RebuildSkipped",
+            Mutant::BeginSkipsCatchUp => "BeginSkipsCatchUp",
+            Mutant::CancelFreesAtOnce => "CancelFreesAtOnce",
+            Mutant::CancelLosesVictim => "CancelLosesVictim",
+            Mutant::EndKeepsHolds => "EndKeepsHolds",
+        }
+    }
+}
+
+#[cfg(feature = "mutants")]
+std::thread_local! {
+    static CHOSEN: std::cell::Cell<Option<Mutant>> = const { std::cell::Cell::new(None) };
+}
+
+/// Picks the bug of this thread.
+#[cfg(feature = "mutants")]
+pub fn select(mutant: Option<Mutant>) {
+    CHOSEN.set(mutant);
+}
+
+/// Whether this bug is on.
+#[cfg(feature = "mutants")]
+pub(super) fn on(mutant: Mutant) -> bool {
+    CHOSEN.get() == Some(mutant)
+}
+
+/// Whether this bug is on: never.
+#[cfg(not(feature = "mutants"))]
+pub(super) const fn on(_: Mutant) -> bool {
+    false
+}

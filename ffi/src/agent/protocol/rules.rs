@@ -1,0 +1,89 @@
+//! What a job must satisfy before anything is done for it. A job is the daemon's claim: it is checked against the geometry
+//! and against what the frames show.
+
+use super::Shared;
+use kvtide_wire::{
+    entry::{Job, JobKind, NONE_U16, NONE_U32},
+    status::Status,
+};
+
+/// A frame in `uses` that a job writes; smaller values count the jobs that read it.
+pub(super) const WRITING: u16 = u16::MAX;
+
+/// What a checked job will do.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Plan {
+    /// Page that it publishes.
+    pub page: Option<u32>,
+    /// Page that it takes out of `frame`.
+    pub victim: Option<u32>,
+    /// Frame that no other job may use meanwhile.
+    pub writes: Option<u32>,
+    /// Frame that no other job may write meanwhile.
+    pub reads: Option<u32>,
+    /// Log entries that it may need until it has ended.
+    pub updates: u32,
+}
+
+/// Checks a job of any kind but `Cancel`.
+pub(super) fn check(shared: &Shared, uses: &[u16], job: &Job, kind: JobKind) -> Result<Plan, Status> {
+    let geometry = shared.geometry();
+    let lanes = geometry.bounds().lanes;
+    if job.use_lane != NONE_U16 && job.use_lane >= lanes {
+        return Err(Status::Invalid);
+    }
+    if kind == JobKind::Drop {
+        return check_drop(shared, uses, job);
+    }
+    let page = geometry.page_in(job.block, job.plane, job.frame).ok_or(Status::Invalid)?;
+    let shown = shared.shown(job.frame);
+    let idle = uses[job.frame as usize] == 0;
+    match kind {
+        JobKind::Store => {
+            let ours = shown == Some(page) && uses[job.frame as usize] < WRITING - 1;
+            let plan = Plan { reads: Some(job.frame), ..Plan::default() };
+            if ours { Ok(plan) } else { Err(Status::Invalid) }
+        }
+        JobKind::Evict => {
+            let plan = Plan { victim: Some(page), writes: Some(job.frame), updates: 1, ..Plan::default() };
+            if shown == Some(page) && idle { Ok(plan) } else { Err(Status::Invalid) }
+        }
+        _ => {
+            let victim = match job.victim_block {
+                NONE_U32 => None,
+                block => Some(geometry.page_in(block, job.victim_plane, job.frame).ok_or(Status::Invalid)?),
+            };
+            let absent = shared.master_frame(page).is_none() && !shared.master_pending(page);
+            let reads = source(shared, uses, job, kind)?;
+            if !idle || !absent || shown != victim {
+                return Err(Status::Invalid);
+            }
+            Ok(Plan { page: Some(page), victim, writes: Some(job.frame), reads, updates: 2 })
+        }
+    }
+}
+
+/// The tier-0 frame that a job copies from.
+fn source(shared: &Shared, uses: &[u16], job: &Job, kind: JobKind) -> Result<Option<u32>, Status> {
+    if kind != JobKind::Copy {
+        return Ok(None);
+    }
+    let class = |frame| shared.geometry().locate(frame).map(|(class, _)| class);
+    let same = class(job.src_frame).is_some_and(|c| Some(c) == class(job.frame)) && job.src_frame != job.frame;
+    let readable = same && shared.shown(job.src_frame).is_some() && uses[job.src_frame as usize] < WRITING - 1;
+    if readable { Ok(Some(job.src_frame)) } else { Err(Status::Invalid) }
+}
+
+/// A block is dropped whole; none of its pages may be on their way in, out or elsewhere.
+fn check_drop(shared: &Shared, uses: &[u16], job: &Job) -> Result<Plan, Status> {
+    let first = shared.geometry().page(job.block, 0).ok_or(Status::Invalid)?;
+    let mut updates = 0;
+    for page in first..first + shared.geometry().plane_count() {
+        let frame = shared.master_frame(page);
+        if shared.master_pending(page) || frame.is_some_and(|f| uses[f as usize] != 0) {
+            return Err(Status::Invalid);
+        }
+        updates += u32::from(frame.is_some());
+    }
+    Ok(Plan { updates, ..Plan::default() })
+}

@@ -1,0 +1,60 @@
+//! Large arrays of zeroed words that cost memory only where they are touched.
+
+use kvtide_wire::sync::{AtomicU32, AtomicU64};
+
+/// `count` words, all zero; `None` if the system has no room for them.
+#[cfg(not(loom))]
+pub(super) fn words<T: Zeroed>(count: usize) -> Option<Box<[T]>> {
+    use std::alloc::{Layout, alloc_zeroed};
+    if count == 0 {
+        return Some(Box::default());
+    }
+    let layout = Layout::array::<T>(count).ok()?;
+    // SAFETY: the layout has a size above zero (count > 0 and T is no zero-sized type); zeroed memory is a valid T
+    // (`Zeroed`); length and layout are those that the box will free.
+    unsafe {
+        let start = alloc_zeroed(layout).cast::<T>();
+        (!start.is_null()).then(|| Box::from_raw(std::ptr::slice_from_raw_parts_mut(start, count)))
+    }
+}
+
+/// `count` words, all zero: loom's atomics are no plain memory.
+#[cfg(loom)]
+pub(super) fn words<T: Zeroed>(count: usize) -> Option<Box<[T]>> {
+    Some((0..count).map(|_| T::zero()).collect())
+}
+
+/// Types of which zeroed memory is a valid value, and which are no zero-sized types.
+///
+/// # Safety
+/// The implementor guarantees just that.
+pub(super) unsafe trait Zeroed {
+    /// The zero.
+    #[cfg_attr(not(loom), allow(dead_code))] // loom builds them one by one
+    fn zero() -> Self;
+}
+
+// SAFETY: an integer.
+unsafe impl Zeroed for u32 {
+    fn zero() -> Self {
+        0
+    }
+}
+// SAFETY: an integer.
+unsafe impl Zeroed for u16 {
+    fn zero() -> Self {
+        0
+    }
+}
+// SAFETY: same representation as u32; under loom only `zero` is used.
+unsafe impl Zeroed for AtomicU32 {
+    fn zero() -> Self {
+        AtomicU32::new(0)
+    }
+}
+// SAFETY: same representation as u64; under loom only `zero` is used.
+unsafe impl Zeroed for AtomicU64 {
+    fn zero() -> Self {
+        AtomicU64::new(0)
+    }
+}

@@ -1,0 +1,127 @@
+//! IEEE 754 binary16 as it stands in scores and digests: exact to `f32`, and from `f32` to the nearest or to a chosen side.
+//!
+//! Rust's own `f16` is unstable, and the crates round to nearest only; a bound must round outward.
+
+/// The bits of a binary16.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct F16(pub u16);
+
+impl F16 {
+    /// Positive infinity.
+    pub const INFINITY: F16 = F16(0x7c00);
+    /// Negative infinity.
+    pub const NEG_INFINITY: F16 = F16(0xfc00);
+    /// The largest finite value, 65504.
+    pub const MAX: F16 = F16(0x7bff);
+
+    /// The value, exactly.
+    #[must_use]
+    pub const fn to_f32(self) -> f32 {
+        let sign = (self.0 as u32 & 0x8000) << 16;
+        let exponent = (self.0 >> 10 & 0x1f) as u32;
+        let fraction = (self.0 & 0x3ff) as u32;
+        match exponent {
+            0 => {
+                // Subnormal: fraction × 2^-24, exact in f32.
+                let magnitude = fraction as f32 / 16_777_216.0;
+                f32::from_bits(magnitude.to_bits() | sign)
+            }
+            31 => f32::from_bits(sign | 0x7f80_0000 | fraction << 13),
+            _ => f32::from_bits(sign | (exponent + 127 - 15) << 23 | fraction << 13),
+        }
+    }
+
+    /// The nearest value, ties to even; over 65520 infinity; NaN stays NaN.
+    #[must_use]
+    pub const fn nearest(value: f32) -> F16 {
+        let bits = value.to_bits();
+        let sign = (bits >> 16 & 0x8000) as u16;
+        let magnitude = bits & 0x7fff_ffff;
+        if magnitude > 0x7f80_0000 {
+            return F16(sign | 0x7e00);
+        }
+        if magnitude >= 0x4780_0000 {
+            return F16(sign | 0x7c00); // 65536 and more
+        }
+        // Below the least normal, 2^-14, the last place is 2^-24 whatever the exponent.
+        let exponent = (magnitude >> 23) as i32;
+        let dropped = if exponent < 113 { 126 - exponent } else { 13 };
+        if dropped > 24 {
+            return F16(sign); // at most a quarter of the least subnormal
+        }
+        let full = if exponent == 0 { 0 } else { magnitude & 0x7f_ffff | 0x80_0000 };
+        let (kept, rest, half) = (full >> dropped, full & ((1 << dropped) - 1), 1 << (dropped - 1));
+        let up = (rest > half || (rest == half && kept & 1 == 1)) as u32;
+        // A carry out of the fraction runs into the exponent, which is what it must do.
+        let base = if exponent < 113 { 0 } else { ((exponent - 113) as u32) << 10 };
+        F16(sign | (base + kept + up) as u16)
+    }
+
+    /// The least value that is at least `value`.
+    #[must_use]
+    pub const fn up(value: f32) -> F16 {
+        let near = F16::nearest(value);
+        if near.to_f32() < value { near.next_up() } else { near }
+    }
+
+    const fn next_up(self) -> F16 {
+        match self.0 {
+            0x8000 => F16(1),
+            bits if bits & 0x8000 == 0 => F16(bits + 1),
+            bits => F16(bits - 1),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn every_value_survives_the_round_trip() {
+        for bits in 0..=u16::MAX {
+            let value = F16(bits).to_f32();
+            if value.is_nan() {
+                assert!(F16::nearest(value).to_f32().is_nan());
+            } else {
+                assert_eq!(F16::nearest(value), F16(bits), "{value}");
+                assert_eq!(F16::up(value), F16(bits), "{value}");
+            }
+        }
+    }
+
+    #[test]
+    fn midpoints_round_to_even_and_anything_above_rounds_up() {
+        for bits in 0..0x7bff_u16 {
+            let (low, high) = (F16(bits).to_f32(), F16(bits + 1).to_f32());
+            let middle = (low + high) / 2.0; // exact: one more bit than binary16 has
+            assert_eq!(F16::nearest(middle).0, bits + (bits & 1), "{middle}");
+            assert_eq!(F16::nearest(middle.next_up()).0, bits + 1);
+            assert_eq!(F16::nearest(middle.next_down()).0, bits);
+            assert_eq!(F16::up(low.next_up()).0, bits + 1);
+            assert_eq!(F16::up(-high.next_down()).0, bits | 0x8000, "towards zero is up for negatives");
+        }
+        assert_eq!(F16::nearest(65519.9), F16::MAX);
+        assert_eq!(F16::nearest(65520.0), F16::INFINITY);
+        assert_eq!(F16::up(65504.1), F16::INFINITY);
+        assert_eq!(F16::nearest(f32::NEG_INFINITY), F16::NEG_INFINITY);
+    }
+
+    proptest! {
+        #[test]
+        fn up_is_the_least_bound(bits in any::<u32>()) {
+            let value = f32::from_bits(bits);
+            prop_assume!(!value.is_nan());
+            let up = F16::up(value);
+            prop_assert!(up.to_f32() >= value);
+            let below = match up.0 {
+                0 => F16(0x8001),
+                b if b & 0x8000 == 0 => F16(b - 1),
+                b => F16(b + 1),
+            };
+            prop_assert!(up == F16::NEG_INFINITY || below.to_f32() < value || value == 0.0);
+        }
+    }
+}
