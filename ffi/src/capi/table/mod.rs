@@ -14,12 +14,17 @@
 //!
 //! Lock-free on purpose: a process that forks while another thread is inside leaves the child a table that it can still use.
 
+#[cfg(test)]
+mod tests;
+mod uses;
+
+pub(crate) use uses::{ExclusiveUse, SharedUse};
+
 use super::error::Fault;
 use super::process;
 use kvtide_wire::status::Status;
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
-use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// Slots of a chunk; chunks are allocated when first needed.
@@ -271,57 +276,5 @@ impl<T> Table<T, Exclusive> {
     /// Closes the handle, unless a call is inside.
     pub(crate) fn close<H>(&'static self, handle: *mut H) -> Result<(), Fault> {
         self.close_if(handle, 1)
-    }
-}
-
-/// A call inside a shared handle.
-pub(crate) struct SharedUse<T: 'static> {
-    table: &'static Table<T, Shared>,
-    index: u32,
-    slot: &'static Slot<T>,
-}
-
-impl<T> Deref for SharedUse<T> {
-    type Target = T;
-    fn deref(&self) -> &T {
-        // SAFETY: rules 2 and 5: the value is there while this user is counted; nobody mutates it in a shared table.
-        unsafe { (*self.slot.value.get()).as_ref() }.expect("a handle with users has its value")
-    }
-}
-
-impl<T> Drop for SharedUse<T> {
-    fn drop(&mut self) {
-        self.table.leave(self.index, self.slot);
-    }
-}
-
-/// A call inside an exclusive handle.
-pub(crate) struct ExclusiveUse<T: 'static> {
-    table: &'static Table<T, Exclusive>,
-    index: u32,
-    slot: &'static Slot<T>,
-}
-
-impl<T> Deref for ExclusiveUse<T> {
-    type Target = T;
-    fn deref(&self) -> &T {
-        // SAFETY: rule 3: an exclusive user is alone until it leaves.
-        unsafe { (*self.slot.value.get()).as_ref() }.expect("a handle with users has its value")
-    }
-}
-
-impl<T> DerefMut for ExclusiveUse<T> {
-    fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: rule 3: an exclusive user is alone until it leaves.
-        unsafe { (*self.slot.value.get()).as_mut() }.expect("a handle with users has its value")
-    }
-}
-
-impl<T> Drop for ExclusiveUse<T> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.slot.state.fetch_or(POISONED, Ordering::Relaxed);
-        }
-        self.table.leave(self.index, self.slot);
     }
 }

@@ -1,0 +1,175 @@
+/* Requests without waiting: user data, polling, an event loop on the channel's descriptor, cancelling, and a full channel. */
+#define _POSIX_C_SOURCE 200809L
+#include <poll.h>
+
+#include "engine.h"
+
+enum { DEPTH = 8, SECONDS = 60 };
+
+static kvt_request request(kvt_op op, void *user) {
+    kvt_request r;
+    memset(&r, 0, sizeof r);
+    r.struct_size = sizeof r;
+    r.op = op;
+    r.user = user;
+    return r;
+}
+
+/* Sleeps on the descriptor until a completion is there, as an event loop would. */
+static kvt_completion next(engine *e) {
+    int fd;
+    OK(kvt_channel_fd(e->channel, &fd));
+    for (;;) {
+        kvt_completion done;
+        uint32_t count;
+        OK(kvt_poll(e->channel, &done, 1, &count));
+        if (count == 1) return done;
+        bool ready;
+        OK(kvt_channel_arm(e->channel, &ready));
+        if (ready) continue;
+        struct pollfd poller = {.fd = fd, .events = POLLIN};
+        CHECK(poll(&poller, 1, SECONDS * 1000) == 1);
+    }
+}
+
+/* Requests of all kinds in flight at once, told apart by their user data. */
+static void many(engine *e) {
+    static char users[DEPTH];
+    text t = text_new(e, 1, 4, 4);
+    const kvt_hash hashes[2] = {{{21, 1}}, {{22, 1}}};
+    uint32_t empty;
+    OK(kvt_seq_create(e->channel, &empty));
+    uint64_t tickets[5];
+
+    kvt_request r = request(KVT_OP_NOP, &users[0]);
+    OK(kvt_submit(e->channel, &r, &tickets[0]));
+    r = request(KVT_OP_FORK, &users[1]);
+    r.range.seq = t.seq;
+    OK(kvt_submit(e->channel, &r, &tickets[1]));
+    r = request(KVT_OP_PUBLISH, &users[2]);
+    r.range.seq = t.seq;
+    r.hashes = hashes;
+    r.hashes_count = 2;
+    OK(kvt_submit(e->channel, &r, &tickets[2]));
+    r = request(KVT_OP_ACQUIRE, &users[3]);
+    r.range = (kvt_range){.seq = t.seq, .first = 0, .count = 4, .plane = 0, .planes = PLANES};
+    OK(kvt_submit(e->channel, &r, &tickets[3]));
+    r = request(KVT_OP_RESERVE, &users[4]);
+    r.range.seq = empty;
+    r.tokens = 2 * PAGE_TOKENS;
+    OK(kvt_submit(e->channel, &r, &tickets[4]));
+
+    text child = t;
+    int seen[5] = {0};
+    kvt_pin *pin = NULL;
+    for (int i = 0; i < 5; i++) {
+        const kvt_completion done = next(e);
+        const ptrdiff_t which = (char *)done.user - users;
+        CHECK(which >= 0 && which < 5 && seen[which]++ == 0 && done.ticket == tickets[which]);
+        if (done.status != KVT_OK) fprintf(stderr, "request %td: %s\n", which, kvt_last_error());
+        CHECK(done.status == KVT_OK);
+        if (which == 1) child.seq = done.seq;
+        if (which == 2) CHECK(done.value == KVT_LEVEL_PUBLISHED);
+        if (which == 3) pin = done.pin;
+    }
+    CHECK(pin != NULL);
+    OK(kvt_release(e->channel, pin));
+    read_step(e, &child, 1);
+
+    /* What was published while it was in flight can be mapped. */
+    text reader = t;
+    OK(kvt_seq_create(e->channel, &reader.seq));
+    r = request(KVT_OP_MAP, NULL);
+    r.range.seq = reader.seq;
+    r.hashes = hashes;
+    r.hashes_count = 2;
+    OK(kvt_submit(e->channel, &r, &tickets[0]));
+    kvt_completion done;
+    OK(kvt_wait(e->channel, tickets[0], 0, &done));
+    CHECK(done.status == KVT_OK && done.value == 2 && done.ticket == tickets[0] && done.user == NULL);
+    reader.tokens = 2 * PAGE_TOKENS;
+    read_step(e, &reader, 1);
+
+    /* A ticket is good once. */
+    FAILS(kvt_wait(e->channel, tickets[0], 0, &done), KVT_ENOTFOUND, "ticket");
+    FAILS(kvt_wait(e->channel, UINT64_MAX, 0, &done), KVT_ENOTFOUND, "ticket");
+    EXPECT(kvt_cancel(e->channel, tickets[0]), KVT_ENOTFOUND);
+    OK(kvt_seq_drop(e->channel, reader.seq));
+    OK(kvt_seq_drop(e->channel, child.seq));
+    OK(kvt_seq_drop(e->channel, t.seq));
+    OK(kvt_seq_drop(e->channel, empty));
+}
+
+/* A request that fails says so in its completion, not when it is sent. */
+static void failing(engine *e) {
+    text t = text_new(e, 2, 24, 2);
+    kvt_request r = request(KVT_OP_ACQUIRE, &t);
+    r.range = (kvt_range){.seq = t.seq, .first = 0, .count = 24, .plane = 0, .planes = PLANES};
+    uint64_t ticket = 0;
+    const kvt_status sent = kvt_submit(e->channel, &r, &ticket);
+    if (sent == KVT_OK) {
+        const kvt_completion done = next(e);
+        CHECK(done.status == KVT_ETOOBIG && done.pin == NULL && done.user == &t);
+    } else {
+        CHECK(sent == KVT_ETOOBIG); /* known without asking */
+    }
+    r = request((kvt_op)4711, NULL);
+    FAILS(kvt_submit(e->channel, &r, NULL), KVT_EINVAL, "4711");
+    r = request(KVT_OP_NOP, NULL);
+    r.struct_size = 3;
+    FAILS(kvt_submit(e->channel, &r, NULL), KVT_EINVAL, "struct_size");
+    OK(kvt_seq_drop(e->channel, t.seq));
+}
+
+/* As many as the channel is deep, not one more; nothing is lost and the room comes back. */
+static void full(engine *e) {
+    for (int round = 0; round < 3; round++) {
+        uint32_t sent = 0;
+        kvt_status status;
+        do {
+            kvt_request r = request(KVT_OP_NOP, (void *)(uintptr_t)(sent + 1));
+            status = kvt_submit(e->channel, &r, NULL);
+            if (status == KVT_OK) sent++;
+            CHECK(sent <= DEPTH);
+        } while (status == KVT_OK);
+        CHECK(status == KVT_EAGAIN && sent > 0);
+        uintptr_t users = 0;
+        for (uint32_t i = 0; i < sent; i++) {
+            const kvt_completion done = next(e);
+            CHECK(done.status == KVT_OK);
+            users += (uintptr_t)done.user;
+        }
+        CHECK(users == (uintptr_t)sent * (sent + 1) / 2);
+        OK(kvt_nop(e->channel, 0));
+    }
+}
+
+/* However the race ends, the request ends once, as cancelled or as done. */
+static void cancelled(engine *e) {
+    text t = text_new(e, 3, 24, 2);
+    kvt_request r = request(KVT_OP_ACQUIRE, NULL);
+    r.range = (kvt_range){.seq = t.seq, .first = 0, .count = 6, .plane = 0, .planes = 2};
+    uint64_t ticket;
+    OK(kvt_submit(e->channel, &r, &ticket));
+    OK(kvt_cancel(e->channel, ticket));
+    kvt_completion done;
+    OK(kvt_wait(e->channel, ticket, 0, &done));
+    if (done.status == KVT_OK) {
+        OK(kvt_release(e->channel, done.pin));
+    } else {
+        CHECK(done.status == KVT_ECANCELED && done.pin == NULL);
+    }
+    read_step(e, &t, 1);
+    OK(kvt_seq_drop(e->channel, t.seq));
+}
+
+int main(int argc, char **argv) {
+    CHECK(argc > 1);
+    engine e = engine_attach(argv[1], 10);
+    many(&e);
+    failing(&e);
+    full(&e);
+    cancelled(&e);
+    engine_detach(&e);
+    return 0;
+}

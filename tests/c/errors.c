@@ -1,0 +1,152 @@
+/* What a program may get wrong with a daemon that is there: each gives its own status, says what was wrong, and harms nothing. */
+#include "engine.h"
+
+static void handles(engine *e) {
+    kvt_channel *channel;
+    kvt_lane *lane;
+    uint32_t seq;
+    FAILS(kvt_channel_open(e->client, 0, &channel), KVT_ESTATE, "channel");
+    FAILS(kvt_channel_open(e->client, 99, &channel), KVT_ERANGE, "99");
+    FAILS(kvt_lane_open(e->client, 0, &lane), KVT_ESTATE, "lane");
+    FAILS(kvt_lane_open(e->client, 99, &lane), KVT_ERANGE, "99");
+    /* One type for another. */
+    FAILS(kvt_nop((kvt_channel *)(void *)e->lane, 0), KVT_EINVAL, "is no kvt_channel");
+    FAILS(kvt_release(e->channel, (kvt_pin *)(void *)e->channel), KVT_EINVAL, "is no kvt_pin");
+    /* Closed, and closed again; a new handle in the same slot is not the old one. */
+    OK(kvt_channel_open(e->client, 1, &channel));
+    OK(kvt_channel_close(channel));
+    FAILS(kvt_channel_close(channel), KVT_EINVAL, "closed before");
+    FAILS(kvt_seq_create(channel, &seq), KVT_EINVAL, "closed before");
+}
+
+static void sequences(engine *e) {
+    kvt_channel *c = e->channel;
+    uint32_t n, blocks[2];
+    FAILS(kvt_seq_drop(c, 5), KVT_ENOTFOUND, "5");
+    FAILS(kvt_seq_drop(c, 4000000000u), KVT_ENOTFOUND, "4000000000");
+    FAILS(kvt_reserve(c, 5, 10, 0), KVT_ENOTFOUND, "5");
+    FAILS(kvt_append(c, 5, 1), KVT_ENOTFOUND, "5");
+    FAILS(kvt_commit(c, 5, 1), KVT_ENOTFOUND, "5");
+    FAILS(kvt_fork(c, 5, 0, &n), KVT_ENOTFOUND, "5");
+    FAILS(kvt_truncate(c, 5, 0, 0), KVT_ENOTFOUND, "5");
+    FAILS(kvt_park(c, 5, 0), KVT_ENOTFOUND, "5");
+    FAILS(kvt_resume(c, 5, 0), KVT_ENOTFOUND, "5");
+    FAILS(kvt_seq_blocks(e->client, 5, 0, blocks, 2, &n), KVT_ENOTFOUND, "5");
+
+    text t = text_new(e, 1, 3, 3);
+    FAILS(kvt_seq_blocks(e->client, t.seq, 4, blocks, 2, &n), KVT_ERANGE, "3 blocks");
+    OK(kvt_seq_blocks(e->client, t.seq, 1, NULL, 0, &n));
+    CHECK(n == 2);
+    FAILS(kvt_commit(c, t.seq, t.tokens + 1), KVT_ESTATE, "commit");
+    FAILS(kvt_commit(c, t.seq, t.tokens - 1), KVT_ESTATE, "commit");
+    FAILS(kvt_truncate(c, t.seq, t.tokens + 1, 0), KVT_ERANGE, "truncate");
+    CHECK(kvt_reserve(c, t.seq, UINT64_MAX, 0) != KVT_OK);
+    CHECK(kvt_reserve(c, t.seq, UINT32_MAX, 0) != KVT_OK);
+    read_step(e, &t, 1);
+
+    /* Dropped, and dropped again. */
+    OK(kvt_seq_drop(c, t.seq));
+    FAILS(kvt_seq_drop(c, t.seq), KVT_ENOTFOUND, "drop");
+
+    /* More sequences than the options allow. */
+    uint32_t seqs[SEQS_MAX];
+    for (uint32_t i = 0; i < SEQS_MAX; i++) OK(kvt_seq_create(c, &seqs[i]));
+    FAILS(kvt_seq_create(c, &n), KVT_ELIMIT, "sequence");
+    for (uint32_t i = 0; i < SEQS_MAX; i++) OK(kvt_seq_drop(c, seqs[i]));
+}
+
+static void publishing(engine *e) {
+    kvt_channel *c = e->channel;
+    text t = text_new(e, 2, 2, 2);
+    const kvt_hash hashes[3] = {{{1, 0}}, {{2, 0}}, {{3, 0}}};
+    uint32_t n;
+    FAILS(kvt_publish(c, t.seq, 0, NULL, hashes, 1, 77, 0, NULL), KVT_EINVAL, "kvt_level");
+    FAILS(kvt_publish(c, t.seq, 0, NULL, hashes, KVT_HASHES_MAX + 1, 0, 0, NULL), KVT_ERANGE, "129");
+    FAILS(kvt_publish(c, t.seq, 0, NULL, NULL, 1, 0, 0, NULL), KVT_EINVAL, "`hashes`");
+    CHECK(kvt_publish(c, t.seq, 1, NULL, hashes, 2, 0, 0, NULL) != KVT_OK); /* one block too many */
+    FAILS(kvt_map(c, t.seq, hashes, 1, 0, &n), KVT_ESTATE, "map");
+    FAILS(kvt_advise(c, t.seq, 0, 1, 99, 0), KVT_EINVAL, "kvt_advice");
+    FAILS(kvt_advise(c, t.seq, 0, 1, KVT_ADVICE_PRIORITY, 256), KVT_EINVAL, "256");
+    FAILS(kvt_advise(c, t.seq, 1, 5, KVT_ADVICE_COLD, 0), KVT_ERANGE, "advise");
+    OK(kvt_seq_drop(c, t.seq));
+}
+
+static void pinning(engine *e, uint32_t tier0_blocks) {
+    kvt_channel *c = e->channel;
+    text t = text_new(e, 3, 2 * tier0_blocks, 2);
+    kvt_pin *pin = NULL;
+    kvt_range range = {.seq = t.seq, .first = 0, .count = 2 * tier0_blocks, .plane = 0, .planes = PLANES};
+    FAILS(kvt_acquire(c, &range, 0, &pin), KVT_ETOOBIG, "acquire");
+    range.count = 2 * tier0_blocks + 1;
+    FAILS(kvt_acquire(c, &range, 0, &pin), KVT_ERANGE, "acquire");
+    range.count = 1;
+    range.planes = PLANES + 1;
+    FAILS(kvt_acquire(c, &range, 0, &pin), KVT_ERANGE, "acquire");
+    range.seq = 7;
+    range.planes = 1;
+    FAILS(kvt_acquire(c, &range, 0, &pin), KVT_ENOTFOUND, "acquire");
+    CHECK(pin == NULL);
+    range.seq = t.seq;
+    OK(kvt_acquire(c, &range, 0, &pin));
+    OK(kvt_release(c, pin));
+    FAILS(kvt_release(c, pin), KVT_ESTATE, "release");
+    read_step(e, &t, 1); /* none of it harmed the sequence */
+    OK(kvt_seq_drop(c, t.seq));
+}
+
+static void steps(engine *e) {
+    kvt_pass pass;
+    uint32_t frame;
+    void *page;
+    text t = text_new(e, 4, 2, 2);
+    kvt_step_seq seq = {.seq = t.seq, .tokens = t.tokens};
+    FAILS(kvt_lane_end(e->lane), KVT_ESTATE, "end");
+    FAILS(kvt_lane_boundary(e->lane, 0, &pass), KVT_ESTATE, "boundary");
+    const kvt_step_seq unknown = {.seq = 6, .tokens = 1};
+    FAILS(kvt_lane_begin(e->lane, &unknown, 1), KVT_ENOTFOUND, "6");
+    seq.tokens = t.tokens + 1;
+    FAILS(kvt_lane_begin(e->lane, &seq, 1), KVT_ERANGE, "begin");
+    seq.tokens = t.tokens;
+    OK(kvt_lane_begin(e->lane, &seq, 1));
+    FAILS(kvt_lane_begin(e->lane, &seq, 1), KVT_ESTATE, "begin");
+    FAILS(kvt_lane_boundary(e->lane, PLANES, &pass), KVT_ERANGE, "3");
+    FAILS(kvt_lane_pte(e->lane, 4000000000u, 0, &frame), KVT_ENOTFOUND, "4000000000");
+    FAILS(kvt_lane_page_mut(e->lane, t.seq, 0, 0, &page), KVT_ENOTFOUND, "writable"); /* sealed */
+    FAILS(kvt_lane_page_mut(e->lane, t.seq, 2, 0, &page), KVT_ENOTFOUND, "writable"); /* not reserved */
+    FAILS(kvt_seq_drop(e->channel, t.seq), KVT_ESTATE, "drop");
+    uint32_t child;
+    FAILS(kvt_fork(e->channel, t.seq, 0, &child), KVT_ESTATE, "fork");
+    FAILS(kvt_truncate(e->channel, t.seq, 1, 0), KVT_ESTATE, "truncate");
+
+    /* A sequence is in one step at a time. */
+    kvt_lane *second;
+    OK(kvt_lane_open(e->client, 1, &second));
+    FAILS(kvt_lane_begin(second, &seq, 1), KVT_ESTATE, "begin");
+    read_plane(e, 0, &t, 1);
+    FAILS(kvt_lane_boundary(e->lane, 0, &pass), KVT_ESTATE, "boundary"); /* complete */
+    read_plane(e, 2, &t, 1);
+    FAILS(kvt_lane_boundary(e->lane, 1, &pass), KVT_ESTATE, "boundary"); /* passed */
+    OK(kvt_lane_end(e->lane));
+    const void *readable;
+    FAILS(kvt_lane_page(e->lane, t.seq, 0, 0, &readable), KVT_ENOTFOUND, "readable"); /* no step */
+    OK(kvt_lane_begin(second, &seq, 1));
+    OK(kvt_lane_close(second)); /* ends its step */
+    read_step(e, &t, 1);
+    OK(kvt_seq_drop(e->channel, t.seq));
+}
+
+int main(int argc, char **argv) {
+    CHECK(argc > 1);
+    enum { TIER0_BLOCKS = 8 };
+    engine e = engine_attach(argv[1], TIER0_BLOCKS);
+    handles(&e);
+    sequences(&e);
+    publishing(&e);
+    pinning(&e, TIER0_BLOCKS);
+    steps(&e);
+    OK(kvt_alive(e.client)); /* nothing of this ended the session */
+    engine_detach(&e);
+    FAILS(kvt_alive(e.client), KVT_EINVAL, "closed before");
+    FAILS(kvt_detach(e.client), KVT_EINVAL, "closed before");
+    return 0;
+}

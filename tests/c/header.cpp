@@ -1,0 +1,14 @@
+// The headers are C++17 as well: they compile without a warning, and a program links against the C symbols.
+#include "kvtide.h"
+#include "kvtide_wire.h"
+
+static_assert(sizeof(kvt_status) == 4 && sizeof(kvt_level) == 4, "codes are 32 bits wide in both languages");
+static_assert(alignof(kvt_wire_submission) == 64, "alignment");
+
+int main() {
+    kvt_options options{};
+    options.struct_size = sizeof options;
+    kvt_client *client = nullptr;
+    const kvt_status status = kvt_attach(&options, &client);
+    return kvt_abi_version() == KVT_ABI_VERSION && status == KVT_EINVAL && client == nullptr ? 0 : 1;
+}
