@@ -4,5 +4,11 @@
 //! KV. Only `demo` and `bench` use the client library, as any engine would.
 #![forbid(unsafe_code)]
 
+pub mod cli;
+pub mod config;
+mod daemon;
 pub mod demo;
+mod error;
 pub mod translate;
+
+pub use error::Error;

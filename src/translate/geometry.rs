@@ -5,8 +5,6 @@ use kvtide_wire::geometry::{CLASSES_MAX, PLANES_MAX, PlaneKind as WireKind, Plan
 
 /// Largest page of a plane: 1 GiB, the largest host segment (design: memfd segments of at most 1 GiB).
 const PAGE_BYTES_MAX: u32 = 1 << 30;
-/// Most frames of a session's tier 0 over all classes; frame ids and the page table's words stay below it.
-pub const TIER0_FRAMES_MAX: u64 = 1 << 30;
 
 /// Why a declared geometry is refused; the text goes to the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -9,7 +9,7 @@ mod job;
 mod request;
 mod status;
 
-pub use geometry::{GeometryError, TIER0_FRAMES_MAX, classes, plane, planes};
+pub use geometry::{GeometryError, classes, plane, planes};
 pub use job::{JobDoneError, copied_bytes, job, job_done};
 pub use request::{Scratch, completion, request};
 pub use status::{from_wire, to_wire};

@@ -5,10 +5,8 @@
 
 use kvtide_tiering::api::{self, Advice, Level, Request};
 use kvtide_wire::entry::{self, Completion, LIST_WORDS, NONE_U32, Op, Submission};
+use kvtide_wire::lists::{HASH_WORDS, HASHES_MAX, hash_of};
 use kvtide_wire::status::Status;
-
-/// `u32` words of a hash.
-const HASH_WORDS: usize = 4;
 
 /// Room for the hashes of one request, so that none is allocated for.
 #[derive(Debug)]
@@ -20,16 +18,16 @@ impl Scratch {
     /// Room for the longest list.
     #[must_use]
     pub fn new() -> Scratch {
-        Scratch { hashes: Vec::with_capacity(LIST_WORDS / HASH_WORDS) }
+        Scratch { hashes: Vec::with_capacity(HASHES_MAX) }
     }
 
     fn hashes(&mut self, count: u32, list: &[u32]) -> Result<&[u128], Status> {
         let (hashes, rest) = list.as_chunks::<HASH_WORDS>();
-        if !rest.is_empty() || hashes.len() != count as usize || hashes.len() > self.hashes.capacity() {
+        if !rest.is_empty() || hashes.len() != count as usize || hashes.len() > HASHES_MAX {
             return Err(Status::Invalid);
         }
         self.hashes.clear();
-        self.hashes.extend(hashes.iter().map(u128_of_words));
+        self.hashes.extend(hashes.iter().copied().map(hash_of));
         Ok(&self.hashes)
     }
 }
@@ -136,10 +134,6 @@ fn advice(code: u16, value: u64) -> Result<Advice, Status> {
         PRIORITY => u8::try_from(value).map(Advice::Priority).map_err(|_| Status::Range),
         _ => Err(Status::Invalid),
     }
-}
-
-fn u128_of_words(words: &[u32; HASH_WORDS]) -> u128 {
-    words.iter().rev().fold(0, |hash, word| hash << 32 | u128::from(*word))
 }
 
 fn u128_of_halves([low, high]: [u64; 2]) -> u128 {

@@ -1,0 +1,239 @@
+//! A daemon of one's own: the same binary as `kvtide daemon`, in a temporary directory, gone when its owner is.
+//!
+//! The demo, the benches and the tests start one. It ends with its guard, and with the process that started it.
+
+use crate::daemon::{DUMPED, READY};
+use crate::error::Error;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, PipeReader, Read};
+use std::os::fd::AsFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long a status dump may take: spaces may be busy.
+const DUMP: Duration = Duration::from_secs(20);
+/// How long a start may take: prefaulting is lazy, so even a loaded machine needs milliseconds.
+const START: Duration = Duration::from_secs(20);
+/// How long an end may take before it is forced.
+const STOP: Duration = Duration::from_secs(10);
+/// How much of a failed daemon's stderr is shown.
+const STDERR_SHOWN_BYTES: usize = 4096;
+
+/// How to start one.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Binary to run as `BINARY daemon …`; `None`: this process's own.
+    pub binary: Option<PathBuf>,
+    /// Where its directory is made; `None`: the system's temporary directory.
+    pub dir: Option<PathBuf>,
+    /// `--host-bytes`.
+    pub host_bytes: Option<u64>,
+    /// `--slab-bytes`.
+    pub slab_bytes: Option<u64>,
+    /// `--scan-frames`.
+    pub scan_frames: Option<u32>,
+    /// Text of a configuration file.
+    pub config: Option<String>,
+}
+
+/// A running private daemon. Dropped, it is killed and its directory removed.
+#[derive(Debug)]
+pub struct PrivateDaemon {
+    child: Child,
+    stdout: PipeReader,
+    /// What came over stdout and was not looked at yet.
+    heard: Vec<u8>,
+    dir: PathBuf,
+    socket: PathBuf,
+}
+
+impl PrivateDaemon {
+    /// Starts one and waits until it accepts engines.
+    ///
+    /// # Errors
+    /// The binary or the directory cannot be used, or the daemon ends or stays silent; its last words are in the error.
+    pub fn start(options: &Options) -> Result<PrivateDaemon, Error> {
+        let binary = match &options.binary {
+            Some(binary) => binary.clone(),
+            None => std::env::current_exe().map_err(|e| Error::system("find this process's own binary", e))?,
+        };
+        let dir = temporary_dir(options.dir.as_deref())?;
+        let spawned = spawn(&binary, &dir, options);
+        let (child, stdout) = spawned.inspect_err(|_| remove_dir(&dir))?;
+        let mut daemon = PrivateDaemon { child, stdout, heard: Vec::new(), socket: dir.join("kvtide.sock"), dir };
+        daemon.hear(READY, START)?;
+        Ok(daemon)
+    }
+
+    /// Socket that engines attach to.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Its directory: socket, status dump (`status.json`), log (`daemon.log`).
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    /// The process is gone already.
+    pub fn signal(&self, signal: Signal) -> Result<(), Error> {
+        let action = || format!("signal the private daemon (pid {})", self.child.id());
+        kill_process(Pid::from_child(&self.child), signal).map_err(|e| Error::system(action(), e))
+    }
+
+    /// Asks it to end (SIGTERM), waits for it within a bound, and says how it ended; its directory stays until the drop.
+    ///
+    /// # Errors
+    /// It is gone already, or did not end.
+    pub fn stop(&mut self) -> Result<ExitStatus, Error> {
+        self.signal(Signal::TERM)?;
+        self.wait(STOP)
+    }
+
+    /// Waits until it has ended.
+    ///
+    /// # Errors
+    /// It has not within `timeout`.
+    pub fn wait(&mut self, timeout: Duration) -> Result<ExitStatus, Error> {
+        let pidfd = rustix::process::pidfd_open(Pid::from_child(&self.child), rustix::process::PidfdFlags::empty())
+            .map_err(|e| Error::system("watch the private daemon", e))?;
+        if !readable(&pidfd, timeout)? {
+            return Err(self.failed(format!("did not end within {timeout:?}")));
+        }
+        self.child.wait().map_err(|e| Error::system("reap the private daemon", e))
+    }
+
+    /// The end of what it logged.
+    #[must_use]
+    pub fn log(&self) -> String {
+        let bytes = fs::read(self.dir.join("daemon.log")).unwrap_or_default();
+        String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(STDERR_SHOWN_BYTES)..]).into_owned()
+    }
+
+    /// Has it dump how everything stands, and reads that: an object with `sessions`, `spaces`, `host`, `counters`.
+    ///
+    /// # Errors
+    /// It is gone, or does not dump within a bound.
+    pub fn status(&mut self) -> Result<serde_json::Value, Error> {
+        self.signal(Signal::USR1)?;
+        self.hear(DUMPED, DUMP)?;
+        let path = self.dir.join("status.json");
+        let failed = |source| Error::File { action: "read the private daemon's status", path: path.clone(), source };
+        let text = fs::read(&path).map_err(failed)?;
+        serde_json::from_slice(&text).map_err(|error| failed(error.into()))
+    }
+
+    /// Waits for a line on its stdout that begins with `what`.
+    fn hear(&mut self, what: &str, timeout: Duration) -> Result<(), Error> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            if let Some(end) = self.heard.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.heard.drain(..=end).collect();
+                if line.starts_with(what.as_bytes()) {
+                    return Ok(());
+                }
+                continue;
+            }
+            if !readable(&self.stdout, deadline.saturating_duration_since(Instant::now()))? {
+                return Err(self.failed(format!("did not say \"{what}…\" within {timeout:?}")));
+            }
+            let mut chunk = [0; 512];
+            let count =
+                self.stdout.read(&mut chunk).map_err(|e| Error::system("read the private daemon's stdout", e))?;
+            if count == 0 {
+                let status = self.wait(STOP)?;
+                return Err(self.failed(format!("ended before it said \"{what}…\" ({status})")));
+            }
+            self.heard.extend_from_slice(&chunk[..count]);
+        }
+    }
+
+    fn failed(&self, what: String) -> Error {
+        Error::PrivateDaemon { what, stderr: self.log() }
+    }
+}
+
+impl Drop for PrivateDaemon {
+    fn drop(&mut self) {
+        // Both fail only if it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        remove_dir(&self.dir);
+    }
+}
+
+fn spawn(binary: &Path, dir: &Path, options: &Options) -> Result<(Child, PipeReader), Error> {
+    let file = |action, path: &Path, source| Error::File { action, path: path.into(), source };
+    let log_path = dir.join("daemon.log");
+    let log = File::create(&log_path).map_err(|e| file("create the private daemon's log", &log_path, e))?;
+    let mut command = Command::new(binary);
+    command.arg("daemon").arg("--dir").arg(dir).arg("--parent").arg(std::process::id().to_string());
+    if let Some(text) = &options.config {
+        let path = dir.join("kvtided.toml");
+        fs::write(&path, text).map_err(|e| file("write the private daemon's configuration", &path, e))?;
+        command.arg("--config").arg(path);
+    }
+    let flags = [("--host-bytes", options.host_bytes), ("--slab-bytes", options.slab_bytes)];
+    for (flag, value) in flags.into_iter().chain([("--scan-frames", options.scan_frames.map(u64::from))]) {
+        if let Some(value) = value {
+            command.arg(flag).arg(value.to_string());
+        }
+    }
+    let (stdout, theirs) = io::pipe().map_err(|e| Error::system("make the private daemon's stdout", e))?;
+    // A group of its own: a Ctrl-C at the terminal is for the owner, which ends its children in order.
+    command.stdin(Stdio::null()).stdout(theirs).stderr(log).process_group(0);
+    let child = command.spawn().map_err(|e| file("start the private daemon", binary, e))?;
+    Ok((child, stdout))
+}
+
+fn temporary_dir(parent: Option<&Path>) -> Result<PathBuf, Error> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let parent = parent.map_or_else(std::env::temp_dir, Path::to_path_buf);
+    loop {
+        let name = format!("kvtide-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = parent.join(name);
+        match DirBuilder::new().mode(0o700).create(&path) {
+            Ok(()) => return Ok(path),
+            // Left by a process that had our pid: the next name is another.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(source) => return Err(Error::File { action: "make a temporary directory", path, source }),
+        }
+    }
+}
+
+fn remove_dir(dir: &Path) {
+    if let Err(error) = fs::remove_dir_all(dir) {
+        tracing::warn!("cannot remove {}: {error}", dir.display());
+    }
+}
+
+/// Whether the descriptor is readable, or its other end closed, within the timeout.
+fn readable(fd: impl AsFd, timeout: Duration) -> Result<bool, Error> {
+    let deadline = Instant::now() + timeout;
+    loop {
+        let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now()))
+            .map_err(|e| Error::system("wait for the private daemon", io::Error::other(e)))?;
+        match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&left)) {
+            Ok(ready) => return Ok(ready > 0),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(Error::system("wait for the private daemon", errno)),
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Every default and every permitted range of the configuration.
+
+use kvtide_wire::layout;
+use std::ops::RangeInclusive;
+
+/// Socket: in the directory that is mounted into containers.
+pub const SOCKET: &str = "/run/kvtide/kvtide.sock";
+/// Directory of the status dump.
+pub const DIR: &str = "/run/kvtide";
+/// Owner and group may attach, as far as `[[domains]]` lets them.
+pub const SOCKET_MODE: &str = "0660";
+/// Spin before sleeping: twice a fault's target round trip of 25 µs, so that a decoding engine finds the core awake.
+pub const SPIN_US: u64 = 50;
+/// Grace of a SIGTERM; below the 10 s after which container runtimes kill.
+pub const DRAIN_MS: u64 = 5_000;
+/// A peer on the same machine says hello in microseconds; one that takes seconds never will.
+pub const HANDSHAKE_MS: u64 = 2_000;
+
+/// Host tier.
+pub const HOST_CAPACITY: u64 = 2 << 30;
+/// Slab: large enough that a busy space asks rarely, small enough to prefault in tens of milliseconds.
+pub const SLAB: u64 = 64 << 20;
+/// Dropping starts.
+pub const HOST_HIGH_PERCENT: u8 = 95;
+/// Dropping stops.
+pub const HOST_LOW_PERCENT: u8 = 90;
+/// Cleaning starts.
+pub const CLEAN_LOW_PERCENT: u8 = 10;
+/// Cleaning stops.
+pub const CLEAN_HIGH_PERCENT: u8 = 20;
+/// Frames that a scan streams through: enough copies in flight to hide a copy's latency, few enough to leave tier 0 resident.
+pub const SCAN_FRAMES: u32 = 8;
+
+/// Spaces.
+pub const SPACES_MAX: u32 = 16;
+/// Sessions of the daemon.
+pub const SESSIONS_MAX: u32 = 256;
+/// Sessions of a space.
+pub const SPACE_SESSIONS_MAX: u16 = 64;
+/// Peers in handshake.
+pub const HANDSHAKES_MAX: u32 = 64;
+/// Blocks of a space.
+pub const BLOCKS_MAX: u32 = 1 << 16;
+/// Sequences of a session.
+pub const SEQS_MAX: u32 = 1024;
+/// Blocks of a sequence.
+pub const SEQ_BLOCKS_MAX: u32 = 1 << 14;
+/// Lanes of a session.
+pub const LANES_MAX: u16 = 16;
+/// Channels of a session.
+pub const CHANNELS_MAX: u16 = 16;
+/// Tier-0 frames of a session: 64 GiB of 64 KiB pages; the daemon keeps some tens of bytes for each.
+pub const TIER0_FRAMES_MAX: u32 = 1 << 20;
+/// Requests in flight of a channel.
+pub const DEPTH_MAX: u16 = 256;
+/// Jobs in flight to a session.
+pub const JOBS_MAX: u32 = 1024;
+/// Deadline of requests.
+pub const REQUEST_TIMEOUT_MS: u64 = 30_000;
+
+/// Longest path of a Unix socket: `sun_path` has 108 bytes, one of them the end.
+pub const SOCKET_PATH_BYTES_MAX: usize = 107;
+/// A slab holds at least a memory page and is a memfd segment of at most 1 GiB.
+pub const SLAB_RANGE: RangeInclusive<u64> = 4 << 10..=1 << 30;
+/// Host capacity: up to 64 TiB.
+pub const HOST_RANGE: RangeInclusive<u64> = 4 << 10..=64 << 40;
+/// Percentages.
+pub const PERCENT_RANGE: RangeInclusive<u8> = 0..=100;
+/// Spinning longer than 100 ms is a busy loop by another name.
+pub const SPIN_US_RANGE: RangeInclusive<u64> = 0..=100_000;
+/// Grace of a drain: up to ten minutes.
+pub const DRAIN_MS_RANGE: RangeInclusive<u64> = 0..=600_000;
+/// Handshake deadline.
+pub const HANDSHAKE_MS_RANGE: RangeInclusive<u64> = 1..=60_000;
+/// Frames of a scan: one is copied while one is read.
+pub const SCAN_FRAMES_RANGE: RangeInclusive<u32> = 2..=1 << 16;
+/// Spaces.
+pub const SPACES_RANGE: RangeInclusive<u32> = 1..=1024;
+/// Sessions of the daemon.
+pub const SESSIONS_RANGE: RangeInclusive<u32> = 1..=1 << 16;
+/// Sessions of a space.
+pub const SPACE_SESSIONS_RANGE: RangeInclusive<u16> = 1..=4096;
+/// Peers in handshake.
+pub const HANDSHAKES_RANGE: RangeInclusive<u32> = 1..=1024;
+/// Blocks of a space.
+pub const BLOCKS_RANGE: RangeInclusive<u32> = 1..=1 << 28;
+/// Sequences of a session.
+pub const SEQS_RANGE: RangeInclusive<u32> = 1..=1 << 20;
+/// Blocks of a sequence.
+pub const SEQ_BLOCKS_RANGE: RangeInclusive<u32> = 1..=1 << 24;
+/// Lanes.
+pub const LANES_RANGE: RangeInclusive<u16> = 1..=layout::LANES_MAX;
+/// Channels: design, 1 to 16.
+pub const CHANNELS_RANGE: RangeInclusive<u16> = 1..=layout::CHANNELS_MAX;
+/// Tier-0 frames.
+pub const TIER0_FRAMES_RANGE: RangeInclusive<u32> = 1..=1 << 28;
+/// Depth of a channel.
+pub const DEPTH_RANGE: RangeInclusive<u16> = 2..=layout::DEPTH_MAX;
+/// Jobs in flight.
+pub const JOBS_RANGE: RangeInclusive<u32> = 8..=layout::JOBS_MAX;
+/// Request deadline: up to an hour.
+pub const REQUEST_TIMEOUT_MS_RANGE: RangeInclusive<u64> = 1..=3_600_000;

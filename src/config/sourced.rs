@@ -1,0 +1,104 @@
+//! A value together with where it came from, so that an error can name its place.
+
+use super::raw::Field;
+use crate::error::Error;
+use std::fmt;
+use std::ops::RangeInclusive;
+use toml::Spanned;
+
+/// The file that is being checked.
+#[derive(Clone, Copy)]
+pub(super) struct File<'a> {
+    pub name: &'a str,
+    pub text: &'a str,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Origin {
+    Default,
+    Line(usize),
+    Flag(&'static str),
+}
+
+/// A value, its key and its origin.
+#[derive(Clone, Debug)]
+pub(super) struct Sourced<T> {
+    pub value: T,
+    key: String,
+    origin: Origin,
+}
+
+impl File<'_> {
+    /// Line and column, both from 1, of a byte offset.
+    pub fn place(&self, offset: usize) -> (usize, usize) {
+        let before = self.text.get(..offset).unwrap_or(self.text);
+        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
+    }
+
+    /// A key's value, or its default.
+    pub fn field<T>(&self, key: impl Into<String>, field: Field<T>, default: T) -> Sourced<T> {
+        match field {
+            Some(spanned) => self.given(key, spanned),
+            None => Sourced { value: default, key: key.into(), origin: Origin::Default },
+        }
+    }
+
+    /// A value that stands in the file.
+    pub fn given<T>(&self, key: impl Into<String>, spanned: Spanned<T>) -> Sourced<T> {
+        let line = self.place(spanned.span().start).0;
+        Sourced { value: spanned.into_inner(), key: key.into(), origin: Origin::Line(line) }
+    }
+
+    /// `low` above `high`, or whatever else `rule` forbids.
+    pub fn contradiction<A: fmt::Debug, B: fmt::Debug>(&self, a: &Sourced<A>, b: &Sourced<B>, rule: &str) -> Error {
+        Error::Contradiction { file: self.name.into(), a: a.to_string(), b: b.to_string(), rule: rule.into() }
+    }
+
+    /// A value that no other value could make right.
+    pub fn value<T: fmt::Debug>(&self, value: &Sourced<T>, expected: impl fmt::Display) -> Error {
+        Error::Value { file: self.name.into(), value: value.to_string(), expected: expected.to_string() }
+    }
+
+    /// The value, if it lies in the range.
+    pub fn in_range<T>(&self, value: &Sourced<T>, range: &RangeInclusive<T>) -> Result<T, Error>
+    where
+        T: PartialOrd + Copy + fmt::Debug + fmt::Display,
+    {
+        if range.contains(&value.value) {
+            return Ok(value.value);
+        }
+        Err(self.value(value, format_args!("{} to {}", range.start(), range.end())))
+    }
+}
+
+impl<T> Sourced<T> {
+    /// The command line's word, if it has one, wins.
+    pub fn or_flag(self, flag: &'static str, value: Option<T>) -> Sourced<T> {
+        match value {
+            Some(value) => Sourced { value, key: self.key, origin: Origin::Flag(flag) },
+            None => self,
+        }
+    }
+
+    /// The same place, another form of the value.
+    pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Sourced<U> {
+        Sourced { value: f(self.value), key: self.key, origin: self.origin }
+    }
+
+    /// Whether nobody asked for this value.
+    pub fn is_default(&self) -> bool {
+        matches!(self.origin, Origin::Default)
+    }
+}
+
+impl<T: fmt::Debug> fmt::Display for Sourced<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} = {:?}", self.key, self.value)?;
+        match self.origin {
+            Origin::Default => write!(f, " (the default)"),
+            Origin::Line(line) => write!(f, " (line {line})"),
+            Origin::Flag(flag) => write!(f, " ({flag})"),
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! What a file may say, and the text of what is wrong with it.
+
+use super::*;
+
+fn parse(text: &str) -> Result<Config, String> {
+    Config::parse("k.toml", text, &Overrides::default()).map_err(|error| error.to_string())
+}
+
+fn refused(text: &str) -> String {
+    parse(text).expect_err("the file is wrong")
+}
+
+#[test]
+fn an_empty_file_is_the_defaults_and_the_example_states_them() {
+    let defaults = parse("").unwrap();
+    assert_eq!(defaults, Config::without_file(&Overrides::default()).unwrap());
+    let example = include_str!("../../configs/kvtided.toml");
+    assert_eq!(parse(example).unwrap(), defaults, "configs/kvtided.toml shows other values than the defaults");
+    let uncommented: String = example.lines().map(|l| l.strip_prefix("#= ").unwrap_or(l).to_owned() + "\n").collect();
+    let mut shown = parse(&uncommented).unwrap();
+    shown.domains.clone_from(&defaults.domains);
+    assert_eq!(shown, defaults, "a commented value in configs/kvtided.toml is not the default");
+}
+
+#[test]
+fn an_unknown_key_is_named_with_its_line_and_what_is_allowed() {
+    let error = refused("[tiers.host]\ncapacity = \"1GiB\"\ncapcity = \"2GiB\"\n");
+    assert!(error.starts_with("k.toml:3:1: unknown field `capcity`"), "{error}");
+    assert!(error.contains("`capacity`") && error.contains("`low_percent`"), "{error}");
+    let error = refused("[tiers.hots]\n");
+    assert!(error.starts_with("k.toml:1:8: unknown field `hots`, expected `host` or `tier0`"), "{error}");
+    let error = refused("[[domains]]\nname = \"a\"\nuids = [1]\ngid = 3\n");
+    assert!(error.starts_with("k.toml:4:1: unknown field `gid`"), "{error}");
+}
+
+#[test]
+fn wrong_types_sizes_and_syntax_name_their_line() {
+    let error = refused("\n[limits]\nblocks_max = \"many\"\n");
+    assert!(error.starts_with("k.toml:3:14: ") && error.contains("expected u32"), "{error}");
+    let error = refused("[tiers.host]\ncapacity = \"2GB\"\n");
+    assert!(error.starts_with("k.toml:2:12: \"2GB\" is no size") && error.contains("GiB"), "{error}");
+    let error = refused("[limits\n");
+    assert!(error.starts_with("k.toml:1:"), "{error}");
+    let error = refused("[[domains]]\nuids = [1]\n");
+    assert!(error.contains("missing field `name`"), "{error}");
+}
+
+#[test]
+fn values_out_of_range_say_what_is_allowed() {
+    let error = refused("[tiers.tier0]\nscan_frames = 1\n");
+    assert_eq!(error, "k.toml: tiers.tier0.scan_frames = 1 (line 2): expected 2 to 65536");
+    let error = refused("[daemon]\nsocket_mode = \"999\"\n");
+    assert!(error.contains("socket_mode = \"999\" (line 2): expected an octal"), "{error}");
+    let error = refused("[limits]\njobs_max = 100\n");
+    assert!(error.contains("expected a power of two"), "{error}");
+    let error = refused(&format!("[daemon]\nsocket = \"/{}\"\n", "x".repeat(107)));
+    assert!(error.contains("at most 107 bytes"), "{error}");
+    assert!(parse(&format!("[daemon]\nsocket = \"/{}\"\n", "x".repeat(106))).is_ok());
+}
+
+#[test]
+fn contradictions_name_both_sides() {
+    let error = refused("[tiers.host]\nlow_percent = 96\n");
+    assert!(error.contains("tiers.host.low_percent = 96 (line 2)"), "{error}");
+    assert!(error.contains("tiers.host.high_percent = 95 (the default)"), "{error}");
+    let error = refused("[tiers.host]\ncapacity = \"1MiB\"\nslab = \"2MiB\"\n");
+    assert!(error.contains("slab = 2MiB (line 3)") && error.contains("capacity = 1MiB (line 2)"), "{error}");
+    let error = refused("[limits]\nblocks_max = 10\nseq_blocks_max = 11\n");
+    assert!(error.contains("seq_blocks_max = 11 (line 3) contradicts limits.blocks_max = 10 (line 2)"), "{error}");
+    let two = "[[domains]]\nname = \"a\"\nuids = [1, 2]\n[[domains]]\nname = \"b\"\nuids = [2]\n";
+    let error = refused(two);
+    assert!(error.contains("domains[1].uids = [2] (line 6)") && error.contains("domains[0].uids = [1, 2]"), "{error}");
+    let error = refused("[[domains]]\nname = \"a\"\nuids = [1]\nhost = \"3GiB\"\n");
+    assert!(
+        error.contains("domains[0].host = 3GiB (line 4)") && error.contains("capacity = 2GiB (the default)"),
+        "{error}"
+    );
+}
+
+#[test]
+fn the_command_line_wins_and_is_named() {
+    let overrides = Overrides { host_bytes: Some(ByteSize(1 << 20)), ..Overrides::default() };
+    let config = Config::parse("k.toml", "[tiers.host]\ncapacity = \"1GiB\"\n", &overrides).unwrap();
+    assert_eq!((config.host.capacity_bytes, config.host.slab_bytes), (1 << 20, 1 << 20));
+    let error = Config::parse("k.toml", "[tiers.host]\nslab = \"1GiB\"\n", &overrides).unwrap_err().to_string();
+    assert!(error.contains("slab = 1GiB (line 2)") && error.contains("capacity = 1MiB (--host-bytes)"), "{error}");
+}
+
+#[test]
+fn the_socket_stands_in_the_directory_that_is_named() {
+    assert_eq!(parse("[daemon]\ndir = \"/d\"\n").unwrap().daemon.socket, Path::new("/d/kvtide.sock"));
+    assert_eq!(parse("[daemon]\ndir = \"/d\"\nsocket = \"/s\"\n").unwrap().daemon.socket, Path::new("/s"));
+}

@@ -1,0 +1,101 @@
+//! The daemon's error type: what was tried, on what, and why it failed.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Everything that stops the daemon, or one thing that it tried.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file or directory could not be used.
+    #[error("cannot {action}: {}: {source}", .path.display())]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The configuration does not parse, or has a key that does not exist.
+    #[error("{file}:{line}:{column}: {message}\n    {snippet}")]
+    Syntax {
+        /// Name of the file.
+        file: String,
+        /// Line, from 1.
+        line: usize,
+        /// Column, from 1.
+        column: usize,
+        /// The line's text.
+        snippet: String,
+        /// What is wrong and what is allowed.
+        message: String,
+    },
+    /// A configured value is out of its range.
+    #[error("{file}: {value}: expected {expected}")]
+    Value {
+        /// Name of the file.
+        file: String,
+        /// Key, value and place.
+        value: String,
+        /// What is allowed.
+        expected: String,
+    },
+    /// Two configured values contradict each other.
+    #[error("{file}: {a} contradicts {b}: {rule}")]
+    Contradiction {
+        /// Name of the file.
+        file: String,
+        /// Key, value and place of one side.
+        a: String,
+        /// Key, value and place of the other.
+        b: String,
+        /// What must hold.
+        rule: String,
+    },
+    /// Another daemon serves the socket.
+    #[error("cannot serve {}: another daemon already does ({evidence}); give this one another socket", .path.display())]
+    SocketInUse {
+        /// The socket.
+        path: PathBuf,
+        /// How we know.
+        evidence: String,
+    },
+    /// What stands at the socket's path is no socket, so it is not ours to remove.
+    #[error("cannot serve {}: a file that is no socket stands there; remove it or give this daemon another socket", .path.display())]
+    NoSocket {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A system call of the shared layer failed.
+    #[error("cannot {action}: {source}")]
+    Wire {
+        /// What was tried.
+        action: &'static str,
+        /// Why it failed.
+        source: kvtide_wire::error::Error,
+    },
+    /// A system call failed.
+    #[error("cannot {action}: {source}")]
+    System {
+        /// What was tried, on what.
+        action: String,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// A private daemon did not become ready.
+    #[error("the private daemon {what}{}", if .stderr.is_empty() { String::new() } else { format!("; it said:\n{}", .stderr) })]
+    PrivateDaemon {
+        /// What happened instead.
+        what: String,
+        /// The end of its stderr.
+        stderr: String,
+    },
+}
+
+impl Error {
+    /// A failed system call: `action` says what was tried and on what.
+    pub(crate) fn system(action: impl Into<String>, source: impl Into<io::Error>) -> Error {
+        Error::System { action: action.into(), source: source.into() }
+    }
+}
