@@ -2,8 +2,67 @@
 //! logit is compared bit for bit with a run over a plain array.
 //!
 //! This room is an engine, as any engine would be written: it uses the client crate and nothing of the daemon's inside. The
-//! daemon's shell calls [`run`] and `engine`; nothing else may call in here.
+//! command line calls [`run`] and [`engine::run`]; nothing else may call in here.
 
+mod args;
 pub mod attention;
+mod console;
+pub mod engine;
 pub mod kv;
 pub mod model;
+mod prompt;
+mod report;
+mod setup;
+mod sizes;
+mod supervise;
+
+use std::process::ExitCode;
+
+pub use args::Args;
+pub use engine::EngineArgs;
+
+use console::Console;
+use model::{CONFIG_JSON, Config};
+use setup::Setup;
+use supervise::{DemoError, demo};
+
+/// Exit status of a demo that found other bits.
+const NOT_IDENTICAL: u8 = 1;
+/// Exit status of a demo that did not reach its end.
+const NOT_RUN: u8 = 2;
+/// Tokens of the prompt's end that are shown.
+const SHOWN: usize = 400;
+
+/// Runs the demo.
+#[must_use]
+pub fn run(args: &Args) -> ExitCode {
+    match show(args) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(NOT_IDENTICAL),
+        Err(error) => {
+            eprintln!("\nkvtide demo: {error}");
+            match error {
+                // As a shell reports a process that a signal ended.
+                DemoError::Signal(signal) => ExitCode::from(128 + signal as u8),
+                _ => ExitCode::from(NOT_RUN),
+            }
+        }
+    }
+}
+
+fn show(args: &Args) -> Result<bool, DemoError> {
+    let config = Config::parse(CONFIG_JSON)?;
+    let setup = Setup::new(args, &config);
+    let (wanted, most) = (setup.sizes.tokens(), config.max_position_embeddings);
+    if wanted > most {
+        return Err(DemoError::Long { wanted, most });
+    }
+    let prompt = prompt::prompt(args.text.as_deref(), setup.sizes.prefill)?;
+    let mut console = Console::new(args.json, &prompt[prompt.len().saturating_sub(SHOWN)..]);
+    let results = demo(args, &setup, &mut console)?;
+    console.say(&format!("{}\n{}\n", results.table(), results.verdict()));
+    if args.json {
+        println!("{}", results.json()?);
+    }
+    Ok(results.identical())
+}

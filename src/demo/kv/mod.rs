@@ -1,11 +1,13 @@
 //! Where the engine's KV is: the seam between the model and what holds its pages.
 //!
-//! Two stores: [`Plain`], an array that is always there, against which everything is measured; and `Tiered`, a sequence
-//! of a kvtide space. The model's arithmetic is the same code over either.
+//! Two stores: [`Plain`], an array that is always there, against which everything is measured; and [`Tiered`], a
+//! sequence of a kvtide space. The model's arithmetic is the same code over either.
 
 mod plain;
+mod tiered;
 
 pub use plain::Plain;
+pub use tiered::{Tiered, TieredError};
 
 use super::attention::Page;
 

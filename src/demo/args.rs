@@ -1,0 +1,34 @@
+//! Flags of `kvtide demo`.
+
+use std::path::PathBuf;
+
+/// Decodes a trained model over real text with most of its KV outside tier 0, and checks every logit bit for bit against a
+/// run over a plain array. Starts a private daemon and an engine process, and removes both at its end.
+///
+/// Exit status: 0 if every logit was bit-identical, 1 if not, 2 if the demo could not run to its end.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Size of tier 0 in percent of all KV pages
+    #[arg(long, value_name = "PERCENT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub tier0_percent: u32,
+    /// Size of the host tier in percent of all KV pages; by default what tier 0 leaves, and a frame for each tier-0 frame that
+    /// pages stream through or that is still being filled
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=1000))]
+    pub host_percent: Option<u32>,
+    /// Where the private daemon's temporary directory is made; by default the system's
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Tokens to prefill, begin of text included
+    #[arg(long, value_name = "N", default_value_t = 3584, value_parser = clap::value_parser!(u32).range(1..=8192))]
+    pub prefill: u32,
+    /// Tokens to decode
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=8192))]
+    pub decode: u32,
+    /// Text to prefill from; by default the one that comes with the demo
+    #[arg(long, value_name = "FILE")]
+    pub text: Option<PathBuf>,
+    /// Prints one JSON object on standard output at the end; the rest goes to standard error. Rates are those of the median
+    /// decode step. Figures of the nvme tier are 0: this demo configures none
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,114 @@
+//! What a person sees while the demo runs.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::Instant;
+
+use super::engine::{Measured, Stage};
+use super::report::{mib, thousands};
+use super::setup::Setup;
+use crate::cli::private_daemon::PrivateDaemon;
+
+/// Where progress and text go: standard output, or standard error when that is kept for JSON.
+pub struct Console {
+    out: Box<dyn Write>,
+    /// Whether a line may be written over.
+    terminal: bool,
+    began: Instant,
+    /// Bytes of the prompt's end, shown in front of what is decoded.
+    tail: String,
+    texting: bool,
+}
+
+impl Console {
+    /// For this run. `tail`: the end of the prompt.
+    #[must_use]
+    pub fn new(json: bool, tail: &[u16]) -> Console {
+        let (out, terminal): (Box<dyn Write>, bool) = if json {
+            (Box::new(io::stderr()), io::stderr().is_terminal())
+        } else {
+            (Box::new(io::stdout()), io::stdout().is_terminal())
+        };
+        let tail = tail.iter().map(|token| shown(*token)).collect();
+        Console { out, terminal, began: Instant::now(), tail, texting: false }
+    }
+
+    /// Writes `text`. A reader that has gone away must not end the demo before its clean-up.
+    pub fn say(&mut self, text: &str) {
+        let _ = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush());
+    }
+
+    pub(super) fn began(&mut self, setup: &Setup, daemon: &PrivateDaemon, engine: u32) {
+        let pages = setup.sizes.pages();
+        let passes = if (setup.tier0_frames as usize) < pages / setup.sizes.planes {
+            ", less than one plane: planes are read in passes"
+        } else {
+            ""
+        };
+        self.say(&format!(
+            "kvtide demo: {} tokens of text to prefill, {} to decode, greedily\n\
+             KV      {} pages of 32 KiB in {} planes ({})\n\
+             tier 0  {} frames ({} %){passes}\n\
+             host    {} frames ({} %)\n\
+             files   {}\n\
+             pids    daemon {}, engine {engine}\n\n",
+            thousands(setup.sizes.prefill as u64),
+            thousands(setup.sizes.decode as u64),
+            pages,
+            setup.sizes.planes,
+            mib(setup.bytes_of(pages as u64)),
+            setup.tier0_frames,
+            setup.tier0_percent,
+            setup.host_frames,
+            setup.host_percent,
+            daemon.dir().display(),
+            daemon.pid(),
+        ));
+    }
+
+    pub(super) fn progress(&mut self, setup: &Setup, stage: Stage, tokens: usize, token: Option<u16>) {
+        if let Some(token) = token {
+            if !std::mem::replace(&mut self.texting, true) {
+                let head = format!("\n--- the prompt's end ---\n{}\n--- decoded ---\n", self.tail);
+                self.say(&head);
+            }
+            self.say(&shown(token));
+        } else if self.terminal {
+            let of = thousands(setup.sizes.tokens() as u64);
+            let seconds = self.began.elapsed().as_secs_f64();
+            self.say(&format!(
+                "\r[{seconds:5.1} s] {:<28}{:>6} of {of} tokens",
+                stage.name(),
+                thousands(tokens as u64)
+            ));
+        }
+    }
+
+    pub(super) fn ended(&mut self, setup: &Setup, stage: Stage, measured: &Measured) {
+        let line = format!(
+            "[{:5.1} s] {:<28}prefill {:.2} s, decode {:.2} s",
+            self.began.elapsed().as_secs_f64(),
+            stage.name(),
+            measured.prefill_s,
+            measured.decode_s,
+        );
+        let verdict = match stage {
+            Stage::Plain => String::new(),
+            _ if measured.verdict.identical(setup.logits()) => ", every logit bit-identical".into(),
+            _ => format!(", {} LOGITS DIFFER", thousands(measured.verdict.different)),
+        };
+        let (before, after) = match (self.texting, self.terminal) {
+            (true, _) => ("\n--- end ---\n\n", ""),
+            (false, true) => ("\r", "\x1b[K"),
+            (false, false) => ("", ""),
+        };
+        self.say(&format!("{before}{line}{verdict}{after}\n"));
+    }
+}
+
+/// A token as text: printable ASCII as it is, anything else as a middle dot, so that no terminal is confused.
+fn shown(token: u16) -> String {
+    match u8::try_from(token) {
+        Ok(byte @ (b'\n' | b'\t' | b' '..=b'~')) => char::from(byte).to_string(),
+        _ => "·".into(),
+    }
+}

@@ -1,0 +1,199 @@
+//! The three runs over one text.
+
+use sha2::{Digest, Sha256};
+use std::time::Duration;
+
+use super::{Cause, Counters, EngineArgs, EngineError, Logits, Measured, Message, Report, Run, Stage};
+use crate::demo::kv::{Plain, Tiered, TieredError};
+use crate::demo::model::{CONFIG_JSON, Decoder, Scratch, WEIGHTS};
+use crate::demo::prompt::prompt;
+use crate::demo::sizes::{CHUNK, Sizes};
+use kvtide_wire::status::Status;
+
+/// What the stages share.
+struct Engine<'a> {
+    decoder: &'a Decoder,
+    scratch: Scratch,
+    sizes: Sizes,
+    prompt: Vec<u16>,
+    /// Logits of the plain array.
+    reference: Logits,
+    args: &'a EngineArgs,
+    report: &'a mut Report,
+}
+
+/// Why a stage ended early.
+enum Stop {
+    Report(EngineError),
+    Store(TieredError),
+}
+
+impl From<EngineError> for Stop {
+    fn from(error: EngineError) -> Stop {
+        Stop::Report(error)
+    }
+}
+
+impl From<TieredError> for Stop {
+    fn from(error: TieredError) -> Stop {
+        Stop::Store(error)
+    }
+}
+
+/// Runs all stages; false if one failed, which is then reported.
+pub(super) fn run(args: &EngineArgs, report: &mut Report) -> Result<bool, EngineError> {
+    let decoder = Decoder::load(CONFIG_JSON, WEIGHTS)?;
+    let sizes = Sizes { planes: decoder.config().num_hidden_layers, prefill: args.prefill, decode: args.decode };
+    let mut engine = Engine {
+        scratch: Scratch::new(decoder.config(), CHUNK, sizes.tokens()),
+        prompt: prompt(args.text.as_deref(), args.prefill)?,
+        reference: Logits::new(sizes.tokens(), decoder.config().vocab_size),
+        decoder: &decoder,
+        sizes,
+        args,
+        report,
+    };
+    let plain = engine.plain()?;
+    Ok(engine.stage(Stage::Resident, |engine, at| engine.resident(plain, at))?
+        && engine.stage(Stage::Tiered, Engine::tiered)?)
+}
+
+impl<'a> Engine<'a> {
+    /// The plain array: its logits are what the others must reproduce. Returns the run rewound to the end of the prefill.
+    fn plain(&mut self) -> Result<Run<'a, Plain>, EngineError> {
+        let mut run = Run::new(self.decoder, Plain::new(self.sizes.planes, self.sizes.tokens()));
+        let mut sent = Ok(());
+        let (reference, report) = (&mut self.reference, &mut *self.report);
+        let Ok(prefill) = run.prefill(&mut self.scratch, &self.prompt, |start, logits| {
+            reference.keep(start, logits);
+            let tokens = (start + CHUNK).min(self.sizes.prefill);
+            sent = std::mem::replace(&mut sent, Ok(())).and_then(|()| report.progress(Stage::Plain, tokens, None));
+        });
+        sent?;
+        let first = run.next();
+        for _ in 0..self.sizes.decode {
+            let Ok((_, position, logits)) = run.step(&mut self.scratch);
+            self.reference.keep(position, logits);
+        }
+        let measured = Measured { prefill_s: prefill.as_secs_f64(), ..steps(run.step_times()) };
+        self.report.progress(Stage::Plain, run.position(), None)?;
+        self.report.send(&Message::Ended { stage: Stage::Plain, measured })?;
+        run.rewind(self.sizes.prefill, first);
+        Ok(run)
+    }
+
+    /// Everything resident. Its decode steps are alternated with those of the plain array, each first in every other pair,
+    /// so that what else the machine does falls on both alike.
+    fn resident(&mut self, mut plain: Run<'a, Plain>, at: &mut usize) -> Result<(), Stop> {
+        let (mut run, mut measured) = self.prefill(Stage::Resident, self.sizes.frames_resident(), at)?;
+        let before = counters(run.store());
+        for i in 0..self.sizes.decode {
+            if i % 2 == 0 {
+                let Ok(_) = plain.step(&mut self.scratch);
+            }
+            let (_, position, logits) = run.step(&mut self.scratch)?;
+            self.reference.compare(position, logits, &mut measured.verdict);
+            *at = position + 1;
+            if i % 2 == 1 {
+                let Ok(_) = plain.step(&mut self.scratch);
+            }
+        }
+        measured.decode = counters(run.store()) - before;
+        let measured =
+            Measured { plain_step_s: Some(steps(plain.step_times()).step_s), ..with_steps(measured, run.step_times()) };
+        self.report.progress(Stage::Resident, *at, None)?;
+        self.report.send(&Message::Ended { stage: Stage::Resident, measured })?;
+        Ok(())
+    }
+
+    /// A small tier 0.
+    fn tiered(&mut self, at: &mut usize) -> Result<(), Stop> {
+        let (mut run, mut measured) = self.prefill(Stage::Tiered, self.args.tier0_frames, at)?;
+        let before = counters(run.store());
+        for _ in 0..self.sizes.decode {
+            let (token, position, logits) = run.step(&mut self.scratch)?;
+            self.reference.compare(position, logits, &mut measured.verdict);
+            *at = position + 1;
+            self.report.progress(Stage::Tiered, *at, Some(token))?;
+        }
+        measured.decode = counters(run.store()) - before;
+        let measured = with_steps(measured, run.step_times());
+        self.report.send(&Message::Ended { stage: Stage::Tiered, measured })?;
+        Ok(())
+    }
+
+    /// Attaches and prefills.
+    fn prefill(&mut self, stage: Stage, frames: u32, at: &mut usize) -> Result<(Run<'a, Tiered>, Measured), Stop> {
+        let fingerprint = Sha256::new().chain_update(CONFIG_JSON).chain_update(WEIGHTS).finalize().into();
+        let store = Tiered::attach(self.args.socket.clone(), self.sizes.planes, frames, fingerprint)?;
+        let mut run = Run::new(self.decoder, store);
+        let mut measured = Measured::default();
+        let mut sent = Ok(());
+        let (reference, report) = (&self.reference, &mut *self.report);
+        let time = run.prefill(&mut self.scratch, &self.prompt, |start, logits| {
+            reference.compare(start, logits, &mut measured.verdict);
+            *at = (start + CHUNK).min(self.sizes.prefill);
+            sent = std::mem::replace(&mut sent, Ok(())).and_then(|()| report.progress(stage, *at, None));
+        })?;
+        sent?;
+        measured.prefill_s = time.as_secs_f64();
+        measured.prefill = counters(run.store());
+        Ok((run, measured))
+    }
+
+    /// Runs a stage; reports how it failed.
+    fn stage(
+        &mut self,
+        stage: Stage,
+        run: impl FnOnce(&mut Self, &mut usize) -> Result<(), Stop>,
+    ) -> Result<bool, EngineError> {
+        let mut tokens = 0;
+        match run(self, &mut tokens) {
+            Ok(()) => Ok(true),
+            Err(Stop::Report(error)) => Err(error),
+            Err(Stop::Store(error)) => {
+                let cause = match error.status() {
+                    Some(Status::NoSpace | Status::TooBig | Status::Limit) => Cause::Refused,
+                    Some(Status::Daemon) => Cause::Daemon,
+                    _ => Cause::Other,
+                };
+                self.report.send(&Message::Failed { stage, tokens, error: error.to_string(), cause })?;
+                Ok(false)
+            }
+        }
+    }
+}
+
+impl Report {
+    fn progress(&mut self, stage: Stage, tokens: usize, token: Option<u16>) -> Result<(), EngineError> {
+        self.send(&Message::Progress { stage, tokens, token })
+    }
+}
+
+fn counters(store: &Tiered) -> Counters {
+    let stats = store.stats();
+    Counters {
+        pages_tier0: stats.pages_resident,
+        pages_host: stats.pages_missed,
+        bytes_host_to_tier0: stats.bytes_host_to_tier0,
+        bytes_tier0_to_host: stats.bytes_tier0_to_host,
+        stall_ns: stats.stall_ns + store.waited_for_room().as_nanos() as u64,
+        messages_before_steps: stats.messages_before_steps,
+    }
+}
+
+fn with_steps(measured: Measured, times: &[Duration]) -> Measured {
+    let Measured { decode_s, step_s, .. } = steps(times);
+    Measured { decode_s, step_s, ..measured }
+}
+
+/// Sum and median of decode steps: the median is what the noise of a shared machine moves least.
+fn steps(times: &[Duration]) -> Measured {
+    let mut sorted: Vec<f64> = times.iter().map(Duration::as_secs_f64).collect();
+    sorted.sort_by(f64::total_cmp);
+    Measured {
+        decode_s: sorted.iter().sum(),
+        step_s: sorted.get(sorted.len() / 2).copied().unwrap_or(0.0),
+        ..Measured::default()
+    }
+}

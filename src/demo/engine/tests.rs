@@ -1,0 +1,118 @@
+//! What the comparison sees, with stores that do what a tiered one might.
+
+use std::convert::Infallible;
+
+use super::{Logits, Run, Verdict};
+use crate::demo::attention::Page;
+use crate::demo::kv::{KvStore, Plain};
+use crate::demo::model::{CONFIG_JSON, Decoder, Scratch, WEIGHTS};
+use crate::demo::prompt::prompt;
+use crate::demo::sizes::{CHUNK, Sizes};
+
+const SIZES: Sizes = Sizes { planes: 6, prefill: 200, decode: 12 };
+
+/// A plain array that shows its pages in another order at every visit, and can lose one bit on the way.
+struct Unsteady {
+    inner: Plain,
+    visits: usize,
+    /// Visit, page and channel at which a bit of the first token's key flips: half its size or so, as any lower one may be
+    /// rounded away in a score.
+    flip: Option<(usize, usize, usize)>,
+}
+
+impl KvStore for Unsteady {
+    type Error = Infallible;
+
+    fn begin(&mut self, tokens: usize) -> Result<(), Infallible> {
+        self.inner.begin(tokens)
+    }
+
+    fn tail(&mut self, plane: usize, index: usize) -> Result<&mut Page, Infallible> {
+        self.inner.tail(plane, index)
+    }
+
+    fn visit(&mut self, plane: usize, mut read: impl FnMut(usize, &Page)) -> Result<(), Infallible> {
+        let mut pages = Vec::new();
+        self.inner.visit(plane, |index, page| pages.push((index, page.clone())))?;
+        if let Some((visit, index, channel)) = self.flip
+            && visit == self.visits
+        {
+            let key = &mut pages[index].1.heads[0].keys[channel][0];
+            *key = f32::from_bits(key.to_bits() ^ 1 << 22);
+        }
+        self.visits += 1;
+        let turn = self.visits % pages.len();
+        pages.rotate_left(turn);
+        pages.iter().for_each(|(index, page)| read(*index, page));
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), Infallible> {
+        self.inner.end()
+    }
+}
+
+fn plain() -> Plain {
+    Plain::new(SIZES.planes, SIZES.tokens())
+}
+
+fn decode<S: KvStore<Error = Infallible>>(decoder: &Decoder, store: S, mut see: impl FnMut(usize, &[f32])) -> Vec<u16> {
+    let mut scratch = Scratch::new(decoder.config(), CHUNK, SIZES.tokens());
+    let mut run = Run::new(decoder, store);
+    let Ok(_) = run.prefill(&mut scratch, &prompt(None, SIZES.prefill).unwrap(), &mut see);
+    let mut tokens = Vec::new();
+    for _ in 0..SIZES.decode {
+        let Ok((token, position, logits)) = run.step(&mut scratch);
+        see(position, logits);
+        tokens.push(token);
+    }
+    assert_eq!(run.position(), SIZES.tokens());
+    tokens
+}
+
+/// Runs over a store and compares with the plain array.
+fn verdict(flip: Option<(usize, usize, usize)>) -> Verdict {
+    let decoder = Decoder::load(CONFIG_JSON, WEIGHTS).unwrap();
+    let mut reference = Logits::new(SIZES.tokens(), decoder.config().vocab_size);
+    let tokens = decode(&decoder, plain(), |start, rows| reference.keep(start, rows));
+    let mut verdict = Verdict::default();
+    let store = Unsteady { inner: plain(), visits: 0, flip };
+    let found = decode(&decoder, store, |start, rows| reference.compare(start, rows, &mut verdict));
+    assert_eq!(verdict.compared, (SIZES.tokens() * decoder.config().vocab_size) as u64);
+    assert!(flip.is_some() || tokens == found);
+    verdict
+}
+
+#[test]
+fn the_order_in_which_pages_come_changes_no_bit() {
+    let verdict = verdict(None);
+    assert!(verdict.identical(SIZES.tokens() * 257), "{verdict:?}");
+}
+
+#[test]
+fn one_bit_of_one_key_read_once_shows() {
+    // The last decode step but one, plane 2, the first page.
+    let steps = SIZES.steps().count();
+    let flip = ((steps - 2) * SIZES.planes + 2, 0, 9);
+    let verdict = verdict(Some(flip));
+    assert!(verdict.different > 0);
+    assert_eq!(verdict.first.unwrap().position, SIZES.tokens() - 2, "what came before was read right");
+}
+
+#[test]
+fn a_rewound_run_decodes_the_same_again() {
+    let decoder = Decoder::load(CONFIG_JSON, WEIGHTS).unwrap();
+    let mut scratch = Scratch::new(decoder.config(), CHUNK, SIZES.tokens());
+    let mut run = Run::new(&decoder, plain());
+    let Ok(_) = run.prefill(&mut scratch, &prompt(None, SIZES.prefill).unwrap(), |_, _| {});
+    let first = run.next();
+    let mut decode = |run: &mut Run<'_, Plain>| -> Vec<Vec<u32>> {
+        let step = |_| run.step(&mut scratch).map(|(_, _, logits)| logits.iter().map(|l| l.to_bits()).collect());
+        let Ok(rows) = (0..SIZES.decode).map(step).collect::<Result<_, Infallible>>();
+        rows
+    };
+    let once = decode(&mut run);
+    run.rewind(SIZES.prefill, first);
+    assert!(once == decode(&mut run));
+    assert_eq!(run.step_times().len(), SIZES.decode);
+}

@@ -1,0 +1,220 @@
+//! What the demo found: the table for people and the object for programs.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+
+use super::engine::{Counters, Measured};
+use super::setup::Setup;
+
+/// Everything measured in one demo.
+#[derive(Clone, Debug)]
+pub struct Results {
+    /// Sizes.
+    pub setup: Setup,
+    /// Over a plain array.
+    pub plain: Measured,
+    /// Over kvtide, everything in tier 0.
+    pub resident: Measured,
+    /// Over kvtide with the small tier 0.
+    pub tiered: Measured,
+}
+
+/// Figures by tier.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct ByTier {
+    tier0: u64,
+    host: u64,
+    nvme: u64,
+}
+
+/// Bytes by edge.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct ByEdge {
+    host_to_tier0: u64,
+    tier0_to_host: u64,
+    nvme_to_host: u64,
+    host_to_nvme: u64,
+}
+
+/// The object that `--json` ends with. Rates are tokens over the median decode step; the plain array's and the resident
+/// run's steps were alternated. Counters are those of the tiered run, prefill included; stalls are those of its decode
+/// steps. Nothing can come from or go to a tier that is not configured, and this demo configures no nvme tier.
+#[derive(Debug, Serialize)]
+struct Object {
+    bit_identical: bool,
+    tokens_per_s: f64,
+    tokens_per_s_resident: f64,
+    tokens_per_s_plain: f64,
+    pages_found: ByTier,
+    bytes_moved: ByEdge,
+    bytes_optimum: ByEdge,
+    stall_us_per_token: f64,
+    prefill_tokens: usize,
+    decode_tokens: usize,
+    logits_compared: u64,
+    tier0_frames: u32,
+    host_frames: u32,
+    nvme_configured: bool,
+}
+
+impl Results {
+    /// Whether every logit of both runs over kvtide had the bits of the plain array's.
+    #[must_use]
+    pub fn identical(&self) -> bool {
+        let logits = self.setup.logits();
+        self.resident.verdict.identical(logits) && self.tiered.verdict.identical(logits)
+    }
+
+    /// The JSON object, in one line.
+    ///
+    /// # Errors
+    /// A figure is no JSON number.
+    pub fn json(&self) -> Result<String, serde_json::Error> {
+        let counters = self.tiered.prefill + self.tiered.decode;
+        let (sizes, frames) = (&self.setup.sizes, self.setup.tier0_frames);
+        serde_json::to_string(&Object {
+            bit_identical: self.identical(),
+            tokens_per_s: 1.0 / self.tiered.step_s,
+            tokens_per_s_resident: 1.0 / self.resident.step_s,
+            tokens_per_s_plain: 1.0 / self.plain_step(),
+            pages_found: ByTier { tier0: counters.pages_tier0, host: counters.pages_host, nvme: 0 },
+            bytes_moved: ByEdge {
+                host_to_tier0: counters.bytes_host_to_tier0,
+                tier0_to_host: counters.bytes_tier0_to_host,
+                nvme_to_host: 0,
+                host_to_nvme: 0,
+            },
+            bytes_optimum: ByEdge {
+                host_to_tier0: sizes.optimum_host_to_tier0(frames),
+                tier0_to_host: sizes.optimum_tier0_to_host(frames),
+                nvme_to_host: 0,
+                host_to_nvme: 0,
+            },
+            stall_us_per_token: self.stall_us(&self.tiered),
+            prefill_tokens: sizes.prefill,
+            decode_tokens: sizes.decode,
+            logits_compared: self.resident.verdict.compared + self.tiered.verdict.compared,
+            tier0_frames: frames,
+            host_frames: self.setup.host_frames,
+            nvme_configured: false,
+        })
+    }
+
+    /// The table.
+    #[must_use]
+    pub fn table(&self) -> String {
+        let mut table = Table::default();
+        let runs = [&self.plain, &self.resident, &self.tiered];
+        let over_kvtide =
+            |figure: &dyn Fn(&Measured) -> String| ["".to_owned(), figure(&self.resident), figure(&self.tiered)];
+        let total = |figure: fn(&Counters) -> u64| over_kvtide(&|m| thousands(figure(&(m.prefill + m.decode))));
+        let moved = |figure: fn(&Counters) -> u64| over_kvtide(&|m| mib(figure(&(m.prefill + m.decode))));
+        let small = format!("tier 0 at {} %", self.setup.tier0_percent);
+        table.row("", ["plain array".into(), "all resident".into(), small]);
+        let prefill = self.setup.sizes.prefill as f64;
+        table.row("prefill, tokens/s", runs.map(|m| format!("{:.0}", prefill / m.prefill_s)));
+        let steps = [self.plain_step(), self.resident.step_s, self.tiered.step_s];
+        table.row("decode, tokens/s (median step)", steps.map(|s| format!("{:.1}", 1.0 / s)));
+        let ratio = |step: f64| format!("{:+.1} %", (self.plain_step() / step - 1.0) * 100.0);
+        table.row("  beside the plain array", ["".into(), ratio(steps[1]), ratio(steps[2])]);
+        table.row("stall per decoded token, us", over_kvtide(&|m| format!("{:.1}", self.stall_us(m))));
+        table.row("messages before steps, decode", over_kvtide(&|m| thousands(m.decode.messages_before_steps)));
+        table.row("pages found in tier 0", total(|c| c.pages_tier0));
+        table.row("  in host", total(|c| c.pages_host));
+        table.row("  in nvme", over_kvtide(&|_| "no such tier".into()));
+        table.row("moved host -> tier 0", moved(|c| c.bytes_host_to_tier0));
+        let (sizes, frames) = (&self.setup.sizes, self.setup.tier0_frames);
+        table.optimum(&self.tiered, |c| c.bytes_host_to_tier0, sizes.optimum_host_to_tier0(frames));
+        table.row("moved tier 0 -> host", moved(|c| c.bytes_tier0_to_host));
+        table.optimum(&self.tiered, |c| c.bytes_tier0_to_host, sizes.optimum_tier0_to_host(frames));
+        table.row("moved host <-> nvme", over_kvtide(&|_| "no such tier".into()));
+        let logits = self.setup.logits();
+        let verdict = |m: &Measured| match m.verdict.identical(logits) {
+            true => format!("all {}", thousands(m.verdict.compared)),
+            false => format!("not {} of {}", thousands(m.verdict.different), thousands(logits as u64)),
+        };
+        table.row("bit-identical logits", ["reference".into(), verdict(&self.resident), verdict(&self.tiered)]);
+        table.text
+    }
+
+    /// In words, for the last line.
+    #[must_use]
+    pub fn verdict(&self) -> String {
+        for (name, measured) in [("all resident", &self.resident), ("the small tier 0", &self.tiered)] {
+            if let Some(first) = &measured.verdict.first {
+                return format!(
+                    "NOT IDENTICAL: with {name}, position {}, token {}: {:e} instead of {:e}",
+                    first.position, first.token, first.found, first.expected
+                );
+            }
+        }
+        let count = thousands(self.resident.verdict.compared + self.tiered.verdict.compared);
+        match self.identical() {
+            true => format!("Every logit of both runs over kvtide ({count}) has the bits of the plain array's."),
+            false => format!("NOT IDENTICAL: only {count} logits were compared."),
+        }
+    }
+
+    /// The plain array's median step, from where its steps were alternated with the resident run's.
+    fn plain_step(&self) -> f64 {
+        self.resident.plain_step_s.unwrap_or(self.plain.step_s)
+    }
+
+    fn stall_us(&self, measured: &Measured) -> f64 {
+        measured.decode.stall_ns as f64 / 1e3 / self.setup.sizes.decode as f64
+    }
+}
+
+/// Rows of a name and three figures.
+#[derive(Default)]
+struct Table {
+    text: String,
+}
+
+impl Table {
+    fn row(&mut self, name: &str, figures: [String; 3]) {
+        let [a, b, c] = figures;
+        let line = format!("{name:<32}{a:>16}{b:>16}{c:>16}");
+        // Writing to a string cannot fail.
+        let _ = writeln!(self.text, "{}", line.trim_end());
+    }
+
+    fn optimum(&mut self, tiered: &Measured, moved: fn(&Counters) -> u64, optimum: u64) {
+        let moved = moved(&(tiered.prefill + tiered.decode));
+        let ratio = if optimum == 0 { String::new() } else { format!(" (x {:.2})", moved as f64 / optimum as f64) };
+        self.row("  optimum", ["".into(), "0.0 MiB".into(), format!("{}{ratio}", mib(optimum))]);
+    }
+}
+
+/// Bytes in MiB.
+pub(super) fn mib(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+}
+
+/// With a comma after each third digit from the right.
+pub(super) fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_read_well() {
+        assert_eq!(
+            ["0", "999", "1,000", "1,234,567"],
+            [0, 999, 1000, 1_234_567].map(thousands).each_ref().map(|s| &s[..])
+        );
+        assert_eq!(mib(360 * 32768), "11.2 MiB");
+    }
+}

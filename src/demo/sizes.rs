@@ -1,0 +1,116 @@
+//! How much KV the demo has, how its tiers are sized, and the least that must move between them.
+
+use super::attention::{PAGE_TOKENS, Page, pages_of};
+
+/// Frames that a cyclic scan streams through: enough copies in flight to hide one copy's latency behind the attention of
+/// the pages before it, few enough to leave most of a small tier 0 resident.
+pub const SCAN_FRAMES: u32 = 8;
+
+/// Tokens of a prefill step: one page, the least that a tier 0 must hold unsealed.
+pub const CHUNK: usize = PAGE_TOKENS;
+
+/// The demo's KV and its tiers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Planes of the space: layers of the model.
+    pub planes: usize,
+    /// Tokens of the prompt.
+    pub prefill: usize,
+    /// Tokens decoded after it.
+    pub decode: usize,
+}
+
+impl Sizes {
+    /// Tokens at the end.
+    #[must_use]
+    pub fn tokens(&self) -> usize {
+        self.prefill + self.decode
+    }
+
+    /// Pages of all planes at the end.
+    #[must_use]
+    pub fn pages(&self) -> usize {
+        self.planes * pages_of(self.tokens())
+    }
+
+    /// Frames that hold `percent` of all pages.
+    #[must_use]
+    pub fn frames(&self, percent: u32) -> u32 {
+        (self.pages() as u64 * u64::from(percent)).div_ceil(100) as u32
+    }
+
+    /// Percent of host frames that a tier 0 of `tier0_percent` leaves to be had: the pages that do not fit, and one frame
+    /// for each of tier 0's that holds no settled page: those streamed through, those of the block being filled, and those of
+    /// the block in reserve.
+    #[must_use]
+    pub fn host_percent_needed(&self, tier0_percent: u32) -> u32 {
+        let unsettled = u64::from(SCAN_FRAMES) + 2 * self.planes as u64;
+        let pages = self.pages() as u64 + unsettled;
+        let missing = pages.saturating_sub(u64::from(self.frames(tier0_percent)));
+        (missing * 100).div_ceil(self.pages() as u64) as u32
+    }
+
+    /// Tier 0 in which everything stays resident: all pages, the reserve, and so many free frames that the daemon's low
+    /// watermark (10 % free) never makes it clean a page.
+    #[must_use]
+    pub fn frames_resident(&self) -> u32 {
+        self.frames(125) + SCAN_FRAMES + self.planes as u32
+    }
+
+    /// The tokens that each step of a run covers: prefill in chunks, then one by one.
+    pub fn steps(&self) -> impl Iterator<Item = usize> {
+        let prefill = self.prefill;
+        let chunks = (0..prefill.div_ceil(CHUNK)).map(move |chunk| ((chunk + 1) * CHUNK).min(prefill));
+        chunks.chain(prefill + 1..=self.tokens())
+    }
+
+    /// The least bytes that an exact read must bring from host into `frames` frames over all steps, tiers exclusive: at
+    /// each step, max(0, pages − frames + frames streamed through) pages.
+    #[must_use]
+    pub fn optimum_host_to_tier0(&self, frames: u32) -> u64 {
+        self.steps().map(|tokens| self.excess(tokens, frames)).sum::<u64>() * Page::BYTES as u64
+    }
+
+    /// The least bytes that must leave tier 0: each page that finds no frame at the end, once.
+    #[must_use]
+    pub fn optimum_tier0_to_host(&self, frames: u32) -> u64 {
+        self.excess(self.tokens(), frames) * Page::BYTES as u64
+    }
+
+    fn excess(&self, tokens: usize, frames: u32) -> u64 {
+        let pages = (self.planes * pages_of(tokens)) as u64;
+        if pages <= u64::from(frames) { 0 } else { pages - u64::from(frames.saturating_sub(SCAN_FRAMES)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEMO: Sizes = Sizes { planes: 6, prefill: 3584, decode: 256 };
+
+    #[test]
+    fn ten_percent_is_less_than_a_plane() {
+        assert_eq!((DEMO.pages(), DEMO.frames(10)), (360, 36));
+        assert!((DEMO.frames(10) as usize) < pages_of(DEMO.tokens()));
+        assert_eq!(DEMO.host_percent_needed(10), 96);
+    }
+
+    #[test]
+    fn steps_cover_every_token_once() {
+        let odd = Sizes { planes: 2, prefill: 130, decode: 3 };
+        assert_eq!(odd.steps().collect::<Vec<_>>(), [64, 128, 130, 131, 132, 133]);
+        assert_eq!(DEMO.steps().count(), 56 + 256);
+    }
+
+    #[test]
+    fn the_optimum_is_nothing_when_all_fits_and_counts_streamed_frames_otherwise() {
+        let small = Sizes { planes: 2, prefill: 128, decode: 1 }; // steps of 2, 4 and 6 pages
+        assert_eq!(small.optimum_host_to_tier0(6), 0);
+        let page = Page::BYTES as u64;
+        // Nine frames short of nothing, eight of which are streamed through: one stays.
+        let larger = Sizes { planes: 2, prefill: 384, decode: 0 }; // steps of 2, 4, 6, 8, 10, 12 pages
+        assert_eq!(larger.optimum_host_to_tier0(9), (9 + 11) * page);
+        assert_eq!(larger.optimum_tier0_to_host(9), 11 * page);
+    }
+}
