@@ -335,7 +335,7 @@ pub enum Event<'a> {
 }
 
 /// What the shell shall do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Action {
     /// Send a job to the session's agent.
     Job {

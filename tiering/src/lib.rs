@@ -1,4 +1,28 @@
 //! The core: a virtual KV address space over tiers, sans-IO.
+//!
+//! [`Core::handle`] takes an [`api::Event`] and writes [`api::Action`]s into a caller-owned [`ActionBuf`]. The core owns no
+//! socket, thread, clock, file or byte of KV, is deterministic, and allocates only at construction, attach and grants of host
+//! memory.
 #![forbid(unsafe_code)]
 
+pub mod actions;
 pub mod api;
+mod config;
+mod counters;
+mod error;
+mod lists;
+pub mod mutants;
+mod pages;
+mod plan;
+mod requests;
+mod sequences;
+mod sessions;
+mod space;
+mod trace;
+
+pub use actions::{ActionBuf, LIST_MAX};
+pub use config::{CLASSES_MAX, Class, FRAME_ALIGN, PAGE_BYTES_MAX, PLANES_MAX};
+pub use counters::{Counters, Edge, REASONS, Reason};
+pub use error::Error;
+pub use space::Core;
+pub use trace::Trace;

@@ -1,0 +1,161 @@
+//! Geometry and bounds of a space, validated once.
+
+use crate::api::{NONE, PlaneKind, SpaceConfig};
+use crate::error::Error;
+use serde::{Deserialize, Serialize};
+
+/// Frames of every tier are aligned to this many bytes; a page's stride is its size rounded up to it. Both processes compute
+/// it alike (`kvtide_wire::geometry::FRAME_ALIGN`).
+pub const FRAME_ALIGN: u32 = 64;
+/// Most planes of a space.
+pub const PLANES_MAX: usize = 512;
+/// Most distinct page sizes of a space.
+pub const CLASSES_MAX: usize = 8;
+/// Largest page.
+pub const PAGE_BYTES_MAX: u32 = 1 << 30;
+
+/// Planes with pages of one size: they share frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Class {
+    /// Bytes of a page.
+    pub page_bytes: u32,
+    /// Bytes from one frame to the next.
+    pub stride: u32,
+    /// Planes of the class.
+    pub planes: u32,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct PlaneInfo {
+    pub class: u8,
+    pub kind: PlaneKind,
+}
+
+/// Geometry of a space, derived from its configuration.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Geometry {
+    pub page_tokens: u64,
+    pub planes: Vec<PlaneInfo>,
+    pub classes: Vec<Class>,
+    /// Planes whose pages go out of use while their sequence grows.
+    pub windowed: Vec<u16>,
+}
+
+fn refuse<T>(what: &'static str, value: impl Into<u64>) -> Result<T, Error> {
+    Err(Error::Config { what, value: value.into() })
+}
+
+impl Geometry {
+    pub fn new(cfg: &SpaceConfig) -> Result<Geometry, Error> {
+        check_bounds(cfg)?;
+        let mut geo = Geometry {
+            page_tokens: u64::from(cfg.page_tokens),
+            planes: Vec::new(),
+            classes: Vec::new(),
+            windowed: Vec::new(),
+        };
+        for (i, plane) in cfg.planes.iter().enumerate() {
+            if plane.page_bytes == 0 || plane.page_bytes > PAGE_BYTES_MAX {
+                return refuse("page_bytes must be from 1 to 1 GiB", plane.page_bytes);
+            }
+            if matches!(plane.kind, PlaneKind::Window { tokens: 0 }) {
+                return refuse("a window must hold at least one token", 0u32);
+            }
+            let class = match geo.classes.iter().position(|c| c.page_bytes == plane.page_bytes) {
+                Some(class) => class,
+                None => {
+                    let stride = plane.page_bytes.next_multiple_of(FRAME_ALIGN);
+                    geo.classes.push(Class { page_bytes: plane.page_bytes, stride, planes: 0 });
+                    geo.classes.len() - 1
+                }
+            };
+            if class >= CLASSES_MAX {
+                return refuse("more page sizes than classes", class as u64 + 1);
+            }
+            geo.classes[class].planes += 1;
+            geo.planes.push(PlaneInfo { class: class as u8, kind: plane.kind });
+            if !matches!(plane.kind, PlaneKind::Full) {
+                geo.windowed.push(i as u16);
+            }
+        }
+        Ok(geo)
+    }
+
+    pub fn planes_len(&self) -> u32 {
+        self.planes.len() as u32
+    }
+
+    pub fn class_of(&self, plane: u16) -> u8 {
+        self.planes[usize::from(plane)].class
+    }
+
+    pub fn class_of_page(&self, page: u32) -> u8 {
+        self.planes[(page % self.planes_len()) as usize].class
+    }
+
+    pub fn page(&self, block: u32, plane: u16) -> u32 {
+        block * self.planes_len() + u32::from(plane)
+    }
+
+    pub fn block_of(&self, page: u32) -> u32 {
+        page / self.planes_len()
+    }
+
+    pub fn plane_of(&self, page: u32) -> u16 {
+        (page % self.planes_len()) as u16
+    }
+
+    /// First block index that a read at length `tokens` needs in this plane.
+    pub fn first_needed(&self, plane: u16, tokens: u64) -> u64 {
+        match self.planes[usize::from(plane)].kind {
+            PlaneKind::Full => 0,
+            PlaneKind::Window { tokens: window } => tokens.saturating_sub(u64::from(window)) / self.page_tokens,
+            PlaneKind::State => tokens.saturating_sub(1) / self.page_tokens,
+        }
+    }
+}
+
+fn check_bounds(cfg: &SpaceConfig) -> Result<(), Error> {
+    let l = &cfg.limits;
+    if cfg.page_tokens == 0 || cfg.page_tokens > 1 << 20 {
+        return refuse("page_tokens must be from 1 to 1,048,576", cfg.page_tokens);
+    }
+    if cfg.planes.is_empty() || cfg.planes.len() > PLANES_MAX {
+        return refuse("planes must be from 1 to 512", cfg.planes.len() as u64);
+    }
+    if cfg.shards == 0 || cfg.shards > 1024 {
+        return refuse("shards must be from 1 to 1,024", cfg.shards);
+    }
+    if l.sessions_max == 0 || l.sessions_max > 4096 {
+        return refuse("sessions_max must be from 1 to 4,096", l.sessions_max);
+    }
+    if l.blocks_max == 0 || u64::from(l.blocks_max) * cfg.planes.len() as u64 >= u64::from(NONE) {
+        return refuse("blocks_max times planes must be from 1 to 2^32 - 2", l.blocks_max);
+    }
+    if l.seqs_max == 0 || l.seqs_max > 1 << 20 {
+        return refuse("seqs_max must be from 1 to 1,048,576", l.seqs_max);
+    }
+    if l.seq_blocks_max == 0 || l.seq_blocks_max > 1 << 26 {
+        return refuse("seq_blocks_max must be from 1 to 67,108,864", l.seq_blocks_max);
+    }
+    if l.lanes_max == 0 || l.lanes_max > 256 {
+        return refuse("lanes_max must be from 1 to 256", l.lanes_max);
+    }
+    if l.jobs_max < 2 || l.jobs_max > 1 << 15 {
+        return refuse("jobs_max must be from 2 to 32,768", l.jobs_max);
+    }
+    if l.requests_max == 0 || l.requests_max > 1 << 15 {
+        return refuse("requests_max must be from 1 to 32,768", l.requests_max);
+    }
+    let p = &cfg.policy;
+    if p.clean_low_percent > p.clean_high_percent || p.clean_high_percent > 100 {
+        return refuse("clean_low_percent <= clean_high_percent <= 100 must hold", p.clean_low_percent);
+    }
+    if p.host_low_percent > p.host_high_percent || p.host_high_percent > 100 {
+        return refuse("host_low_percent <= host_high_percent <= 100 must hold", p.host_low_percent);
+    }
+    if p.scan_frames == 0 {
+        return refuse("scan_frames must be at least 1", p.scan_frames);
+    }
+    Ok(())
+}

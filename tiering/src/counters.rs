@@ -1,0 +1,116 @@
+//! What the core counts. Plain numbers since construction; the shell reads and exports them.
+
+use serde::{Deserialize, Serialize};
+
+/// Why a page moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Reason {
+    /// A lane waits for it.
+    Demand = 0,
+    /// A step that was announced will read it.
+    Step = 1,
+    /// It is expected to be read: the next step of a scan, advice, a parked sequence that is due.
+    Prefetch = 2,
+    /// A request waits for it (acquire, resume).
+    Request = 3,
+    /// Cleaning: written down so that it can be evicted later.
+    Clean = 4,
+    /// A sequence leaves tier 0.
+    Park = 5,
+    /// Copy on write, fork.
+    Copy = 6,
+}
+
+/// Number of [`Reason`]s.
+pub const REASONS: usize = 7;
+
+/// Pages and bytes that moved over one edge, by [`Reason`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Edge {
+    /// Pages whose transfer succeeded.
+    pub pages: [u64; REASONS],
+    /// Their bytes.
+    pub bytes: [u64; REASONS],
+    /// Transfers that failed, fell short or were cancelled.
+    pub failed: u64,
+}
+
+impl Edge {
+    pub(crate) fn add(&mut self, reason: Reason, bytes: u32) {
+        self.pages[reason as usize] += 1;
+        self.bytes[reason as usize] += u64::from(bytes);
+    }
+
+    /// Bytes over all reasons.
+    #[must_use]
+    pub fn total_bytes(&self) -> u64 {
+        self.bytes.iter().sum()
+    }
+
+    /// Pages over all reasons.
+    #[must_use]
+    pub fn total_pages(&self) -> u64 {
+        self.pages.iter().sum()
+    }
+}
+
+/// Everything that a space counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counters {
+    /// Requests by fate.
+    pub requests: u64,
+    /// Requests that completed with a status other than `Ok`.
+    pub requests_failed: u64,
+    /// Requests that passed their deadline.
+    pub timed_out: u64,
+    /// Requests cancelled.
+    pub canceled: u64,
+    /// Times a page's residency changed (it entered or left tier 0, a host copy became valid or was dropped).
+    pub transitions: u64,
+    /// Pages that an announced step needed and that were in tier 0.
+    pub found_tier0: u64,
+    /// Pages that an announced step needed and that were only in host.
+    pub found_host: u64,
+    /// Pages that an announced step needed and that existed nowhere.
+    pub found_nowhere: u64,
+    /// Host to tier 0.
+    pub host_to_tier0: Edge,
+    /// Tier 0 to host.
+    pub tier0_to_host: Edge,
+    /// Within tier 0 (fork, copy on write).
+    pub tier0_to_tier0: Edge,
+    /// Pages that lost their tier-0 frame to another page.
+    pub evictions: u64,
+    /// Host copies dropped because the page is in tier 0 and host was short (exclusive tiers).
+    pub exclusive_drops: u64,
+    /// Published blocks dropped from the last tier.
+    pub cache_drops: u64,
+    /// Pages retired because they left their window.
+    pub retired: u64,
+    /// Page faults of lanes.
+    pub faults: u64,
+    /// Faults whose page was resident when they arrived.
+    pub faults_resident: u64,
+    /// Requests that had to wait for frames or capacity.
+    pub stalls: u64,
+    /// Jobs sent.
+    pub jobs: u64,
+    /// Jobs refused with `Busy` and replanned.
+    pub jobs_busy: u64,
+    /// Jobs that failed and were tried again.
+    pub jobs_retried: u64,
+    /// Jobs cancelled by the core.
+    pub jobs_canceled: u64,
+    /// Host frames in quarantine now.
+    pub quarantined: u64,
+    /// Host frames ever put in quarantine.
+    pub quarantined_total: u64,
+    /// Sessions lost.
+    pub sessions_lost: u64,
+    /// Pages that existed nowhere else and are lost.
+    pub pages_lost: u64,
+    /// Blocks published.
+    pub published: u64,
+    /// Blocks attached by `map`.
+    pub mapped: u64,
+}

@@ -1,0 +1,105 @@
+//! Deliberate faults, picked at run time, that the simulator must catch. Without the feature `mutants` none exists: `on` is a
+//! constant false and the branches vanish.
+
+/// A fault at one point of the core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mutant {
+    /// A freed block's id is reused without unpublishing its pages first.
+    DropJobSkipped,
+    /// Pages of unsealed blocks may be evicted.
+    EvictUnsealed,
+    /// A dirty page is evicted as if it were clean.
+    EvictDirty,
+    /// A cancelled or timed-out request frees the target of a Store in flight.
+    CancelFreesStoreTarget,
+    /// A load that failed counts as a success.
+    FailedLoadIsSuccess,
+    /// A store that failed counts as a success.
+    FailedStoreIsSuccess,
+    /// Host frames that a lost session may still write are reused at once.
+    NoQuarantine,
+    /// Fork does not count its references to shared blocks.
+    ForkWithoutReference,
+    /// Fork shares the unsealed tail instead of copying it.
+    ForkSharesTail,
+    /// Truncate inside a sealed block keeps the block instead of copying it.
+    TruncateWithoutCopy,
+    /// A window's page retires one page too early.
+    WindowRetiredEarly,
+    /// Reserve admits more than fits.
+    ReserveOverCapacity,
+    /// A job that takes over a frame does not name the page that the frame shows.
+    VictimOmitted,
+    /// A frame with a store in flight may be taken over.
+    TwoJobsOnOneFrame,
+    /// Commit seals the page that its last token only begins.
+    CommitSealsPartialPage,
+    /// Map ignores which shard a cached block belongs to.
+    MapWrongShard,
+    /// Map attaches a block whose ancestors are not cached.
+    MapSkipsParent,
+    /// A resumed tail keeps its host copy, which the engine then makes stale.
+    StaleHostCopy,
+    /// A frame whose page a lane has yet to consume is overwritten without waiting for that use.
+    ScanIgnoresUse,
+    /// A host frame is dropped while a load reads it.
+    HostFrameFreedUnderLoad,
+}
+
+impl Mutant {
+    /// All of them.
+    pub const ALL: [Mutant; 20] = [
+        Mutant::DropJobSkipped,
+        Mutant::EvictUnsealed,
+        Mutant::EvictDirty,
+        Mutant::CancelFreesStoreTarget,
+        Mutant::FailedLoadIsSuccess,
+        Mutant::FailedStoreIsSuccess,
+        Mutant::NoQuarantine,
+        Mutant::ForkWithoutReference,
+        Mutant::ForkSharesTail,
+        Mutant::TruncateWithoutCopy,
+        Mutant::WindowRetiredEarly,
+        Mutant::ReserveOverCapacity,
+        Mutant::VictimOmitted,
+        Mutant::TwoJobsOnOneFrame,
+        Mutant::CommitSealsPartialPage,
+        Mutant::MapWrongShard,
+        Mutant::MapSkipsParent,
+        Mutant::StaleHostCopy,
+        Mutant::ScanIgnoresUse,
+        Mutant::HostFrameFreedUnderLoad,
+    ];
+}
+
+#[cfg(feature = "mutants")]
+mod picked {
+    use super::Mutant;
+    use std::cell::Cell;
+
+    thread_local! {
+        static PICKED: Cell<Option<Mutant>> = const { Cell::new(None) };
+    }
+
+    /// Picks the fault of this thread's cores, or none.
+    pub fn set(mutant: Option<Mutant>) {
+        PICKED.with(|p| p.set(mutant));
+    }
+
+    /// Whether this fault is picked on this thread.
+    #[must_use]
+    pub fn on(mutant: Mutant) -> bool {
+        PICKED.with(|p| p.get() == Some(mutant))
+    }
+}
+
+#[cfg(feature = "mutants")]
+pub use picked::{on, set};
+
+/// Whether this fault is picked: never, in a build without the feature.
+#[cfg(not(feature = "mutants"))]
+#[must_use]
+#[inline(always)]
+pub const fn on(_mutant: Mutant) -> bool {
+    false
+}

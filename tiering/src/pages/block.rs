@@ -1,0 +1,131 @@
+//! Blocks: lifetime, references, and the free ids.
+
+use super::NO_SESSION;
+use crate::api::NONE;
+use crate::lists::{Linked, Links, List};
+use serde::{Deserialize, Serialize};
+
+/// Life of a block id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum BlockState {
+    Free,
+    /// Being filled: pages are in tier 0, or parked in host.
+    Unsealed,
+    /// Never changes again.
+    Sealed,
+    /// Nobody refers to it; waits for the jobs in flight that name it.
+    Dying,
+    /// Its Drop jobs are queued or in flight.
+    Dropping,
+}
+
+/// One block of one shard.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Block {
+    /// In the free list, a request's chain or a session's reserve.
+    pub links: Links,
+    /// References by sequences and requests of the session `home`.
+    pub refs_home: u32,
+    /// References by all other sessions.
+    pub refs_other: u32,
+    /// Jobs in flight that name it, requests that still copy it, Drop jobs to come.
+    pub holds: u32,
+    /// Published content, or none.
+    pub content: u32,
+    /// Next block with the same content, of another shard.
+    pub next_part: u32,
+    /// Sequence of session `home` that touched it last.
+    pub seq: u32,
+    pub shard: u16,
+    pub home: u16,
+    pub state: BlockState,
+    /// In the session's reserve.
+    pub reserved: bool,
+    /// Some of its pages are retired.
+    pub thinned: bool,
+    /// Unsealed, and its sequence is parked: its pages may leave tier 0.
+    pub parked: bool,
+}
+
+impl Default for Block {
+    fn default() -> Self {
+        Block {
+            links: Links::default(),
+            refs_home: 0,
+            refs_other: 0,
+            holds: 0,
+            content: NONE,
+            next_part: NONE,
+            seq: NONE,
+            shard: 0,
+            home: NO_SESSION,
+            state: BlockState::Free,
+            reserved: false,
+            thinned: false,
+            parked: false,
+        }
+    }
+}
+
+impl Block {
+    pub fn refs(&self) -> u64 {
+        u64::from(self.refs_home) + u64::from(self.refs_other)
+    }
+
+    pub fn live(&self) -> bool {
+        matches!(self.state, BlockState::Unsealed | BlockState::Sealed)
+    }
+}
+
+impl Linked for Block {
+    fn links(&self) -> &Links {
+        &self.links
+    }
+    fn links_mut(&mut self) -> &mut Links {
+        &mut self.links
+    }
+}
+
+/// All blocks of the space.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Blocks {
+    pub recs: Vec<Block>,
+    pub free: List,
+    /// Blocks that wait for jobs before their id is free again.
+    pub dying: u32,
+}
+
+impl Blocks {
+    pub fn new(count: u32) -> Blocks {
+        let mut blocks = Blocks { recs: vec![Block::default(); count as usize], free: List::default(), dying: 0 };
+        for b in 0..count {
+            blocks.free.push_back(&mut blocks.recs, b);
+        }
+        blocks
+    }
+
+    /// Takes a free id; the block is unsealed and unreferenced.
+    pub fn alloc(&mut self, shard: u16) -> Option<u32> {
+        let b = self.free.pop_front(&mut self.recs)?;
+        self.recs[b as usize] = Block { shard, state: BlockState::Unsealed, ..Block::default() };
+        Some(b)
+    }
+
+    pub fn release(&mut self, b: u32) {
+        self.recs[b as usize] = Block::default();
+        self.free.push_back(&mut self.recs, b);
+    }
+}
+
+impl std::ops::Index<u32> for Blocks {
+    type Output = Block;
+    fn index(&self, b: u32) -> &Block {
+        &self.recs[b as usize]
+    }
+}
+
+impl std::ops::IndexMut<u32> for Blocks {
+    fn index_mut(&mut self, b: u32) -> &mut Block {
+        &mut self.recs[b as usize]
+    }
+}

@@ -1,0 +1,122 @@
+//! Tier-0 frames of one session and the lists that they stand in.
+
+use super::{NO_LANE, NO_SESSION};
+use crate::api::NONE;
+use crate::lists::{Linked, Links, List};
+use serde::{Deserialize, Serialize};
+
+/// What a frame holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum FrameState {
+    Free,
+    /// A job in flight fills it; `page` is the page to be.
+    Incoming,
+    /// Shows `page`.
+    Present,
+    /// Its page is given up (not in the page's chain any more) but may still be published until the Evict job ended.
+    Leaving,
+}
+
+/// Which list a frame's links belong to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum On {
+    Nothing,
+    Free,
+    /// Evictable at once, least recently used first.
+    Clean,
+    /// Only in tier 0: must be stored before it can be evicted.
+    Dirty,
+    /// Streams for a lane's scan, in order of use; also while a job fills it.
+    Ring,
+    /// Waits for its Evict job.
+    Evict,
+    /// Stands for all frames of its block, which wait for their Drop job.
+    Drop,
+}
+
+/// One frame. 48 bytes.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Frame {
+    pub links: Links,
+    /// Page that it shows or will show.
+    pub page: u32,
+    /// Next tier-0 copy of the same page, in another session.
+    pub copy_frame: u32,
+    /// Position (step × planes + plane) of its planned use on `lane`.
+    pub use_pos: u64,
+    /// The session's step clock when it was last touched.
+    pub stamp: u32,
+    /// Job in flight on it, as slot; none otherwise.
+    pub job: u32,
+    pub copy_session: u16,
+    /// Acquired ranges and copies that read it: not evictable while above 0.
+    pub pins: u16,
+    /// Lane of the planned use.
+    pub lane: u16,
+    /// Lane whose scan streams through it.
+    pub ring: u16,
+    pub state: FrameState,
+    pub on: On,
+    /// A request waits for the job on it.
+    pub waited: bool,
+}
+
+impl Default for Frame {
+    fn default() -> Self {
+        Frame {
+            links: Links::default(),
+            page: NONE,
+            copy_frame: NONE,
+            use_pos: 0,
+            stamp: 0,
+            job: NONE,
+            copy_session: NO_SESSION,
+            pins: 0,
+            lane: NO_LANE,
+            ring: NO_LANE,
+            state: FrameState::Free,
+            on: On::Nothing,
+            waited: false,
+        }
+    }
+}
+
+impl Linked for Frame {
+    fn links(&self) -> &Links {
+        &self.links
+    }
+    fn links_mut(&mut self) -> &mut Links {
+        &mut self.links
+    }
+}
+
+/// The frames `base .. base + count` of one size class of a session.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Tier0Class {
+    pub base: u32,
+    pub count: u32,
+    /// Frames that a scan streams through.
+    pub scan: u32,
+    pub free: List,
+    pub clean: List,
+    pub dirty: List,
+    /// Live pages of blocks that are at home in this session.
+    pub owned: u64,
+    /// Pages whose frame may not be taken: unsealed and not parked, or to be so (admitted requests).
+    pub unsealed: u64,
+    /// Frames pinned by acquired ranges.
+    pub pinned: u64,
+    /// Stores in flight.
+    pub storing: u32,
+    /// Work that found no frame since the class was last cleaned for it.
+    pub starved: u32,
+    /// Cleaning goes on until the high watermark.
+    pub cleaning: bool,
+}
+
+impl Tier0Class {
+    /// Frames that may hold pages for long.
+    pub fn room(&self) -> u64 {
+        u64::from(self.count - self.scan)
+    }
+}

@@ -1,0 +1,274 @@
+//! Host frames: slabs that the node granted, each of one size class, and who uses which frame.
+
+use crate::api::{HostFrame, NONE};
+use crate::error::Error;
+use crate::lists::{Linked, Links, List};
+use serde::{Deserialize, Serialize};
+
+/// `page` of a frame that a lost session may still write.
+pub(crate) const QUARANTINED: u32 = NONE - 1;
+/// Slab ids are below this.
+pub(crate) const SLABS_MAX: u32 = 1 << 16;
+
+/// One host frame: free (in its slab's list), quarantined (in a session's list), or of a page.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct HostRec {
+    links: Links,
+    /// Whose content is in it or is being stored into it.
+    pub page: u32,
+    slab: u16,
+}
+
+impl Linked for HostRec {
+    fn links(&self) -> &Links {
+        &self.links
+    }
+    fn links_mut(&mut self) -> &mut Links {
+        &mut self.links
+    }
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Slab {
+    links: Links,
+    live: bool,
+    class: u8,
+    base: u32,
+    frames: u32,
+    free: List,
+}
+
+impl Linked for Slab {
+    fn links(&self) -> &Links {
+        &self.links
+    }
+    fn links_mut(&mut self) -> &mut Links {
+        &mut self.links
+    }
+}
+
+/// Host frames of one size class.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct HostClass {
+    /// Frames granted.
+    pub granted: u64,
+    /// Frames that hold or receive a page.
+    pub used: u64,
+    /// Frames that a lost session may still write.
+    pub quarantined: u64,
+    /// Frames that admitted pages may need at once.
+    pub demand: u64,
+    /// A NeedSlab was sent and not answered.
+    pub asked: bool,
+    /// The node refused since memory was last freed anywhere.
+    pub refused: bool,
+    /// Slabs with a free frame.
+    open: List,
+}
+
+/// All host memory of the space.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Host {
+    pub classes: Vec<HostClass>,
+    pub recs: Vec<HostRec>,
+    slabs: Vec<Slab>,
+    /// Record ranges of returned slabs: base, frames.
+    holes: Vec<(u32, u32)>,
+}
+
+impl Host {
+    pub fn new(classes: usize) -> Host {
+        Host { classes: vec![HostClass::default(); classes], ..Host::default() }
+    }
+
+    /// Takes a grant in. Allocates: grants are rare.
+    pub fn grant(&mut self, class: u8, slab: u32, frames: u32) -> Result<(), Error> {
+        let refuse = |why| Err(Error::Slab { slab, why });
+        if slab >= SLABS_MAX {
+            return refuse("id is not below 65,536");
+        }
+        if frames == 0 || u64::from(frames) + self.recs.len() as u64 >= u64::from(QUARANTINED) {
+            return refuse("frames are none or more than can be counted");
+        }
+        if usize::from(class) >= self.classes.len() {
+            return refuse("no such size class");
+        }
+        if self.slabs.get(slab as usize).is_some_and(|s| s.live) {
+            return refuse("id is in use");
+        }
+        if self.slabs.len() <= slab as usize {
+            self.slabs.resize(slab as usize + 1, Slab::default());
+        }
+        let rec = HostRec { links: Links::default(), page: NONE, slab: slab as u16 };
+        let base = match self.holes.iter().position(|&(_, n)| n == frames) {
+            Some(hole) => {
+                let (base, n) = self.holes.swap_remove(hole);
+                self.recs[base as usize..(base + n) as usize].fill(rec);
+                base
+            }
+            None => {
+                let base = self.recs.len() as u32;
+                self.recs.resize((base + frames) as usize, rec);
+                base
+            }
+        };
+        let mut free = List::default();
+        for at in base..base + frames {
+            free.push_back(&mut self.recs, at);
+        }
+        self.slabs[slab as usize] = Slab { links: Links::default(), live: true, class, base, frames, free };
+        let c = &mut self.classes[usize::from(class)];
+        c.open.push_back(&mut self.slabs, slab);
+        c.granted += u64::from(frames);
+        Ok(())
+    }
+
+    /// Gives a page a frame, if one is free.
+    pub fn alloc(&mut self, class: u8, page: u32) -> Option<u32> {
+        let c = &mut self.classes[usize::from(class)];
+        let slab = c.open.head;
+        if slab == NONE {
+            return None;
+        }
+        let s = &mut self.slabs[slab as usize];
+        let at = s.free.pop_front(&mut self.recs)?;
+        if s.free.is_empty() {
+            c.open.remove(&mut self.slabs, slab);
+        }
+        c.used += 1;
+        self.recs[at as usize].page = page;
+        Some(at)
+    }
+
+    /// Frees the frame of a page.
+    pub fn free(&mut self, at: u32) {
+        let slab = u32::from(self.recs[at as usize].slab);
+        let class = usize::from(self.slabs[slab as usize].class);
+        self.classes[class].used -= 1;
+        self.put_back(at, slab);
+    }
+
+    fn put_back(&mut self, at: u32, slab: u32) {
+        self.recs[at as usize].page = NONE;
+        let s = &mut self.slabs[slab as usize];
+        s.free.push_front(&mut self.recs, at);
+        if s.free.len == 1 {
+            let class = usize::from(s.class);
+            self.classes[class].open.push_back(&mut self.slabs, slab);
+        }
+    }
+
+    /// Sets a page's frame aside in `list` until whoever may write it is gone.
+    pub fn quarantine(&mut self, list: &mut List, at: u32) {
+        let class = usize::from(self.class_of(at));
+        self.classes[class].used -= 1;
+        self.classes[class].quarantined += 1;
+        self.recs[at as usize].page = QUARANTINED;
+        list.push_back(&mut self.recs, at);
+    }
+
+    /// Frees one frame of a quarantine list.
+    pub fn unquarantine(&mut self, list: &mut List) -> bool {
+        let Some(at) = list.pop_front(&mut self.recs) else { return false };
+        let slab = u32::from(self.recs[at as usize].slab);
+        let class = usize::from(self.slabs[slab as usize].class);
+        self.classes[class].quarantined -= 1;
+        self.put_back(at, slab);
+        true
+    }
+
+    /// Size class of a frame.
+    pub fn class_of(&self, at: u32) -> u8 {
+        self.slabs[usize::from(self.recs[at as usize].slab)].class
+    }
+
+    /// Where a frame is, as jobs name it.
+    pub fn location(&self, at: u32) -> HostFrame {
+        let slab = self.recs[at as usize].slab;
+        HostFrame { slab: u32::from(slab), slot: at - self.slabs[usize::from(slab)].base }
+    }
+
+    /// Free frames of a class.
+    pub fn free_frames(&self, class: u8) -> u64 {
+        let c = &self.classes[usize::from(class)];
+        c.granted - c.used - c.quarantined
+    }
+
+    /// A wholly free slab of the class that can go while at least `keep` free frames stay.
+    pub fn idle_slab(&self, class: u8, keep: u64) -> Option<u32> {
+        let c = &self.classes[usize::from(class)];
+        let free = self.free_frames(class);
+        c.open.iter(&self.slabs).find(|&s| {
+            let slab = &self.slabs[s as usize];
+            slab.free.len == slab.frames && free - u64::from(slab.frames) >= keep
+        })
+    }
+
+    /// Takes a wholly free slab out.
+    pub fn remove(&mut self, slab: u32) {
+        let s = std::mem::take(&mut self.slabs[slab as usize]);
+        self.slabs[slab as usize].links = s.links;
+        let c = &mut self.classes[usize::from(s.class)];
+        c.open.remove(&mut self.slabs, slab);
+        c.granted -= u64::from(s.frames);
+        self.holes.push((s.base, s.frames));
+    }
+
+    /// Bytes of all vectors.
+    pub fn bytes(&self) -> usize {
+        self.recs.capacity() * size_of::<HostRec>()
+            + self.slabs.capacity() * size_of::<Slab>()
+            + self.holes.capacity() * size_of::<(u32, u32)>()
+            + self.classes.capacity() * size_of::<HostClass>()
+    }
+
+    /// Frames of a class that stand in free lists, counted the slow way.
+    pub fn count_free(&self, class: u8) -> u64 {
+        self.slabs.iter().filter(|s| s.live && s.class == class).map(|s| s.free.iter(&self.recs).count() as u64).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    proptest! {
+        #[test]
+        fn frames_are_handed_out_once(ops in prop::collection::vec((0u8..5, 0u32..64), 1..300)) {
+            let mut host = Host::new(2);
+            let (mut live, mut jail, mut slabs) = (BTreeSet::new(), List::default(), BTreeSet::new());
+            for (op, n) in ops {
+                match op {
+                    0 => {
+                        let (class, slab, frames) = ((n % 2) as u8, n % 8, 1 + n % 5);
+                        prop_assert_eq!(host.grant(class, slab, frames).is_ok(), slabs.insert(slab));
+                    }
+                    1 => if let Some(at) = host.alloc((n % 2) as u8, n) {
+                        prop_assert_eq!(host.class_of(at), (n % 2) as u8);
+                        prop_assert!(live.insert(at));
+                    },
+                    2 => if let Some(&at) = live.iter().nth(n as usize % live.len().max(1)) {
+                        live.remove(&at);
+                        if n % 3 == 0 { host.quarantine(&mut jail, at) } else { host.free(at) }
+                    },
+                    3 => { host.unquarantine(&mut jail); }
+                    _ => if let Some(slab) = host.idle_slab((n % 2) as u8, 0) {
+                        host.remove(slab);
+                        prop_assert!(slabs.remove(&slab));
+                    },
+                }
+                let used: u64 = host.classes.iter().map(|c| c.used).sum();
+                let jailed: u64 = host.classes.iter().map(|c| c.quarantined).sum();
+                prop_assert_eq!(used, live.len() as u64);
+                prop_assert_eq!(jailed, u64::from(jail.len));
+                for class in 0..2 {
+                    prop_assert_eq!(host.count_free(class), host.free_frames(class));
+                }
+                let places: BTreeSet<_> = live.iter().map(|&at| { let h = host.location(at); (h.slab, h.slot) }).collect();
+                prop_assert_eq!(places.len(), live.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Cleaning: sealed pages are written down to host, coldest first, so that evicting them later moves nothing.
+
+use crate::actions::ActionBuf;
+use crate::api::{NONE, Status};
+use crate::counters::Reason;
+use crate::mutants::{self, Mutant};
+use crate::plan::IO_TRIES;
+use crate::sessions::{JobRec, Task};
+use crate::space::Core;
+
+impl Core {
+    /// Starts Stores where a class has too few frames that are free or clean, or where somebody found none.
+    pub(crate) fn pump_cleaning(&mut self, s: u16, buf: &mut ActionBuf) {
+        for class in 0..self.geo.classes.len() {
+            let policy = self.cfg.policy;
+            let jobs_max = self.cfg.limits.jobs_max;
+            let c = &mut self.sessions[usize::from(s)].classes[class];
+            if c.dirty.is_empty() {
+                continue;
+            }
+            let ready = c.free.len + c.clean.len + c.storing;
+            let low = u64::from(c.count) * u64::from(policy.clean_low_percent) / 100;
+            let high = u64::from(c.count) * u64::from(policy.clean_high_percent) / 100;
+            c.cleaning = u64::from(ready) < if c.cleaning { high } else { low };
+            // Cleaning ahead of need leaves job slots for what lanes wait for.
+            let ahead = if c.cleaning { (high as u32).saturating_sub(ready).min((jobs_max / 4).max(1)) } else { 0 };
+            let starved = c.starved.saturating_sub(c.storing);
+            for i in 0..ahead.max(starved) {
+                if !self.can_send(s, buf) || !self.clean_coldest(s, class as u8, i < starved, buf) {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn clean_coldest(&mut self, s: u16, class: u8, must: bool, buf: &mut ActionBuf) -> bool {
+        let f = self.sessions[usize::from(s)].classes[usize::from(class)].dirty.head;
+        f != NONE && self.store(s, f, Reason::Clean, NONE, must, buf)
+    }
+
+    /// Stores the page that a frame shows, unless a store of it is under way or no host frame is to be had. The caller checked
+    /// that a job can be sent.
+    pub(crate) fn store(&mut self, s: u16, f: u32, reason: Reason, op: u32, must: bool, buf: &mut ActionBuf) -> bool {
+        let page = self.frame(s, f).page;
+        if self.pages[page as usize].storing || self.pages[page as usize].host != NONE {
+            return false;
+        }
+        let Some(host) = self.take_host(s, page, must) else { return false };
+        // Taking a host frame may have dropped cached content, this very page included.
+        if self.frame(s, f).page != page || !self.blocks[self.geo.block_of(page)].live() {
+            self.host.free(host);
+            return false;
+        }
+        self.pages[page as usize].storing = true;
+        self.hold(self.geo.block_of(page));
+        let slot = self.send_other(
+            s,
+            JobRec { task: Task::Store, reason, page, frame: f, host, op, ..JobRec::default() },
+            buf,
+        );
+        let session = &mut self.sessions[usize::from(s)];
+        let class = usize::from(session.class_of_frame(f));
+        session.classes[class].storing += 1;
+        session.frames[f as usize].job = slot;
+        if op != NONE {
+            session.ops[op].pending += 1;
+        }
+        self.settle(s, f);
+        true
+    }
+
+    /// A Store ended: the host frame is the page's copy, or free again.
+    pub(crate) fn stored(&mut self, s: u16, slot: u32, job: JobRec, status: Status) {
+        let session = &mut self.sessions[usize::from(s)];
+        session.jobs.release(slot);
+        let class = usize::from(session.class_of_frame(job.frame));
+        session.classes[class].storing -= 1;
+        session.frames[job.frame as usize].job = NONE;
+        let page = &mut self.pages[job.page as usize];
+        page.storing = false;
+        let ok = status == Status::Ok || mutants::on(Mutant::FailedStoreIsSuccess);
+        if ok && page.host == NONE {
+            page.host = job.host;
+            page.store_fails = 0;
+            self.counters.transitions += 1;
+            let bytes = self.geo.classes[class].page_bytes;
+            self.counters.tier0_to_host.add(job.reason, bytes);
+        } else {
+            page.store_fails = page.store_fails.saturating_add(u8::from(!ok));
+            self.host.free(job.host);
+            self.host_freed();
+            self.counters.tier0_to_host.failed += u64::from(!ok);
+        }
+        self.settle_page(job.page);
+        if job.op != NONE {
+            let lasting = !ok && self.pages[job.page as usize].store_fails >= IO_TRIES;
+            match lasting {
+                true => self.op_job_failed(s, job.op, Status::Io),
+                false => self.op_job_done(s, job.op, job.page),
+            }
+        }
+        if !ok && self.pages[job.page as usize].store_fails >= IO_TRIES {
+            self.pages[job.page as usize].store_fails = 0;
+            self.page_failed_elsewhere(s, job.page);
+        } else {
+            self.wake_readers_elsewhere(s, job.page);
+        }
+        self.release_hold(self.geo.block_of(job.page));
+    }
+}

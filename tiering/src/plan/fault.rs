@@ -1,0 +1,204 @@
+//! Page faults: a lane waits for one page.
+
+use crate::actions::ActionBuf;
+use crate::api::{NONE, Status};
+use crate::counters::Reason;
+use crate::pages::FrameState;
+use crate::requests::Phase;
+use crate::sessions::{JobRec, Task};
+use crate::space::{Core, NewJob, Pick, Who};
+
+impl Core {
+    /// Goes on with every fault that waits; there are few, at most one a lane that plays by the rules.
+    pub(crate) fn pump_faults(&mut self, s: u16, buf: &mut ActionBuf) {
+        let mut op = self.sessions[usize::from(s)].ops.faults.head;
+        while op != NONE {
+            let next = self.sessions[usize::from(s)].ops[op].links.next;
+            self.try_fault(s, op, buf);
+            op = next;
+        }
+    }
+
+    fn try_fault(&mut self, s: u16, op: u32, buf: &mut ActionBuf) {
+        let rec = self.sessions[usize::from(s)].ops[op];
+        let page = rec.at;
+        if let Some(f) = self.find_copy(page, s) {
+            match self.frame(s, f).state {
+                FrameState::Present => self.fault_served(s, op, f),
+                _ => self.hurry(s, f, rec.lane, buf),
+            }
+            return;
+        }
+        let state = self.pages[page as usize];
+        if state.lost || state.retired {
+            return self.finish_plain(s, op, Status::Lost);
+        }
+        if !self.can_send(s, buf) {
+            return;
+        }
+        if state.host == NONE {
+            return self.fetch_from_elsewhere(page, buf);
+        }
+        let class = self.geo.class_of_page(page);
+        if self.waits_to_be_sent_again(s, page) {
+            return;
+        }
+        if let Some(pick) = self.pick_for_fault(s, class, rec.lane, rec.use_pos) {
+            let new = NewJob { task: Task::Load, page, reason: Reason::Demand, op: NONE, source: NONE };
+            self.place(s, pick, new, buf);
+            if let Some(f) = self.find_copy(page, s) {
+                let frame = self.frame_mut(s, f);
+                (frame.lane, frame.use_pos) = (rec.lane, rec.use_pos);
+            }
+        }
+    }
+
+    /// A load of the page was refused and waits for another frame.
+    pub(crate) fn waits_to_be_sent_again(&self, s: u16, page: u32) -> bool {
+        let jobs = &self.sessions[usize::from(s)].jobs;
+        jobs.again.iter(&jobs.recs).any(|j| jobs[j].page == page && jobs[j].task == Task::Load)
+    }
+
+    /// The page is resident: the lane may read it at its next boundary, and nobody takes it before.
+    fn fault_served(&mut self, s: u16, op: u32, f: u32) {
+        let rec = self.sessions[usize::from(s)].ops[op];
+        let session = &mut self.sessions[usize::from(s)];
+        session.lanes[usize::from(rec.lane)].hold = f;
+        let frame = &mut session.frames[f as usize];
+        (frame.lane, frame.use_pos, frame.stamp) = (rec.lane, rec.use_pos, session.clock);
+        self.finish_plain(s, op, Status::Ok);
+    }
+
+    /// The page is on its way. If that waits for another lane's use, which may be carried by the very thread that faults, the
+    /// job is called off, and the page takes another frame.
+    fn hurry(&mut self, s: u16, f: u32, lane: u16, buf: &mut ActionBuf) {
+        let slot = self.frame(s, f).job;
+        if slot == NONE || !self.can_send(s, buf) {
+            return;
+        }
+        let job = self.sessions[usize::from(s)].jobs[slot];
+        let foreign = job.after.is_some_and(|(user, _)| user != lane);
+        if foreign && job.in_flight && !job.canceling && job.op == NONE {
+            self.sessions[usize::from(s)].jobs[slot].canceling = true;
+            let source = self.sessions[usize::from(s)].jobs.id(slot);
+            self.counters.jobs_canceled += 1;
+            self.send_other(s, JobRec { task: Task::Cancel, source, ..JobRec::default() }, buf);
+        }
+    }
+
+    fn pick_for_fault(&mut self, s: u16, class: u8, lane: u16, pos: u64) -> Option<Pick> {
+        if let Some(pick) = self.pick_free(s, class) {
+            return Some(pick);
+        }
+        let limit = self.unneeded_before(s);
+        if let Some(pick) = self.pick_clean(s, class, Some(limit)) {
+            return Some(pick);
+        }
+        let session = &self.sessions[usize::from(s)];
+        let ring = session.lanes[usize::from(lane)].rings[usize::from(class)];
+        let own = ring.iter(&session.frames).find(|&f| {
+            let frame = self.frame(s, f);
+            self.idle(s, f) && (frame.lane != lane || frame.use_pos <= pos)
+        });
+        if let Some(f) = own {
+            return Some(Pick { frame: f, after: self.use_of(s, f, lane), ring: lane });
+        }
+        self.pick_any(s, class)
+    }
+
+    /// The page is in no host frame. If another session has it in tier 0, it is stored from there first; if nobody has it, it
+    /// is lost.
+    pub(crate) fn fetch_from_elsewhere(&mut self, page: u32, buf: &mut ActionBuf) {
+        if self.pages[page as usize].storing {
+            return;
+        }
+        let (s, f) = (self.pages[page as usize].session, self.pages[page as usize].frame);
+        if f == NONE {
+            return self.lose_if_nowhere(page);
+        }
+        if self.frame(s, f).state == FrameState::Present && self.frame(s, f).job == NONE && self.can_send(s, buf) {
+            self.store(s, f, Reason::Demand, NONE, true, buf);
+        }
+    }
+
+    /// A page became resident in a session: its faults are served.
+    pub(crate) fn page_arrived(&mut self, s: u16, page: u32, f: u32) {
+        let mut op = self.sessions[usize::from(s)].ops.faults.head;
+        while op != NONE {
+            let rec = self.sessions[usize::from(s)].ops[op];
+            if rec.at == page {
+                self.fault_served(s, op, f);
+            }
+            op = rec.links.next;
+        }
+    }
+
+    /// A page cannot be brought in: who waits for it is told.
+    pub(crate) fn page_failed(&mut self, s: u16, page: u32) {
+        let mut op = self.sessions[usize::from(s)].ops.faults.head;
+        while op != NONE {
+            let rec = self.sessions[usize::from(s)].ops[op];
+            if rec.at == page {
+                self.finish_plain(s, op, Status::Io);
+            }
+            op = rec.links.next;
+        }
+    }
+
+    /// A page that session `s` should store for others cannot be stored.
+    pub(crate) fn page_failed_elsewhere(&mut self, s: u16, page: u32) {
+        for other in 0..self.sessions.len() as u16 {
+            if other != s && self.sessions[usize::from(other)].life == crate::sessions::Life::Live {
+                self.page_failed(other, page);
+            }
+        }
+    }
+
+    /// A page is in host now: sessions that wait for that look again.
+    pub(crate) fn wake_readers_elsewhere(&mut self, s: u16, page: u32) {
+        if self.blocks[self.geo.block_of(page)].refs_other > 0 {
+            for other in 0..self.sessions.len() as u16 {
+                let waits = !self.sessions[usize::from(other)].ops.faults.is_empty();
+                if other != s && waits {
+                    self.wake(other);
+                }
+            }
+        }
+    }
+
+    /// Registers a fault; `pump_faults` serves it in the same call.
+    pub(crate) fn fault(&mut self, who: Who, lane: u16, use_pos: u64, seq: u32, index: u32, plane: u16, due: u64) {
+        let s = who.session;
+        self.counters.faults += 1;
+        let session = &self.sessions[usize::from(s)];
+        let invalid = if usize::from(lane) >= session.lanes.len() || usize::from(plane) >= self.geo.planes.len() {
+            Some(Status::Range)
+        } else {
+            match self.live_seq(s, seq) {
+                None => Some(Status::NotFound),
+                Some(q) if index >= q.blocks => Some(Status::Range),
+                Some(_) => None,
+            }
+        };
+        if let Some(status) = invalid {
+            return self.complete(who, status, 0);
+        }
+        // What the lane was given before, it has consumed: it waits for something else now.
+        self.sessions[usize::from(s)].lanes[usize::from(lane)].hold = NONE;
+        let page = self.geo.page(self.seq_block(s, seq, index), plane);
+        self.counters.faults_resident += u64::from(self.present(page, s).is_some());
+        let op = crate::requests::Op {
+            work: crate::requests::Work::Fault,
+            seq,
+            first: index,
+            plane,
+            at: page,
+            lane,
+            use_pos,
+            ..Default::default()
+        };
+        if let Some(op) = self.new_op(who, op, due) {
+            self.sessions[usize::from(s)].ops.enter(op, Phase::Fault);
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! What moves when: promotion, cleaning, eviction, the cyclic scan. Decides with the tables of `pages` and `sessions` and sends
+//! jobs through `space`; knows nothing of requests' syntax.
+
+mod clean;
+mod evict;
+mod fault;
+mod pick;
+mod scan;
+
+/// Tries of a failed transfer before whoever waits for it is told.
+pub(crate) const IO_TRIES: u8 = 3;

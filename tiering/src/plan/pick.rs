@@ -1,0 +1,91 @@
+//! Which frame a page gets.
+//!
+//! A frame whose page a lane has yet to use may only be promised for after that use when the lane cannot wait, directly or
+//! indirectly, for the job that is promised it: a lane's scan waits for its own earlier uses only, and anyone may wait for the
+//! one page that a lane was just given for its fault. Every other page is given up at the lanes' next boundaries, and
+//! read again.
+
+use crate::api::{FrameId, NONE};
+use crate::pages::{FrameState, NO_LANE, On};
+use crate::space::{Core, Pick};
+
+/// Frames with a second chance that one look passes over.
+const CHANCES: u32 = 8;
+
+impl Core {
+    /// A frame for whoever may have any: free, else the least recently used clean page's, else one that streams.
+    pub(crate) fn pick_any(&mut self, s: u16, class: u8) -> Option<Pick> {
+        let pick = self
+            .pick_free(s, class)
+            .or_else(|| self.pick_clean(s, class, None))
+            .or_else(|| self.pick_streaming(s, class));
+        if pick.is_none() {
+            self.sessions[usize::from(s)].classes[usize::from(class)].starved += 1;
+        }
+        pick
+    }
+
+    pub(crate) fn pick_free(&self, s: u16, class: u8) -> Option<Pick> {
+        let f = self.sessions[usize::from(s)].classes[usize::from(class)].free.head;
+        (f != NONE).then_some(Pick { frame: f, after: None, ring: NO_LANE })
+    }
+
+    /// The coldest clean page's frame; with `older`, only if it was not touched since. Pages of sequences that are in use get a
+    /// second chance.
+    pub(crate) fn pick_clean(&mut self, s: u16, class: u8, older: Option<u32>) -> Option<Pick> {
+        for _ in 0..CHANCES {
+            let session = &self.sessions[usize::from(s)];
+            let f = session.classes[usize::from(class)].clean.head;
+            if f == NONE {
+                return None;
+            }
+            let frame = &session.frames[f as usize];
+            let block = &self.blocks[self.geo.block_of(frame.page)];
+            let stamp = match session.seqs.get(block.seq as usize) {
+                Some(seq) if block.home == s && seq.live && !seq.sequential => frame.stamp.max(seq.stamp),
+                _ => frame.stamp,
+            };
+            let held = session.lanes.iter().any(|l| l.hold == f);
+            if stamp != frame.stamp || held && session.classes[usize::from(class)].clean.len > 1 {
+                let session = &mut self.sessions[usize::from(s)];
+                session.frames[f as usize].stamp = stamp;
+                session.classes[usize::from(class)].clean.move_back(&mut session.frames, f);
+                continue;
+            }
+            if older.is_some_and(|limit| stamp >= limit) {
+                return None;
+            }
+            return Some(Pick { frame: f, after: self.use_of(s, f, NO_LANE), ring: NO_LANE });
+        }
+        if older.is_some() {
+            return None;
+        }
+        let f = self.sessions[usize::from(s)].classes[usize::from(class)].clean.head;
+        Some(Pick { frame: f, after: self.use_of(s, f, NO_LANE), ring: NO_LANE })
+    }
+
+    /// A frame out of some lane's ring: the oldest that no job is in flight on.
+    pub(crate) fn pick_streaming(&self, s: u16, class: u8) -> Option<Pick> {
+        let session = &self.sessions[usize::from(s)];
+        session.lanes.iter().find_map(|lane| {
+            let f = lane.rings[usize::from(class)].iter(&session.frames).find(|&f| self.idle(s, f))?;
+            Some(Pick { frame: f, after: self.use_of(s, f, NO_LANE), ring: NO_LANE })
+        })
+    }
+
+    /// Whether a frame shows a page and no job is in flight on it.
+    pub(crate) fn idle(&self, s: u16, f: FrameId) -> bool {
+        let frame = self.frame(s, f);
+        frame.state == FrameState::Present && frame.job == NONE && matches!(frame.on, On::Clean | On::Ring)
+    }
+
+    /// The planned use that must be over before the frame's page goes, for a job that `lane` (or no lane in particular) waits
+    /// for.
+    pub(crate) fn use_of(&self, s: u16, f: FrameId, lane: u16) -> Option<(u16, u64)> {
+        let session = &self.sessions[usize::from(s)];
+        let frame = &session.frames[f as usize];
+        let user = session.lanes.get(usize::from(frame.lane))?;
+        let step = frame.use_pos / u64::from(self.geo.planes_len());
+        (user.is_active(step) && (frame.lane == lane || user.hold == f)).then_some((frame.lane, frame.use_pos))
+    }
+}

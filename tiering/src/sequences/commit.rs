@@ -1,0 +1,105 @@
+//! Commit: tokens are final; pages that they fill are sealed, and windows move on.
+
+use crate::api::{BlockId, SeqId, Status};
+use crate::mutants::{self, Mutant};
+use crate::pages::{BlockState, FrameState};
+use crate::space::Core;
+
+/// Blocks that one commit looks at for pages out of their window.
+const RETIRE_MAX: u32 = 64;
+
+impl Core {
+    pub(crate) fn commit(&mut self, s: u16, seq: SeqId, tokens: u64) -> Status {
+        let Some(&q) = self.live_seq(s, seq) else { return Status::NotFound };
+        if q.parked || tokens < q.tokens || tokens.div_ceil(self.geo.page_tokens) > u64::from(q.blocks) {
+            return Status::State;
+        }
+        let clock = self.sessions[usize::from(s)].clock;
+        let before = q.tokens / self.geo.page_tokens;
+        let mut after = tokens / self.geo.page_tokens;
+        if mutants::on(Mutant::CommitSealsPartialPage) {
+            after = tokens.div_ceil(self.geo.page_tokens);
+        }
+        for index in before..after {
+            let b = self.seq_block(s, seq, index as u32);
+            self.seal(s, b);
+        }
+        let q = self.seq_mut(s, seq);
+        (q.tokens, q.stamp) = (tokens, clock);
+        if after > before && !self.geo.windowed.is_empty() {
+            self.retire_windows(s, seq);
+        }
+        Status::Ok
+    }
+
+    /// The block never changes again: its frames may be cleaned and then evicted.
+    pub(crate) fn seal(&mut self, s: u16, b: BlockId) {
+        if self.blocks[b].state != BlockState::Unsealed {
+            return;
+        }
+        self.count_unsealed(s, false);
+        self.blocks[b].state = BlockState::Sealed;
+        let clock = self.sessions[usize::from(s)].clock;
+        for page in self.pages_of(b) {
+            if let Some(f) = self.find_copy(page, s) {
+                self.frame_mut(s, f).stamp = clock;
+            }
+            self.settle_page(page);
+        }
+    }
+
+    /// Pages of window and state planes that the sequence will not read again are given up, where nobody else may.
+    fn retire_windows(&mut self, s: u16, seq: SeqId) {
+        let q = self.sessions[usize::from(s)].seqs[seq as usize];
+        let early = u64::from(mutants::on(Mutant::WindowRetiredEarly));
+        let firsts = |core: &Core, plane| core.geo.first_needed(plane, q.tokens) + early;
+        let windowed = self.geo.windowed.len();
+        let (mut least, mut most) = (u64::MAX, 0);
+        for i in 0..windowed {
+            let first = firsts(self, self.geo.windowed[i]);
+            (least, most) = (least.min(first), most.max(first));
+        }
+        let mut done_to = q.retire_from;
+        let end = most.min(u64::from(q.blocks)).min(u64::from(q.retire_from) + u64::from(RETIRE_MAX)) as u32;
+        for index in q.retire_from..end {
+            let b = self.seq_block(s, seq, index);
+            let block = &self.blocks[b];
+            if block.content == crate::api::NONE && block.refs() == 1 && block.state == BlockState::Sealed {
+                for i in 0..windowed {
+                    let plane = self.geo.windowed[i];
+                    if u64::from(index) < firsts(self, plane) {
+                        self.retire_page(b, plane);
+                    }
+                }
+            } else if block.content == crate::api::NONE {
+                // Somebody else refers to it: looked at again at a later commit.
+                continue;
+            }
+            if index == done_to && u64::from(index) < least {
+                done_to = index + 1;
+            }
+        }
+        self.seq_mut(s, seq).retire_from = done_to;
+    }
+
+    fn retire_page(&mut self, b: BlockId, plane: u16) {
+        let page = self.geo.page(b, plane);
+        let state = self.pages[page as usize];
+        let (s, f) = (state.session, state.frame);
+        if state.retired || state.lost || state.loads > 0 || state.storing {
+            return;
+        }
+        if f != crate::api::NONE {
+            let frame = self.frame(s, f);
+            if frame.state != FrameState::Present || frame.job != crate::api::NONE || frame.pins > 0 {
+                return;
+            }
+            self.evict(s, f);
+        }
+        self.drop_host_copy(page);
+        self.uncharge_page(b, self.geo.class_of(plane));
+        self.pages[page as usize].retired = true;
+        self.blocks[b].thinned = true;
+        self.counters.retired += 1;
+    }
+}

@@ -1,0 +1,76 @@
+//! Sequences begin and end.
+
+use super::Seq;
+use crate::api::{BlockId, NONE, SeqId, Status};
+use crate::space::Core;
+
+impl Core {
+    /// A sequence of the session that exists.
+    pub(crate) fn live_seq(&self, s: u16, seq: SeqId) -> Option<&Seq> {
+        self.sessions[usize::from(s)].seqs.get(seq as usize).filter(|q| q.live)
+    }
+
+    pub(crate) fn seq_mut(&mut self, s: u16, seq: SeqId) -> &mut Seq {
+        &mut self.sessions[usize::from(s)].seqs[seq as usize]
+    }
+
+    /// Block at an index that the caller checked.
+    pub(crate) fn seq_block(&self, s: u16, seq: SeqId, index: u32) -> BlockId {
+        self.chunks.get(self.sessions[usize::from(s)].dir(seq), index)
+    }
+
+    pub(crate) fn seq_create(&mut self, s: u16, seq: SeqId) -> Status {
+        match self.sessions[usize::from(s)].seqs.get_mut(seq as usize) {
+            None => Status::Range,
+            Some(q) if q.live || q.busy != 0 => Status::State,
+            Some(q) => {
+                *q = Seq { live: true, priority: super::NEUTRAL_PRIORITY, ..Seq::default() };
+                Status::Ok
+            }
+        }
+    }
+
+    pub(crate) fn seq_drop(&mut self, s: u16, seq: SeqId) -> Status {
+        if self.live_seq(s, seq).is_none() {
+            return Status::NotFound;
+        }
+        self.end_ops_of(s, seq);
+        self.drop_tail(s, seq, 0);
+        *self.seq_mut(s, seq) = Seq::default();
+        Status::Ok
+    }
+
+    /// Appends a block that the sequence's reference is already counted for. The caller checked that it fits.
+    pub(crate) fn append_block(&mut self, s: u16, seq: SeqId, b: BlockId) -> bool {
+        let session = &mut self.sessions[usize::from(s)];
+        let len = session.seqs[seq as usize].blocks;
+        let dir = &mut session.dirs[seq as usize * session.dir_len..(seq as usize + 1) * session.dir_len];
+        if len >= self.cfg.limits.seq_blocks_max || !self.chunks.push(dir, len, b) {
+            return false;
+        }
+        session.seqs[seq as usize].blocks += 1;
+        if self.blocks[b].home == s {
+            self.blocks[b].seq = seq;
+        }
+        true
+    }
+
+    /// Whether a sequence's list can grow by so many blocks.
+    pub(crate) fn list_fits(&self, s: u16, seq: SeqId, more: u32) -> bool {
+        let len = if seq == NONE { 0 } else { self.sessions[usize::from(s)].seqs[seq as usize].blocks };
+        len.checked_add(more).is_some_and(|sum| sum <= self.cfg.limits.seq_blocks_max)
+            && super::Chunks::needed(len, more) <= self.chunks.free_chunks()
+    }
+
+    /// Drops the blocks from index `keep` on, deepest first, so that a prefix outlives what stands on it.
+    pub(crate) fn drop_tail(&mut self, s: u16, seq: SeqId, keep: u32) {
+        while self.sessions[usize::from(s)].seqs[seq as usize].blocks > keep {
+            let session = &mut self.sessions[usize::from(s)];
+            let len = session.seqs[seq as usize].blocks;
+            let dir = &mut session.dirs[seq as usize * session.dir_len..(seq as usize + 1) * session.dir_len];
+            let b = self.chunks.pop(dir, len);
+            session.seqs[seq as usize].blocks -= 1;
+            self.drop_ref(s, b);
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Pending requests from phase to phase, whatever they do.
+
+use crate::actions::ActionBuf;
+use crate::api::{Action, NONE, SeqId, Status};
+use crate::requests::{Op, Phase, Work};
+use crate::space::{Admit, Core, Who};
+
+/// Where an op that takes frames has got to.
+pub(crate) enum Next {
+    /// One more job was sent, or one more page needed none.
+    Sent,
+    /// It waits for a frame, a slot, room or a page.
+    Stalled,
+    /// Every job was sent.
+    AllSent,
+    /// It ended.
+    Over,
+}
+
+impl Core {
+    /// Registers a pending request. `None`: no slot was free, and it completed with `Again`.
+    pub(crate) fn new_op(&mut self, who: Who, op: Op, due_us: u64) -> Option<u32> {
+        let s = usize::from(who.session);
+        let op = Op { channel: who.channel, tag: who.tag, due_us, ..op };
+        let Some(i) = self.sessions[s].ops.alloc(op) else {
+            self.complete(who, Status::Again, 0);
+            return None;
+        };
+        let sessions = &mut self.sessions;
+        self.deadlines.push((due_us, who.session, i), |(_, s, op), at| sessions[usize::from(s)].ops[op].due_at = at);
+        Some(i)
+    }
+
+    /// The deadline passed.
+    pub(crate) fn time_out(&mut self, s: u16, op: u32) {
+        self.counters.timed_out += 1;
+        self.fail_op(s, op, Status::TimedOut);
+        self.wake(s);
+    }
+
+    pub(crate) fn cancel(&mut self, s: u16, channel: u16, tag: u16) -> Status {
+        let ops = &self.sessions[usize::from(s)].ops;
+        let found = ops
+            .recs
+            .iter()
+            .position(|o| !matches!(o.phase, Phase::Free | Phase::Ready) && o.channel == channel && o.tag == tag);
+        let Some(op) = found else { return Status::NotFound };
+        self.counters.canceled += 1;
+        self.fail_op(s, op as u32, Status::Canceled);
+        Status::Ok
+    }
+
+    /// Ends an op without success: what it had taken goes back.
+    pub(crate) fn fail_op(&mut self, s: u16, op: u32, status: Status) {
+        if matches!(self.sessions[usize::from(s)].ops[op].phase, Phase::Free) {
+            return;
+        }
+        self.undo_op(s, op);
+        self.finish_plain(s, op, status);
+        self.wake(s);
+    }
+
+    /// Gives back what an op has taken so far. Jobs in flight go on; what they hold is released when they end.
+    pub(crate) fn undo_op(&mut self, s: u16, op: u32) {
+        while let Some(b) = self.pop_chain(s, op) {
+            self.drop_ref(s, b);
+        }
+    }
+
+    /// Ends all pending requests about a sequence that goes.
+    pub(crate) fn end_ops_of(&mut self, s: u16, seq: SeqId) {
+        for op in 0..self.sessions[usize::from(s)].ops.recs.len() as u32 {
+            let rec = &self.sessions[usize::from(s)].ops[op];
+            if rec.phase != Phase::Free && (rec.seq == seq || rec.child == seq) {
+                self.fail_op(s, op, Status::NotFound);
+            }
+        }
+    }
+
+    /// Tries to start the op at the head of the admission list. False when it goes on waiting.
+    pub(crate) fn try_admit(&mut self, s: u16, op: u32) -> bool {
+        let verdict = match self.sessions[usize::from(s)].ops[op].work {
+            Work::Reserve => self.admit_reserve(s, op),
+            _ => Admit::Yes,
+        };
+        match verdict {
+            Admit::Yes => self.sessions[usize::from(s)].ops.enter(op, Phase::Frames),
+            Admit::No(status) => self.fail_op(s, op, status),
+            Admit::Wait => {
+                self.counters.stalls += 1;
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Ops take frames in the order in which they were admitted: the first one alone, so that none starves.
+    pub(crate) fn pump_frames(&mut self, s: u16, buf: &mut ActionBuf) {
+        loop {
+            let op = self.sessions[usize::from(s)].ops.frames.head;
+            if op == NONE {
+                return;
+            }
+            let next = match self.sessions[usize::from(s)].ops[op].work {
+                Work::Reserve => self.reserve_next(s, op, buf),
+                _ => Next::Over,
+            };
+            match next {
+                Next::Sent | Next::Over => {}
+                Next::Stalled => return,
+                Next::AllSent => {
+                    let ops = &mut self.sessions[usize::from(s)].ops;
+                    let phase = if ops[op].pending == 0 { Phase::Ready } else { Phase::Jobs };
+                    ops.enter(op, phase);
+                }
+            }
+        }
+    }
+
+    /// A job of the op ended well.
+    pub(crate) fn op_job_done(&mut self, s: u16, op: u32, _page: u32) {
+        let ops = &mut self.sessions[usize::from(s)].ops;
+        ops[op].pending -= 1;
+        if ops[op].pending == 0 && ops[op].phase == Phase::Jobs {
+            ops.enter(op, Phase::Ready);
+        }
+    }
+
+    /// A job of the op failed for good.
+    pub(crate) fn op_job_failed(&mut self, s: u16, op: u32, status: Status) {
+        self.sessions[usize::from(s)].ops[op].pending -= 1;
+        let status = if matches!(status, Status::Invalid | Status::Io) { status } else { Status::Io };
+        self.fail_op(s, op, status);
+    }
+
+    /// Completes a ready op, with its list. False when the list does not fit now.
+    pub(crate) fn complete_op(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> bool {
+        let rec = self.sessions[usize::from(s)].ops[op];
+        if buf.words_room() < rec.blocks.len.max(rec.count) as usize {
+            return false;
+        }
+        self.retire_op(s, op);
+        let start = buf.list_start();
+        let (status, value) = match rec.work {
+            Work::Reserve => self.complete_reserve(s, op, buf),
+            _ => (Status::Ok, 0),
+        };
+        let list = (start, buf.list_start() - start);
+        let action = Action::Complete { session: s, channel: rec.channel, tag: rec.tag, status, value, list };
+        self.counters.requests_failed += u64::from(status != Status::Ok);
+        self.trace.fold(&action, buf.list(list));
+        buf.push(action);
+        true
+    }
+}

@@ -1,0 +1,117 @@
+//! Reserve: new blocks, each with a tier-0 frame for every plane.
+
+use super::ops::Next;
+use crate::actions::{ActionBuf, LIST_MAX};
+use crate::api::{BlockId, NONE, SeqId, Status};
+use crate::counters::Reason;
+use crate::requests::{Op, Phase, Work};
+use crate::sessions::Task;
+use crate::space::{Admit, Core, NewJob, Who};
+
+impl Core {
+    pub(crate) fn reserve(&mut self, who: Who, seq: Option<SeqId>, count: u32, due: u64) {
+        let s = who.session;
+        if let Some(seq) = seq {
+            match self.live_seq(s, seq) {
+                None => return self.complete(who, Status::NotFound, 0),
+                Some(q) if q.parked || q.busy != 0 => return self.complete(who, Status::State, 0),
+                Some(_) => {}
+            }
+        }
+        let seq = seq.unwrap_or(NONE);
+        if count as usize > LIST_MAX || !self.list_fits(s, seq, count) {
+            return self.complete(who, Status::Limit, 0);
+        }
+        let op = Op { work: Work::Reserve, seq, count, ..Op::default() };
+        if let Some(op) = self.new_op(who, op, due) {
+            self.sessions[usize::from(s)].ops.enter(op, Phase::Admission);
+        }
+    }
+
+    /// Lets a reserve start: its blocks exist and are charged from now on.
+    pub(crate) fn admit_reserve(&mut self, s: u16, op: u32) -> Admit {
+        let count = self.sessions[usize::from(s)].ops[op].count;
+        match self.admit_ids(count) {
+            Admit::Yes => {}
+            other => return other,
+        }
+        match self.admit(s, u64::from(count), u64::from(count)) {
+            Admit::Yes => {}
+            other => return other,
+        }
+        for _ in 0..count {
+            self.new_block(s, op);
+        }
+        let ops = &mut self.sessions[usize::from(s)].ops;
+        ops[op].at = ops[op].blocks.head;
+        Admit::Yes
+    }
+
+    /// Adds a new unsealed block to an op's chain. The caller checked that an id is free.
+    pub(crate) fn new_block(&mut self, s: u16, op: u32) -> Option<BlockId> {
+        let shard = self.sessions[usize::from(s)].shard;
+        let b = self.blocks.alloc(shard)?;
+        self.add_ref(s, b);
+        self.count_unsealed(s, true);
+        let mut chain = self.sessions[usize::from(s)].ops[op].blocks;
+        chain.push_back(&mut self.blocks.recs, b);
+        self.sessions[usize::from(s)].ops[op].blocks = chain;
+        Some(b)
+    }
+
+    /// Gives a reserve's next page its frame.
+    pub(crate) fn reserve_next(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> Next {
+        let rec = self.sessions[usize::from(s)].ops[op];
+        if rec.at == NONE {
+            return Next::AllSent;
+        }
+        let plane = rec.at_plane;
+        let class = self.geo.class_of(plane);
+        if !self.can_send(s, buf) {
+            return Next::Stalled;
+        }
+        let Some(pick) = self.pick_any(s, class) else { return Next::Stalled };
+        let page = self.geo.page(rec.at, plane);
+        self.place(s, pick, NewJob { task: Task::Map, page, reason: Reason::Request, op, source: NONE }, buf);
+        self.step_op(s, op);
+        Next::Sent
+    }
+
+    /// Moves an op that walks its chain of blocks to its next page.
+    pub(crate) fn step_op(&mut self, s: u16, op: u32) {
+        let planes = self.geo.planes.len() as u16;
+        let ops = &mut self.sessions[usize::from(s)].ops;
+        ops[op].at_plane += 1;
+        if ops[op].at_plane == planes {
+            ops[op].at_plane = 0;
+            ops[op].at = self.blocks[ops[op].at].links.next;
+        }
+    }
+
+    /// The granted blocks become the sequence's, or the session's reserve's; writes their ids.
+    pub(crate) fn complete_reserve(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (Status, u64) {
+        let rec = self.sessions[usize::from(s)].ops[op];
+        if rec.seq != NONE && !self.list_fits(s, rec.seq, rec.count) {
+            // Other requests have filled the sequence or the pool of list chunks meanwhile.
+            self.undo_op(s, op);
+            return (Status::Limit, 0);
+        }
+        while let Some(b) = self.pop_chain(s, op) {
+            if rec.seq == NONE {
+                self.blocks[b].reserved = true;
+                self.sessions[usize::from(s)].reserve.push_back(&mut self.blocks.recs, b);
+            } else {
+                self.append_block(s, rec.seq, b);
+            }
+            buf.push_word(b);
+        }
+        (Status::Ok, u64::from(rec.count))
+    }
+
+    pub(crate) fn pop_chain(&mut self, s: u16, op: u32) -> Option<BlockId> {
+        let mut chain = self.sessions[usize::from(s)].ops[op].blocks;
+        let b = chain.pop_front(&mut self.blocks.recs);
+        self.sessions[usize::from(s)].ops[op].blocks = chain;
+        b
+    }
+}

@@ -1,0 +1,124 @@
+//! A sequence's list of blocks: chunks of a pool shared by all sequences of the space, found through a directory per sequence.
+
+use crate::api::NONE;
+use serde::{Deserialize, Serialize};
+
+/// Blocks a chunk.
+pub(crate) const CHUNK: u32 = 32;
+
+/// One sequence.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Seq {
+    pub live: bool,
+    /// Its unsealed blocks are in host, not in tier 0.
+    pub parked: bool,
+    /// A fork, truncate, park or resume of it is under way, as op slot + 1.
+    pub busy: u32,
+    pub blocks: u32,
+    /// Committed tokens.
+    pub tokens: u64,
+    /// First block index that may still hold window pages to retire.
+    pub retire_from: u32,
+    /// Higher is kept longer; 128 is neutral.
+    pub priority: u8,
+    /// Read once, front to back: its pages are evicted first.
+    pub sequential: bool,
+    /// The session's step clock when it was last committed to or stepped.
+    pub stamp: u32,
+    /// When a parked sequence is due back, 0: unknown.
+    pub due_us: u64,
+}
+
+/// The pool of chunks.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Chunks {
+    words: Vec<u32>,
+    free: Vec<u32>,
+}
+
+impl Chunks {
+    pub fn new(count: u32) -> Chunks {
+        Chunks { words: vec![NONE; (count * CHUNK) as usize], free: (0..count).rev().collect() }
+    }
+
+    pub fn free_chunks(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Chunks that a list must take to grow from `len` to `len + more` blocks.
+    pub fn needed(len: u32, more: u32) -> usize {
+        ((len + more).div_ceil(CHUNK) - len.div_ceil(CHUNK)) as usize
+    }
+
+    pub fn get(&self, dir: &[u32], i: u32) -> u32 {
+        self.words[(dir[(i / CHUNK) as usize] * CHUNK + i % CHUNK) as usize]
+    }
+
+    pub fn set(&mut self, dir: &[u32], i: u32, block: u32) {
+        self.words[(dir[(i / CHUNK) as usize] * CHUNK + i % CHUNK) as usize] = block;
+    }
+
+    /// Appends; false when the directory or the pool is full.
+    #[must_use]
+    pub fn push(&mut self, dir: &mut [u32], len: u32, block: u32) -> bool {
+        if len.is_multiple_of(CHUNK) {
+            let Some(entry) = dir.get_mut((len / CHUNK) as usize) else { return false };
+            let Some(chunk) = self.free.pop() else { return false };
+            *entry = chunk;
+        }
+        self.set(dir, len, block);
+        true
+    }
+
+    /// Removes the last of `len` blocks.
+    pub fn pop(&mut self, dir: &mut [u32], len: u32) -> u32 {
+        let last = len - 1;
+        let block = self.get(dir, last);
+        if last.is_multiple_of(CHUNK) {
+            let entry = &mut dir[(last / CHUNK) as usize];
+            self.free.push(*entry);
+            *entry = NONE;
+        }
+        block
+    }
+
+    pub fn bytes(&self) -> usize {
+        (self.words.capacity() + self.free.capacity()) * size_of::<u32>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn behaves_like_vectors(ops in prop::collection::vec((0usize..3, 0u8..4, 0u32..1000), 1..400)) {
+            let mut chunks = Chunks::new(6);
+            let mut dirs = vec![[NONE; 3]; 3];
+            let mut model: Vec<Vec<u32>> = vec![Vec::new(); 3];
+            for (s, op, value) in ops {
+                let len = model[s].len() as u32;
+                match op {
+                    0..=1 => for value in value..value + 9 {
+                        let len = model[s].len() as u32;
+                        let fits = len < 3 * CHUNK && chunks.free_chunks() >= Chunks::needed(len, 1);
+                        prop_assert_eq!(chunks.push(&mut dirs[s], len, value), fits);
+                        if fits { model[s].push(value); }
+                    },
+                    2 if len > 0 => prop_assert_eq!(Some(chunks.pop(&mut dirs[s], len)), model[s].pop()),
+                    3 if len > 0 => { chunks.set(&dirs[s], value % len, value); model[s][(value % len) as usize] = value; }
+                    _ => {}
+                }
+                for (dir, list) in dirs.iter().zip(&model) {
+                    for (i, &block) in list.iter().enumerate() {
+                        prop_assert_eq!(chunks.get(dir, i as u32), block);
+                    }
+                }
+            }
+            let held: usize = model.iter().map(|l| l.len().div_ceil(CHUNK as usize)).sum();
+            prop_assert_eq!(chunks.free_chunks() + held, 6);
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Sessions: one shard of one engine replica each, with its tier 0, job slots, sequences, lanes and pending requests.
+//!
+//! The tables here belong to `space`, `sequences` and `plan`, which are the only ones to change them.
+
+mod jobs;
+mod lane;
+
+pub(crate) use jobs::{JobRec, Jobs, Task};
+pub(crate) use lane::{Cursor, Lane};
+
+use crate::actions::LIST_MAX;
+use crate::api::{Limits, NONE, Policy};
+use crate::config::Geometry;
+use crate::lists::List;
+use crate::pages::{Frame, On, Tier0Class};
+use crate::requests::Ops;
+use crate::sequences::{CHUNK, Seq};
+use serde::{Deserialize, Serialize};
+
+/// Life of a session slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Life {
+    #[default]
+    Empty,
+    Live,
+    /// Lease over, process perhaps not.
+    Lost,
+}
+
+/// An acquired range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Pin {
+    pub seq: u32,
+    pub plane: u16,
+    pub planes: u16,
+    pub first: u32,
+    pub count: u32,
+}
+
+/// A range to bring in when there is room.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Wish {
+    pub seq: u32,
+    pub first: u32,
+    pub end: u32,
+    pub plane: u16,
+}
+
+/// Wishes of a session beyond this many replace the oldest: advice is only a hint.
+pub(crate) const WISHES_MAX: usize = 64;
+
+/// One session slot.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Session {
+    pub life: Life,
+    pub shard: u16,
+    pub frames: Vec<Frame>,
+    pub classes: Vec<Tier0Class>,
+    pub jobs: Jobs,
+    pub ops: Ops,
+    pub seqs: Vec<Seq>,
+    /// Directory entries of one sequence.
+    pub dir_len: usize,
+    pub dirs: Vec<u32>,
+    pub lanes: Vec<Lane>,
+    /// Blocks of the session's own reserve.
+    pub reserve: List,
+    pub pins: Vec<Pin>,
+    pub wishes: Vec<Wish>,
+    /// Frames that wait for their Evict job.
+    pub evicts: List,
+    /// Frames that stand for a block that waits for its Drop job.
+    pub drops: List,
+    /// Host frames that it may still write after it was lost.
+    pub quarantine: List,
+    /// Counts announced steps.
+    pub clock: u32,
+    /// Completions that wait for room, besides pending ops.
+    pub outbox: u32,
+    /// In the core's queue of sessions to look at.
+    pub woken: bool,
+    /// Jobs that were refused are sent again at this time; 0: none wait.
+    pub again_at: u64,
+    /// The last block that queued a Drop here.
+    pub drop_mark: u32,
+    /// Parked sequences with a due time.
+    pub dues: u32,
+    /// Unsealed pages on their way out (parks in progress).
+    pub leaving: u32,
+}
+
+impl Session {
+    /// Allocates everything that the session will use.
+    pub fn attach(&mut self, geo: &Geometry, limits: &Limits, policy: &Policy, shard: u16, lanes: u16, frames: &[u32]) {
+        let classes = geo.classes.len();
+        let dir_len = limits.seq_blocks_max.div_ceil(CHUNK) as usize;
+        let seqs = limits.seqs_max as usize;
+        *self = Session {
+            life: Life::Live,
+            shard,
+            frames: vec![Frame::default(); frames.iter().map(|&n| n as usize).sum()],
+            jobs: Jobs::new(limits.jobs_max),
+            ops: Ops::new(limits.requests_max),
+            seqs: vec![Seq::default(); seqs],
+            dir_len,
+            dirs: vec![NONE; dir_len * seqs],
+            lanes: (0..lanes).map(|_| Lane::new(seqs.min(LIST_MAX), classes)).collect(),
+            pins: Vec::with_capacity(limits.requests_max as usize),
+            wishes: Vec::with_capacity(WISHES_MAX),
+            drop_mark: NONE,
+            woken: self.woken,
+            ..Session::default()
+        };
+        let mut base = 0;
+        for &count in frames {
+            // At least one frame a lane and one spare, so that each lane's fault always finds one; at most half, so that
+            // reserving is possible at all.
+            let scan = policy.scan_frames.max(u32::from(lanes) + 1).min(count / 2);
+            let mut class = Tier0Class { base, count, scan, ..Tier0Class::default() };
+            for f in base..base + count {
+                class.free.push_back(&mut self.frames, f);
+                self.frames[f as usize].on = On::Free;
+            }
+            self.classes.push(class);
+            base += count;
+        }
+    }
+
+    pub fn dir(&self, seq: u32) -> &[u32] {
+        &self.dirs[seq as usize * self.dir_len..(seq as usize + 1) * self.dir_len]
+    }
+
+    pub fn dir_mut(&mut self, seq: u32) -> &mut [u32] {
+        &mut self.dirs[seq as usize * self.dir_len..(seq as usize + 1) * self.dir_len]
+    }
+
+    pub fn class_of_frame(&self, frame: u32) -> u8 {
+        self.classes.iter().position(|c| frame >= c.base && frame - c.base < c.count).unwrap_or(0) as u8
+    }
+
+    /// Bytes of all vectors.
+    pub fn bytes(&self) -> usize {
+        self.frames.capacity() * size_of::<Frame>()
+            + self.classes.capacity() * size_of::<Tier0Class>()
+            + self.jobs.recs.capacity() * size_of::<JobRec>()
+            + self.ops.recs.capacity() * size_of::<crate::requests::Op>()
+            + self.seqs.capacity() * size_of::<Seq>()
+            + self.dirs.capacity() * size_of::<u32>()
+            + self.lanes.iter().map(|l| (l.batch.seqs.capacity() + l.next.seqs.capacity()) * 4).sum::<usize>()
+            + self.lanes.capacity() * size_of::<Lane>()
+            + self.pins.capacity() * size_of::<Pin>()
+            + self.wishes.capacity() * size_of::<Wish>()
+    }
+}

@@ -1,0 +1,111 @@
+//! What sessions own, and whether more still fits.
+//!
+//! Every live page must always be able to be somewhere: of the pages that are at home in a session, as many as its tier 0 has
+//! frames less the scan frames may be there alone; each further one needs a host frame, and so does every page of a block that
+//! several sessions refer to. `demand` of a class is that sum; admission keeps it within what is granted. Then at least
+//! `scan` frames of a full tier 0 are clean or a host frame is free, so steps never wait for memory.
+
+use super::Core;
+use crate::api::Status;
+use crate::mutants::{self, Mutant};
+
+/// Whether a request may start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admit {
+    Yes,
+    /// Something in flight may make room.
+    Wait,
+    No(Status),
+}
+
+impl Core {
+    /// Pages of a block in each class that are not retired, to or from what `session` owns (or, `None`, what is shared).
+    pub(crate) fn charge(&mut self, session: Option<u16>, block: u32, add: bool) {
+        if self.blocks[block].thinned {
+            for plane in 0..self.geo.planes.len() as u16 {
+                if !self.pages[self.geo.page(block, plane) as usize].retired {
+                    self.charge_pages(session, self.geo.class_of(plane), 1, add);
+                }
+            }
+        } else {
+            for class in 0..self.geo.classes.len() {
+                self.charge_pages(session, class as u8, u64::from(self.geo.classes[class].planes), add);
+            }
+        }
+    }
+
+    pub(crate) fn charge_pages(&mut self, session: Option<u16>, class: u8, pages: u64, add: bool) {
+        let demand = match session {
+            None => pages,
+            Some(s) => {
+                let c = &mut self.sessions[usize::from(s)].classes[usize::from(class)];
+                let before = c.owned.saturating_sub(c.room());
+                c.owned = if add { c.owned + pages } else { c.owned - pages };
+                c.owned.saturating_sub(c.room()).abs_diff(before)
+            }
+        };
+        let total = &mut self.host.classes[usize::from(class)].demand;
+        *total = if add { *total + demand } else { *total - demand };
+    }
+
+    /// Frees a retired page's share.
+    pub(crate) fn uncharge_page(&mut self, block: u32, class: u8) {
+        let b = &self.blocks[block];
+        match (b.refs_home, b.refs_other) {
+            (0, 0) => {}
+            (_, 0) => self.charge_pages(Some(b.home), class, 1, false),
+            _ => self.charge_pages(None, class, 1, false),
+        }
+    }
+
+    /// Whether `blocks` new blocks fit beside all that lives, `unsealed` of them with pages that stay in tier 0.
+    pub(crate) fn admit(&mut self, s: u16, blocks: u64, unsealed: u64) -> Admit {
+        let mut verdict = Admit::Yes;
+        for class in 0..self.geo.classes.len() {
+            let planes = u64::from(self.geo.classes[class].planes);
+            let c = &self.sessions[usize::from(s)].classes[class];
+            let (pages, stay) = (blocks * planes, unsealed * planes);
+            if stay > c.room() {
+                return Admit::No(Status::TooBig);
+            }
+            if c.unsealed + c.pinned + stay > c.room() {
+                if self.sessions[usize::from(s)].leaving == 0 {
+                    return Admit::No(Status::NoSpace);
+                }
+                verdict = Admit::Wait;
+                continue;
+            }
+            let more = (c.owned + pages).saturating_sub(c.room()) - c.owned.saturating_sub(c.room());
+            match self.admit_host(class as u8, more) {
+                Admit::Yes => {}
+                Admit::Wait => verdict = Admit::Wait,
+                no => return no,
+            }
+        }
+        verdict
+    }
+
+    /// Whether `more` pages of a class can be promised a host frame.
+    pub(crate) fn admit_host(&mut self, class: u8, more: u64) -> Admit {
+        let c = &self.host.classes[usize::from(class)];
+        if more == 0 || c.demand + more <= c.granted - c.quarantined || mutants::on(Mutant::ReserveOverCapacity) {
+            return Admit::Yes;
+        }
+        if self.ask_slab(class) || self.host.classes[usize::from(class)].quarantined > 0 {
+            return Admit::Wait;
+        }
+        Admit::No(Status::NoSpace)
+    }
+
+    /// Whether `count` block ids are free, now or soon.
+    pub(crate) fn admit_ids(&mut self, count: u32) -> Admit {
+        while self.blocks.free.len + self.blocks.dying < count && self.drop_idle_content() {}
+        if self.blocks.free.len >= count {
+            Admit::Yes
+        } else if self.blocks.free.len + self.blocks.dying >= count {
+            Admit::Wait
+        } else {
+            Admit::No(Status::NoSpace)
+        }
+    }
+}

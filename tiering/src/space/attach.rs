@@ -1,0 +1,182 @@
+//! Sessions come, are lost, and are wholly gone.
+
+use super::Core;
+use crate::api::{Action, NONE, SessionId};
+use crate::error::Error;
+use crate::mutants::{self, Mutant};
+use crate::pages::{FrameState, On};
+use crate::sessions::{Life, Session, Task};
+
+impl Core {
+    pub(crate) fn attach(&mut self, s: SessionId, shard: u16, lanes: u16, frames: &[u32]) -> Result<(), Error> {
+        let refuse = |why| Err(Error::Attach { session: s, why });
+        match self.sessions.get(usize::from(s)) {
+            None => return refuse("no such slot"),
+            Some(slot) if slot.life != Life::Empty => return refuse("slot is in use"),
+            Some(_) => {}
+        }
+        if shard >= self.cfg.shards {
+            return refuse("no such shard");
+        }
+        if lanes == 0 || lanes > self.cfg.limits.lanes_max {
+            return refuse("lanes must be from 1 to lanes_max");
+        }
+        if frames.len() != self.geo.classes.len() {
+            return refuse("frames must be given for each size class");
+        }
+        if frames.iter().zip(&self.geo.classes).any(|(&n, c)| n < 2 || n < c.planes) {
+            return refuse("a size class has fewer frames than planes, or fewer than 2");
+        }
+        if frames.iter().map(|&n| u64::from(n)).sum::<u64>() >= u64::from(NONE) {
+            return refuse("more frames than ids count");
+        }
+        let requests = self.cfg.limits.requests_max as usize;
+        self.sessions[usize::from(s)].attach(&self.geo, &self.cfg.limits, &self.cfg.policy, shard, lanes, frames);
+        self.deadlines.reserve(requests);
+        self.outbox.reserve(requests);
+        Ok(())
+    }
+
+    /// The lease ended: everything of the session goes but what is published and wholly in host. Host frames that its jobs in
+    /// flight may still write are set aside until it exited.
+    pub(crate) fn session_lost(&mut self, s: SessionId) -> Result<(), Error> {
+        if !self.sessions.get(usize::from(s)).is_some_and(|x| x.life == Life::Live) {
+            return Err(Error::NoSession { session: s });
+        }
+        self.counters.sessions_lost += 1;
+        self.outbox.retain(|a| !matches!(a, Action::Complete { session, .. } if *session == s));
+        self.abandon_ops(s);
+        self.abandon_jobs(s);
+        self.abandon_seqs(s);
+        self.abandon_frames(s);
+        let session = &mut self.sessions[usize::from(s)];
+        let quarantine = session.quarantine;
+        let woken = session.woken;
+        *session = Session { life: Life::Lost, quarantine, woken, ..Session::default() };
+        self.counters.quarantined += u64::from(quarantine.len);
+        self.counters.quarantined_total += u64::from(quarantine.len);
+        self.wake_all();
+        Ok(())
+    }
+
+    /// The process has exited: nothing writes its frames any more.
+    pub(crate) fn session_exited(&mut self, s: SessionId) -> Result<(), Error> {
+        match self.sessions.get(usize::from(s)).map(|x| x.life) {
+            Some(Life::Live) => self.session_lost(s)?,
+            Some(Life::Lost) => {}
+            _ => return Err(Error::NoSession { session: s }),
+        }
+        let mut list = self.sessions[usize::from(s)].quarantine;
+        self.counters.quarantined -= u64::from(list.len);
+        while self.host.unquarantine(&mut list) {}
+        let woken = self.sessions[usize::from(s)].woken;
+        self.sessions[usize::from(s)] = Session { woken, ..Session::default() };
+        self.outbox.push_back(Action::SessionGone { session: s });
+        self.wake_all();
+        self.wake_admission();
+        Ok(())
+    }
+
+    fn abandon_ops(&mut self, s: u16) {
+        for op in 0..self.sessions[usize::from(s)].ops.recs.len() as u32 {
+            if self.sessions[usize::from(s)].ops[op].phase != crate::requests::Phase::Free {
+                self.undo_op(s, op);
+                self.retire_op(s, op);
+            }
+        }
+    }
+
+    /// Jobs in flight never end: what they hold is released, but the targets of Stores are not.
+    fn abandon_jobs(&mut self, s: u16) {
+        for slot in 0..self.sessions[usize::from(s)].jobs.recs.len() as u32 {
+            let job = self.sessions[usize::from(s)].jobs[slot];
+            if !job.live {
+                continue;
+            }
+            match job.task {
+                Task::Map | Task::Load | Task::Copy | Task::LoadCopy => {
+                    if job.frame != NONE {
+                        self.remove_copy(job.page, s, job.frame);
+                        self.unlist(s, job.frame);
+                        let frame = self.frame_mut(s, job.frame);
+                        (frame.state, frame.job) = (FrameState::Free, NONE);
+                    }
+                    self.end_place(s, slot, job);
+                }
+                Task::Store => {
+                    let page = &mut self.pages[job.page as usize];
+                    page.storing = false;
+                    if mutants::on(Mutant::NoQuarantine) {
+                        self.host.free(job.host);
+                    } else {
+                        let mut list = self.sessions[usize::from(s)].quarantine;
+                        self.host.quarantine(&mut list, job.host);
+                        self.sessions[usize::from(s)].quarantine = list;
+                    }
+                    self.frame_mut(s, job.frame).job = NONE;
+                    self.release_hold(self.geo.block_of(job.page));
+                }
+                Task::Evict => self.release_hold(self.geo.block_of(job.page)),
+                Task::Drop => self.dropped(s, self.geo.block_of(job.page)),
+                Task::Cancel => {}
+            }
+        }
+    }
+
+    fn abandon_seqs(&mut self, s: u16) {
+        for seq in 0..self.sessions[usize::from(s)].seqs.len() as u32 {
+            if self.sessions[usize::from(s)].seqs[seq as usize].live {
+                self.drop_tail(s, seq, 0);
+            }
+        }
+        loop {
+            let mut reserve = self.sessions[usize::from(s)].reserve;
+            let Some(b) = reserve.pop_front(&mut self.blocks.recs) else { break };
+            self.sessions[usize::from(s)].reserve = reserve;
+            self.drop_ref(s, b);
+        }
+    }
+
+    /// Tier 0 went with its process. Pages that were only there are lost.
+    fn abandon_frames(&mut self, s: u16) {
+        for f in 0..self.sessions[usize::from(s)].frames.len() as u32 {
+            let frame = *self.frame(s, f);
+            match frame.on {
+                // A queued Evict or Drop has nothing left to do.
+                On::Evict => {
+                    self.unlist(s, f);
+                    self.release_hold(self.geo.block_of(frame.page));
+                }
+                On::Drop => {
+                    let b = self.geo.block_of(frame.page);
+                    self.unlist(s, f);
+                    self.dropped(s, b);
+                }
+                _ => {}
+            }
+            let frame = *self.frame(s, f);
+            if frame.state == FrameState::Present {
+                self.unlist(s, f);
+                self.remove_copy(frame.page, s, f);
+                self.frame_mut(s, f).state = FrameState::Free;
+                self.counters.transitions += 1;
+                self.lose_if_nowhere(frame.page);
+            }
+        }
+    }
+
+    /// A page that is in no tier any more: its block is lost for new readers; who refers to it learns at its next fault.
+    pub(crate) fn lose_if_nowhere(&mut self, page: u32) {
+        let p = &mut self.pages[page as usize];
+        let b = self.geo.block_of(page);
+        if p.host != NONE || p.frame != NONE || p.retired || p.lost || !self.blocks[b].live() {
+            return;
+        }
+        p.lost = true;
+        self.counters.pages_lost += 1;
+        let content = self.blocks[b].content;
+        if content != NONE {
+            self.unpublish(content);
+        }
+    }
+}

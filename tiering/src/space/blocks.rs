@@ -1,0 +1,183 @@
+//! References to blocks, and the way of a block's id back to the free list.
+//!
+//! A block that nobody refers to and that is not published dies: it leaves all lists, waits until no job names it
+//! (`holds`), then one Drop job for each session that shows any of its pages unpublishes it; only when all have ended is
+//! the id free again. Otherwise a stale table entry would show another block's content.
+
+use super::Core;
+use crate::api::{BlockId, NONE};
+use crate::mutants::{self, Mutant};
+use crate::pages::{BlockState, FrameState, NO_LANE, NO_SESSION, On, Page};
+
+impl Core {
+    /// Something in flight names the block: its id and its frames stay.
+    pub(crate) fn hold(&mut self, b: BlockId) {
+        self.blocks[b].holds += 1;
+    }
+
+    pub(crate) fn release_hold(&mut self, b: BlockId) {
+        let block = &mut self.blocks[b];
+        block.holds -= 1;
+        match (block.holds, block.state) {
+            (0, BlockState::Dying) => self.start_drop(b),
+            (0, BlockState::Dropping) => self.free_block(b),
+            _ => {}
+        }
+    }
+
+    /// A sequence or request of session `s` refers to the block from now on.
+    pub(crate) fn add_ref(&mut self, s: u16, b: BlockId) {
+        let block = &mut self.blocks[b];
+        if block.refs() == 0 {
+            (block.home, block.refs_home) = (s, 1);
+            let content = block.content;
+            self.charge(Some(s), b, true);
+            if content != NONE {
+                self.index.activate(content);
+            }
+        } else if block.home == s {
+            block.refs_home += 1;
+        } else {
+            block.refs_other += 1;
+            if block.refs_other == 1 && block.refs_home > 0 {
+                // Several sessions read it from now on: each of its pages needs a host frame.
+                let home = block.home;
+                self.charge(Some(home), b, false);
+                self.charge(None, b, true);
+            }
+        }
+    }
+
+    /// One reference of session `s` ends; the last one's end frees a block that is not published.
+    pub(crate) fn drop_ref(&mut self, s: u16, b: BlockId) {
+        let block = &mut self.blocks[b];
+        let home = block.home;
+        let was_shared = block.refs_other > 0;
+        if home == s {
+            block.refs_home -= 1;
+        } else {
+            block.refs_other -= 1;
+        }
+        let (refs_home, refs_other) = (block.refs_home, block.refs_other);
+        if refs_home == 0 {
+            block.home = NO_SESSION;
+        }
+        match (was_shared, refs_home, refs_other) {
+            (true, 0, 0) => self.charge(None, b, false),
+            (true, _, 0) => {
+                self.charge(None, b, false);
+                self.charge(Some(home), b, true);
+            }
+            (false, 0, 0) => self.charge(Some(s), b, false),
+            _ => {}
+        }
+        if refs_home == 0 && refs_other == 0 {
+            let content = self.blocks[b].content;
+            if content == NONE {
+                if self.blocks[b].state == BlockState::Unsealed && !self.blocks[b].parked {
+                    self.count_unsealed(s, false);
+                }
+                self.die(b);
+            } else {
+                self.index.deactivate(content);
+            }
+        }
+    }
+
+    /// The block is garbage. Nothing new is started on it.
+    pub(crate) fn die(&mut self, b: BlockId) {
+        debug_assert!(self.blocks[b].live() && self.blocks[b].content == NONE);
+        self.blocks[b].state = BlockState::Dying;
+        self.blocks.dying += 1;
+        for page in self.pages_of(b) {
+            self.settle_page(page);
+        }
+        if self.blocks[b].holds == 0 {
+            self.start_drop(b);
+        }
+    }
+
+    /// Page ids of a block.
+    pub(crate) fn pages_of(&self, b: BlockId) -> std::ops::Range<u32> {
+        let first = self.geo.page(b, 0);
+        first..first + self.geo.planes_len()
+    }
+
+    /// No job names the block any more: sends its Drop jobs on their way, frees its host frames.
+    fn start_drop(&mut self, b: BlockId) {
+        self.blocks[b].state = BlockState::Dropping;
+        for page in self.pages_of(b) {
+            self.drop_host_copy(page);
+            let (mut s, mut f) = (self.pages[page as usize].session, self.pages[page as usize].frame);
+            while f != NONE {
+                let frame = *self.frame(s, f);
+                self.queue_drop(s, f, b);
+                (s, f) = (frame.copy_session, frame.copy_frame);
+            }
+        }
+        if mutants::on(Mutant::DropJobSkipped) {
+            self.skip_drops(b);
+        }
+        if self.blocks[b].holds == 0 {
+            self.free_block(b);
+        }
+    }
+
+    /// Has the session drop block `b`, whose frame `f` is there, unless another frame of it asked already.
+    fn queue_drop(&mut self, s: u16, f: u32, b: BlockId) {
+        self.unlist(s, f);
+        if self.sessions[usize::from(s)].drop_mark != b {
+            self.sessions[usize::from(s)].drop_mark = b;
+            self.enlist(s, f, On::Drop, NO_LANE);
+            self.hold(b);
+            self.wake(s);
+        }
+    }
+
+    /// The deliberate fault: frames are free at once, without a job.
+    fn skip_drops(&mut self, b: BlockId) {
+        for page in self.pages_of(b) {
+            while self.pages[page as usize].frame != NONE {
+                let (s, f) = (self.pages[page as usize].session, self.pages[page as usize].frame);
+                self.remove_copy(page, s, f);
+                self.free_frame(s, f);
+            }
+        }
+        self.blocks[b].holds = 0;
+    }
+
+    /// The session has unpublished the block: its frames there are free.
+    pub(crate) fn dropped(&mut self, s: u16, b: BlockId) {
+        for page in self.pages_of(b) {
+            if let Some(f) = self.find_copy(page, s) {
+                self.remove_copy(page, s, f);
+                self.counters.transitions += u64::from(self.frame(s, f).state == FrameState::Present);
+                self.free_frame(s, f);
+            }
+        }
+        self.release_hold(b);
+    }
+
+    fn free_block(&mut self, b: BlockId) {
+        for page in self.pages_of(b) {
+            debug_assert!(self.pages[page as usize].frame == NONE && self.pages[page as usize].host == NONE);
+            self.pages[page as usize] = Page::default();
+        }
+        for s in &mut self.sessions {
+            if s.drop_mark == b {
+                s.drop_mark = NONE;
+            }
+        }
+        self.blocks.dying -= 1;
+        self.blocks.release(b);
+        self.wake_admission();
+    }
+
+    /// Unsealed pages of the block count towards what must stay in the session's tier 0, or no longer.
+    pub(crate) fn count_unsealed(&mut self, s: u16, add: bool) {
+        for (class, geo) in self.sessions[usize::from(s)].classes.iter_mut().zip(&self.geo.classes) {
+            let pages = u64::from(geo.planes);
+            class.unsealed = if add { class.unsealed + pages } else { class.unsealed - pages };
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! Whether all tables agree. Slow; for tests and the simulator.
+
+use super::Core;
+use crate::api::NONE;
+use crate::pages::{BlockState, FrameState, On};
+use crate::requests::Phase;
+use crate::sessions::{Life, Task};
+use std::collections::BTreeMap;
+
+macro_rules! ensure {
+    ($cond:expr, $($what:tt)*) => {
+        if !$cond {
+            return Err(format!($($what)*));
+        }
+    };
+}
+
+/// What the slow count finds, to compare with what is kept.
+#[derive(Default)]
+struct Seen {
+    holds: BTreeMap<u32, u32>,
+    loads: BTreeMap<u32, u16>,
+    storing: BTreeMap<u32, u32>,
+    refs: BTreeMap<u32, BTreeMap<u16, u32>>,
+    host_targets: BTreeMap<u32, u32>,
+}
+
+impl Core {
+    /// Verifies that every table agrees with every other: each frame has at most one owner and stands in one list, references
+    /// and holds equal what refers and holds, free lists are disjoint, sums add up.
+    ///
+    /// # Errors
+    /// Says which rule is broken, where.
+    pub fn check(&self) -> Result<(), String> {
+        let mut seen = Seen::default();
+        for s in 0..self.sessions.len() as u16 {
+            if self.sessions[usize::from(s)].life == Life::Live {
+                self.check_jobs(s, &mut seen)?;
+                self.check_frames(s, &mut seen)?;
+                self.check_seqs(s, &mut seen)?;
+            }
+        }
+        self.check_blocks(&mut seen)?;
+        self.check_pages(&seen)?;
+        self.check_host(&seen)?;
+        self.check_owned()
+    }
+
+    fn check_jobs(&self, s: u16, seen: &mut Seen) -> Result<(), String> {
+        let session = &self.sessions[usize::from(s)];
+        let mut pending: BTreeMap<u32, u32> = BTreeMap::new();
+        for (slot, job) in session.jobs.recs.iter().enumerate().filter(|(_, j)| j.live) {
+            let mut hold = |page: u32| *seen.holds.entry(self.geo.block_of(page)).or_default() += 1;
+            if job.op != NONE {
+                *pending.entry(job.op).or_default() += 1;
+            }
+            match job.task {
+                Task::Cancel => {}
+                Task::Drop | Task::Evict => hold(job.page),
+                Task::Store => {
+                    hold(job.page);
+                    *seen.storing.entry(job.page).or_default() += 1;
+                    *seen.host_targets.entry(job.host).or_default() += 1;
+                    ensure!(
+                        session.frames[job.frame as usize].job == slot as u32,
+                        "session {s}: store {slot} lost its frame"
+                    );
+                }
+                Task::Map | Task::Load | Task::Copy | Task::LoadCopy => {
+                    hold(job.page);
+                    if job.victim != NONE {
+                        hold(job.victim);
+                    }
+                    match job.task {
+                        Task::Load => *seen.loads.entry(job.page).or_default() += 1,
+                        Task::LoadCopy => {
+                            hold(job.source);
+                            *seen.loads.entry(job.source).or_default() += 1;
+                        }
+                        Task::Copy => hold(session.frames[job.source as usize].page),
+                        _ => {}
+                    }
+                    if job.frame != NONE {
+                        let f = &session.frames[job.frame as usize];
+                        ensure!(
+                            f.state == FrameState::Incoming && f.job == slot as u32 && f.page == job.page,
+                            "session {s}: job {slot} and frame {} disagree: {f:?}",
+                            job.frame
+                        );
+                    }
+                }
+            }
+        }
+        for (i, op) in session.ops.recs.iter().enumerate().filter(|(_, o)| o.phase != Phase::Free) {
+            let jobs = pending.get(&(i as u32)).copied().unwrap_or(0);
+            ensure!(op.pending == jobs, "session {s}: op {i} waits for {} jobs, has {jobs}", op.pending);
+            for b in op.blocks.iter(&self.blocks.recs) {
+                *seen.refs.entry(b).or_default().entry(s).or_default() += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_frames(&self, s: u16, seen: &mut Seen) -> Result<(), String> {
+        let session = &self.sessions[usize::from(s)];
+        let mut listed = vec![On::Nothing; session.frames.len()];
+        let mut enter = |list: &crate::lists::List, on: On| -> Result<(), String> {
+            let mut count = 0;
+            for f in list.iter(&session.frames) {
+                ensure!(listed[f as usize] == On::Nothing, "session {s}: frame {f} is in two lists");
+                ensure!(session.frames[f as usize].on == on, "session {s}: frame {f} is on {on:?} unawares");
+                listed[f as usize] = on;
+                count += 1;
+            }
+            ensure!(count == list.len, "session {s}: list {on:?} miscounts");
+            Ok(())
+        };
+        for (class, c) in session.classes.iter().enumerate() {
+            enter(&c.free, On::Free)?;
+            enter(&c.clean, On::Clean)?;
+            enter(&c.dirty, On::Dirty)?;
+            for lane in &session.lanes {
+                enter(&lane.rings[class], On::Ring)?;
+            }
+        }
+        enter(&session.evicts, On::Evict)?;
+        enter(&session.drops, On::Drop)?;
+        let mut pinned = vec![0u64; session.classes.len()];
+        let mut unsealed = vec![0u64; session.classes.len()];
+        for (f, frame) in session.frames.iter().enumerate() {
+            let class = usize::from(session.class_of_frame(f as u32));
+            ensure!(listed[f] == frame.on, "session {s}: frame {f} says {:?}, lists say {:?}", frame.on, listed[f]);
+            ensure!((frame.state == FrameState::Free) == (frame.on == On::Free), "session {s}: frame {f}: {frame:?}");
+            pinned[class] += u64::from(frame.pins > 0);
+            match frame.state {
+                FrameState::Free => {}
+                FrameState::Leaving => {
+                    ensure!(frame.on == On::Evict || frame.job != NONE, "session {s}: frame {f} leaves without a job");
+                    if frame.on == On::Evict {
+                        *seen.holds.entry(self.geo.block_of(frame.page)).or_default() += 1;
+                    }
+                }
+                FrameState::Incoming | FrameState::Present => {
+                    ensure!(
+                        usize::from(self.geo.class_of_page(frame.page)) == class,
+                        "session {s}: frame {f} is of another size than page {}",
+                        frame.page
+                    );
+                    ensure!(
+                        self.find_copy(frame.page, s) == Some(f as u32),
+                        "session {s}: page {} does not know frame {f}",
+                        frame.page
+                    );
+                    if frame.on == On::Drop {
+                        *seen.holds.entry(self.geo.block_of(frame.page)).or_default() += 1;
+                    }
+                    self.check_listing(s, f as u32)?;
+                }
+            }
+        }
+        for b in 0..self.blocks.recs.len() as u32 {
+            let block = &self.blocks[b];
+            if block.state == BlockState::Unsealed && !block.parked && block.home == s {
+                for (sum, class) in unsealed.iter_mut().zip(&self.geo.classes) {
+                    *sum += u64::from(class.planes);
+                }
+            }
+        }
+        for (i, c) in session.classes.iter().enumerate() {
+            ensure!(c.pinned == pinned[i], "session {s} class {i}: pinned {} counted {}", c.pinned, pinned[i]);
+            ensure!(
+                c.unsealed == unsealed[i],
+                "session {s} class {i}: unsealed {} counted {}",
+                c.unsealed,
+                unsealed[i]
+            );
+        }
+        Ok(())
+    }
+
+    /// A frame that may be taken shows a page that may leave.
+    fn check_listing(&self, s: u16, f: u32) -> Result<(), String> {
+        let frame = self.frame(s, f);
+        let block = &self.blocks[self.geo.block_of(frame.page)];
+        let page = &self.pages[frame.page as usize];
+        if !matches!(frame.on, On::Clean | On::Dirty | On::Ring) || frame.state == FrameState::Incoming {
+            return Ok(());
+        }
+        let may = block.state == BlockState::Sealed || block.state == BlockState::Unsealed && block.parked;
+        ensure!(may, "session {s}: frame {f} of a {:?} block may be taken", block.state);
+        ensure!(frame.pins == 0 && frame.job == NONE, "session {s}: frame {f} is in use and may be taken");
+        ensure!(
+            (page.host == NONE) == (frame.on == On::Dirty),
+            "session {s}: frame {f} is on {:?}, host {}",
+            frame.on,
+            page.host
+        );
+        Ok(())
+    }
+
+    fn check_seqs(&self, s: u16, seen: &mut Seen) -> Result<(), String> {
+        let session = &self.sessions[usize::from(s)];
+        for (i, q) in session.seqs.iter().enumerate() {
+            ensure!(q.live || q.blocks == 0, "session {s}: dead sequence {i} has blocks");
+            ensure!(
+                q.tokens <= u64::from(q.blocks) * self.geo.page_tokens,
+                "session {s}: sequence {i} outgrew its blocks"
+            );
+            for index in 0..q.blocks {
+                let b = self.seq_block(s, i as u32, index);
+                *seen.refs.entry(b).or_default().entry(s).or_default() += 1;
+            }
+        }
+        for b in session.reserve.iter(&self.blocks.recs) {
+            ensure!(self.blocks[b].reserved, "session {s}: block {b} is in the reserve unawares");
+            *seen.refs.entry(b).or_default().entry(s).or_default() += 1;
+        }
+        Ok(())
+    }
+
+    fn check_blocks(&self, seen: &mut Seen) -> Result<(), String> {
+        let free = self.blocks.free.iter(&self.blocks.recs).count();
+        let mut dying = 0;
+        for (b, block) in self.blocks.recs.iter().enumerate() {
+            let b = b as u32;
+            let refs = seen.refs.remove(&b).unwrap_or_default();
+            let home = refs.get(&block.home).copied().unwrap_or(0);
+            let all: u32 = refs.values().sum();
+            ensure!(
+                block.refs_home == home && block.refs() == u64::from(all),
+                "block {b}: {block:?} has references {refs:?}"
+            );
+            let holds = seen.holds.get(&b).copied().unwrap_or(0) + self.op_holds(b);
+            ensure!(block.holds == holds, "block {b}: {} holds, counted {holds}", block.holds);
+            dying += u32::from(matches!(block.state, BlockState::Dying | BlockState::Dropping));
+            match block.state {
+                BlockState::Free => ensure!(holds == 0, "free block {b} is held"),
+                BlockState::Dying => ensure!(holds > 0, "block {b} waits for nothing"),
+                BlockState::Dropping => ensure!(holds > 0, "block {b} waits for no drop"),
+                BlockState::Unsealed | BlockState::Sealed => {
+                    ensure!(all > 0 || block.content != NONE, "block {b} is referred to by nothing");
+                }
+            }
+        }
+        let free_state = self.blocks.recs.iter().filter(|b| b.state == BlockState::Free).count();
+        ensure!(
+            free == free_state && free == self.blocks.free.len as usize,
+            "free blocks: {free} listed, {free_state} are"
+        );
+        ensure!(dying == self.blocks.dying, "dying blocks: {} kept, {dying} are", self.blocks.dying);
+        for (c, content) in self.index.live() {
+            let (mut b, mut parts, mut active) = (content.block, 0, 0);
+            while b != NONE {
+                ensure!(self.blocks[b].content == c, "block {b} is not of content {c}");
+                parts += 1;
+                active += u16::from(self.blocks[b].refs() > 0);
+                b = self.blocks[b].next_part;
+            }
+            ensure!((parts, active) == (content.parts, content.active), "content {c}: parts {parts}, active {active}");
+            ensure!(self.index.find(content.hash) == Some(c), "content {c} is not found by its hash");
+        }
+        Ok(())
+    }
+
+    fn check_pages(&self, seen: &Seen) -> Result<(), String> {
+        for (p, page) in self.pages.iter().enumerate() {
+            let p = p as u32;
+            let b = self.geo.block_of(p);
+            let loads = seen.loads.get(&p).copied().unwrap_or(0);
+            ensure!(page.loads == loads, "page {p}: {} loads, counted {loads}", page.loads);
+            ensure!(page.storing == seen.storing.contains_key(&p), "page {p}: storing {}", page.storing);
+            if page.host != NONE {
+                ensure!(self.host.recs[page.host as usize].page == p, "host frame {} is not page {p}'s", page.host);
+            }
+            let (mut s, mut f) = (page.session, page.frame);
+            while f != NONE {
+                let frame = self.frame(s, f);
+                ensure!(
+                    frame.page == p && matches!(frame.state, FrameState::Present | FrameState::Incoming),
+                    "page {p} claims frame {f} of session {s}: {frame:?}"
+                );
+                (s, f) = (frame.copy_session, frame.copy_frame);
+            }
+            if self.blocks[b].state == BlockState::Sealed && self.blocks[b].refs() > 0 {
+                let somewhere = page.host != NONE || page.frame != NONE || page.lost || page.retired;
+                ensure!(somewhere, "page {p} of block {b} is nowhere");
+            }
+        }
+        Ok(())
+    }
+
+    fn check_host(&self, seen: &Seen) -> Result<(), String> {
+        let mut used = vec![0u64; self.geo.classes.len()];
+        let mut owners: BTreeMap<u32, u32> = BTreeMap::new();
+        for (p, page) in self.pages.iter().enumerate().filter(|(_, p)| p.host != NONE) {
+            ensure!(owners.insert(page.host, p as u32).is_none(), "host frame {} has two pages", page.host);
+            ensure!(
+                !seen.host_targets.contains_key(&page.host),
+                "host frame {} is being stored into and valid",
+                page.host
+            );
+            used[usize::from(self.host.class_of(page.host))] += 1;
+        }
+        for (&at, &stores) in &seen.host_targets {
+            ensure!(stores == 1, "host frame {at} is the target of {stores} stores");
+            used[usize::from(self.host.class_of(at))] += 1;
+        }
+        let quarantined: u32 = self.sessions.iter().map(|s| s.quarantine.len).sum();
+        ensure!(u64::from(quarantined) == self.counters.quarantined, "quarantine holds {quarantined}");
+        for (class, c) in self.host.classes.iter().enumerate() {
+            ensure!(c.used == used[class], "host class {class}: used {}, counted {}", c.used, used[class]);
+            let free = self.host.count_free(class as u8);
+            ensure!(free == self.host.free_frames(class as u8), "host class {class}: {free} free");
+        }
+        Ok(())
+    }
+
+    /// What sessions own and what all of it may need of host.
+    fn check_owned(&self) -> Result<(), String> {
+        let classes = self.geo.classes.len();
+        let mut owned = vec![vec![0u64; classes]; self.sessions.len()];
+        let mut demand = vec![0u64; classes];
+        for (b, block) in self.blocks.recs.iter().enumerate().filter(|(_, b)| b.refs() > 0) {
+            for page in self.pages_of(b as u32) {
+                let class = usize::from(self.geo.class_of_page(page));
+                if self.pages[page as usize].retired {
+                    continue;
+                }
+                match block.refs_other {
+                    0 => owned[usize::from(block.home)][class] += 1,
+                    _ => demand[class] += 1,
+                }
+            }
+        }
+        for (s, session) in self.sessions.iter().enumerate().filter(|(_, s)| s.life == Life::Live) {
+            for (class, c) in session.classes.iter().enumerate() {
+                ensure!(
+                    c.owned == owned[s][class],
+                    "session {s} class {class}: owns {}, counted {}",
+                    c.owned,
+                    owned[s][class]
+                );
+                demand[class] += c.owned.saturating_sub(c.room());
+            }
+        }
+        for (class, c) in self.host.classes.iter().enumerate() {
+            ensure!(c.demand == demand[class], "host class {class}: demand {}, counted {}", c.demand, demand[class]);
+        }
+        Ok(())
+    }
+
+    /// Holds of requests that have yet to copy from the block.
+    fn op_holds(&self, _b: u32) -> u32 {
+        0
+    }
+}

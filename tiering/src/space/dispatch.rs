@@ -1,0 +1,120 @@
+//! Events in, by kind and by request. Everything an engine says is a claim: it is validated by the call that takes it.
+
+use super::{Core, Who};
+use crate::api::{Event, Request, Status};
+use crate::error::Error;
+use crate::sessions::Life;
+
+impl Core {
+    pub(crate) fn dispatch(&mut self, event: Event<'_>) -> Result<(), Error> {
+        match event {
+            Event::Attach { session, shard, lanes, frames } => self.attach(session, shard, lanes, frames),
+            Event::Request { session, channel, tag, timeout_us, request } => {
+                self.live(session)?;
+                self.request(Who { session, channel, tag }, timeout_us, request)
+            }
+            Event::JobDone { session, job, status } => {
+                self.live(session)?;
+                self.job_done(session, job, status)
+            }
+            Event::SlabGranted { class, slab, frames } => self.slab_granted(class, slab, frames),
+            Event::SlabRefused { class } => self.slab_refused(class),
+            Event::SessionLost { session } => self.session_lost(session),
+            Event::SessionExited { session } => self.session_exited(session),
+            Event::Tick => {
+                self.tick();
+                Ok(())
+            }
+        }
+    }
+
+    fn live(&self, session: u16) -> Result<(), Error> {
+        match self.sessions.get(usize::from(session)) {
+            Some(s) if s.life == Life::Live => Ok(()),
+            _ => Err(Error::NoSession { session }),
+        }
+    }
+
+    fn request(&mut self, who: Who, timeout_us: u64, request: Request<'_>) -> Result<(), Error> {
+        let s = who.session;
+        let session = &self.sessions[usize::from(s)];
+        let max = self.cfg.limits.requests_max;
+        if session.ops.live() + session.outbox >= max {
+            return Err(Error::Overrun { session: s, max });
+        }
+        self.counters.requests += 1;
+        self.wake(s);
+        let timeout = if timeout_us == 0 { self.cfg.policy.request_timeout_us } else { timeout_us };
+        let due = self.now.saturating_add(timeout);
+        match request {
+            Request::Nop => self.complete(who, Status::Ok, 0),
+            Request::SeqCreate { seq } => {
+                let status = self.seq_create(s, seq);
+                self.complete(who, status, 0);
+            }
+            Request::SeqDrop { seq } => {
+                let status = self.seq_drop(s, seq);
+                self.complete(who, status, 0);
+            }
+            Request::Reserve { seq, count } => self.reserve(who, seq, count, due),
+            Request::Bind { seq, block } => {
+                let status = self.bind(s, seq, block);
+                self.complete(who, status, 0);
+            }
+            Request::Commit { seq, tokens } => {
+                let status = self.commit(s, seq, tokens);
+                self.complete(who, status, 0);
+            }
+            Request::Step { lane, step, seqs } => {
+                let status = self.step(who, lane, step, seqs);
+                self.complete(who, status, 0);
+            }
+            Request::StepEnd { lane, step } => {
+                let status = self.step_end(who, lane, step);
+                self.complete(who, status, 0);
+            }
+            Request::Fault { lane, use_pos, seq, index, plane } => {
+                self.fault(who, lane, use_pos, seq, index, plane, due);
+            }
+            Request::Cancel { tag } => {
+                let status = self.cancel(s, who.channel, tag);
+                self.complete(who, status, 0);
+            }
+            _ => self.complete(who, Status::Invalid, 0),
+        }
+        Ok(())
+    }
+
+    fn slab_granted(&mut self, class: u8, slab: u32, frames: u32) -> Result<(), Error> {
+        let Some(c) = self.host.classes.get(usize::from(class)) else {
+            return Err(Error::Slab { slab, why: "no such size class" });
+        };
+        if !c.asked {
+            return Err(Error::Slab { slab, why: "was not asked for" });
+        }
+        self.host.grant(class, slab, frames)?;
+        self.host.classes[usize::from(class)].asked = false;
+        self.wake_all();
+        Ok(())
+    }
+
+    fn slab_refused(&mut self, class: u8) -> Result<(), Error> {
+        let Some(c) = self.host.classes.get_mut(usize::from(class)) else {
+            return Err(Error::Slab { slab: crate::api::NONE, why: "no such size class" });
+        };
+        c.asked = false;
+        c.refused = true;
+        self.wake_all();
+        Ok(())
+    }
+
+    /// Housekeeping that is not urgent.
+    fn tick(&mut self) {
+        for class in 0..self.geo.classes.len() {
+            self.host.classes[class].refused = false;
+            self.return_idle_slabs(class as u8, true);
+        }
+        self.trim_host();
+        self.wake_all();
+    }
+}

@@ -1,0 +1,228 @@
+//! Jobs that ended.
+//!
+//! `Busy`: the victim was acquired meanwhile and nothing was done; the victim stays and the job looks for another frame. Any
+//! other failure: the victim may be unpublished already, and the frame may hold anything; the job is tried again on the same
+//! frame, a bounded number of times, and then the frame is cleared by an Evict of what it showed.
+
+use super::{Core, Pick};
+use crate::actions::ActionBuf;
+use crate::api::{NONE, SessionId, Status};
+use crate::counters::Reason;
+use crate::error::Error;
+use crate::mutants::{self, Mutant};
+use crate::pages::{FrameState, On};
+use crate::plan::IO_TRIES;
+use crate::sessions::{JobRec, Task};
+
+/// How long a job that was refused waits before it is sent again, in microseconds: about a lane's boundary.
+const AGAIN_US: u64 = 100;
+
+impl Core {
+    pub(crate) fn job_done(&mut self, s: SessionId, id: u32, status: Status) -> Result<(), Error> {
+        let Some(slot) = self.sessions[usize::from(s)].jobs.slot_of(id) else {
+            return Err(Error::Agent { session: s, job: id, what: "ended a job that is not in flight" });
+        };
+        self.wake(s);
+        let job = self.sessions[usize::from(s)].jobs[slot];
+        match job.task {
+            Task::Map | Task::Load | Task::Copy | Task::LoadCopy => self.placed(s, slot, job, status),
+            Task::Store => self.stored(s, slot, job, status),
+            Task::Evict if status == Status::Ok => {
+                self.sessions[usize::from(s)].jobs.release(slot);
+                self.free_frame(s, job.frame);
+                self.release_hold(self.geo.block_of(job.page));
+            }
+            Task::Drop if status == Status::Ok => {
+                self.sessions[usize::from(s)].jobs.release(slot);
+                self.dropped(s, self.geo.block_of(job.page));
+            }
+            Task::Evict | Task::Drop if status == Status::Busy => self.send_later(s, slot),
+            Task::Evict | Task::Drop => {
+                return Err(Error::Agent { session: s, job: id, what: "cannot unpublish a page" });
+            }
+            Task::Cancel => self.sessions[usize::from(s)].jobs.release(slot),
+        }
+        Ok(())
+    }
+
+    /// Sends the job in a slot again after a moment.
+    fn send_later(&mut self, s: u16, slot: u32) {
+        let now = self.now;
+        let session = &mut self.sessions[usize::from(s)];
+        session.jobs.again_later(slot);
+        if session.again_at == 0 {
+            session.again_at = now.saturating_add(AGAIN_US).max(1);
+            self.set_timer(now.saturating_add(AGAIN_US));
+        }
+    }
+
+    fn placed(&mut self, s: u16, slot: u32, job: JobRec, status: Status) {
+        let failed_is_fine = mutants::on(Mutant::FailedLoadIsSuccess) && status == Status::Io;
+        match status {
+            Status::Ok => self.place_succeeded(s, slot, job),
+            _ if failed_is_fine => self.place_succeeded(s, slot, job),
+            Status::Busy if job.victim != NONE => {
+                self.counters.jobs_busy += 1;
+                self.undo_take_over(s, slot, job);
+                self.send_later(s, slot);
+            }
+            _ => self.place_failed(s, slot, job, status),
+        }
+    }
+
+    fn place_succeeded(&mut self, s: u16, slot: u32, job: JobRec) {
+        let bytes = self.geo.classes[usize::from(self.geo.class_of_page(job.page))].page_bytes;
+        match job.task {
+            Task::Load => self.counters.host_to_tier0.add(job.reason, bytes),
+            Task::LoadCopy => self.counters.host_to_tier0.add(Reason::Copy, bytes),
+            Task::Copy => self.counters.tier0_to_tier0.add(job.reason, bytes),
+            _ => {}
+        }
+        self.counters.transitions += 1;
+        let frame = self.frame_mut(s, job.frame);
+        (frame.state, frame.job) = (FrameState::Present, NONE);
+        self.settle(s, job.frame);
+        self.end_place(s, slot, job);
+        if job.op != NONE {
+            self.op_job_done(s, job.op, job.page);
+        }
+        self.page_arrived(s, job.page, job.frame);
+    }
+
+    /// Releases what a place job held: its slot, its sources, its blocks.
+    pub(crate) fn end_place(&mut self, s: u16, slot: u32, job: JobRec) {
+        self.sessions[usize::from(s)].jobs.release(slot);
+        match job.task {
+            Task::Load => self.host_read(job.page),
+            Task::LoadCopy => {
+                self.host_read(job.source);
+                self.release_hold(self.geo.block_of(job.source));
+            }
+            Task::Copy => {
+                let from = self.frame(s, job.source).page;
+                self.unpin(s, job.source);
+                self.release_hold(self.geo.block_of(from));
+            }
+            _ => {}
+        }
+        if job.victim != NONE {
+            self.release_hold(self.geo.block_of(job.victim));
+        }
+        self.release_hold(self.geo.block_of(job.page));
+    }
+
+    fn host_read(&mut self, page: u32) {
+        self.pages[page as usize].loads -= 1;
+    }
+
+    /// The victim gets its frame back; the job has none.
+    fn undo_take_over(&mut self, s: u16, slot: u32, job: JobRec) {
+        self.unlist(s, job.frame);
+        self.remove_copy(job.page, s, job.frame);
+        let clock = self.sessions[usize::from(s)].clock;
+        let frame = self.frame_mut(s, job.frame);
+        (frame.state, frame.job, frame.stamp) = (FrameState::Present, NONE, clock);
+        let rec = &mut self.sessions[usize::from(s)].jobs[slot];
+        (rec.frame, rec.victim, rec.after) = (NONE, NONE, None);
+        self.add_copy(job.victim, s, job.frame);
+        self.counters.transitions += 1;
+        self.settle(s, job.frame);
+        self.release_hold(self.geo.block_of(job.victim));
+    }
+
+    fn place_failed(&mut self, s: u16, slot: u32, job: JobRec, status: Status) {
+        match job.task {
+            Task::Load | Task::LoadCopy => self.counters.host_to_tier0.failed += 1,
+            Task::Copy => self.counters.tier0_to_tier0.failed += 1,
+            _ => {}
+        }
+        let wanted = self.blocks[self.geo.block_of(job.page)].live() && status != Status::Canceled;
+        if wanted && job.tries + 1 < IO_TRIES {
+            self.counters.jobs_retried += 1;
+            let jobs = &mut self.sessions[usize::from(s)].jobs;
+            jobs[slot].tries += 1;
+            jobs.again_later(slot);
+            return;
+        }
+        self.clear_frame(s, slot, job);
+        self.end_place(s, slot, job);
+        if job.op != NONE {
+            self.op_job_failed(s, job.op, status);
+        } else if status != Status::Canceled {
+            self.page_failed(s, job.page);
+        }
+    }
+
+    /// The frame of a place job that was given up holds anything; what it showed may be published still.
+    fn clear_frame(&mut self, s: u16, slot: u32, job: JobRec) {
+        self.unlist(s, job.frame);
+        self.remove_copy(job.page, s, job.frame);
+        self.sessions[usize::from(s)].jobs[slot].frame = NONE;
+        if job.victim == NONE {
+            self.free_frame(s, job.frame);
+            return;
+        }
+        self.hold(self.geo.block_of(job.victim));
+        let frame = self.frame_mut(s, job.frame);
+        (frame.state, frame.job, frame.page) = (FrameState::Leaving, NONE, job.victim);
+        self.enlist(s, job.frame, On::Evict, crate::pages::NO_LANE);
+    }
+
+    /// Sends the jobs that wait to be sent again: those that failed at once, those that were refused after a moment.
+    pub(crate) fn send_again(&mut self, s: u16, buf: &mut ActionBuf) {
+        if self.sessions[usize::from(s)].jobs.again.is_empty() {
+            return;
+        }
+        let session = &mut self.sessions[usize::from(s)];
+        let due = session.again_at == 0 || self.now >= session.again_at;
+        if due {
+            session.again_at = 0;
+        }
+        let mut slot = session.jobs.again.head;
+        while slot != NONE && buf.room() > 0 {
+            let job = self.sessions[usize::from(s)].jobs[slot];
+            let refused = matches!(job.task, Task::Evict | Task::Drop) || job.frame == NONE;
+            if due || !refused {
+                self.send_one_again(s, slot, job, buf);
+            }
+            slot = job.links.next;
+        }
+        let session = &mut self.sessions[usize::from(s)];
+        if due && !session.jobs.again.is_empty() && buf.room() > 0 {
+            session.again_at = self.now.saturating_add(AGAIN_US).max(1);
+            self.set_timer(self.now.saturating_add(AGAIN_US));
+        }
+    }
+
+    fn send_one_again(&mut self, s: u16, slot: u32, job: JobRec, buf: &mut ActionBuf) {
+        let place = matches!(job.task, Task::Map | Task::Load | Task::Copy | Task::LoadCopy);
+        let mut take = None;
+        if place && job.frame == NONE {
+            let wanted = self.blocks[self.geo.block_of(job.page)].live() && self.find_copy(job.page, s).is_none();
+            if !wanted {
+                self.take_out(s, slot);
+                self.end_place(s, slot, job);
+                if job.op != NONE {
+                    self.op_job_done(s, job.op, job.page);
+                }
+                return;
+            }
+            let class = self.geo.class_of_page(job.page);
+            take = self.pick_any(s, class);
+            if take.is_none() {
+                return;
+            }
+        }
+        self.take_out(s, slot);
+        if let Some(pick) = take {
+            let pick: Pick = pick;
+            self.take_over(s, slot, pick);
+        }
+        self.launch(s, slot, buf);
+    }
+
+    fn take_out(&mut self, s: u16, slot: u32) {
+        let jobs = &mut self.sessions[usize::from(s)].jobs;
+        jobs.again.remove(&mut jobs.recs, slot);
+    }
+}

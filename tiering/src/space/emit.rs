@@ -1,0 +1,188 @@
+//! Completions and jobs as actions.
+
+use super::{Core, Pick};
+use crate::actions::ActionBuf;
+use crate::api::{Action, FrameId, Job, NONE, Status, Victim};
+use crate::counters::Reason;
+use crate::mutants::{self, Mutant};
+use crate::pages::{FrameState, On};
+use crate::requests::Phase;
+use crate::sessions::{JobRec, Task};
+
+/// Whom a completion goes to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Who {
+    pub session: u16,
+    pub channel: u16,
+    pub tag: u16,
+}
+
+/// What a job is for, beside its frame.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewJob {
+    pub task: Task,
+    pub page: u32,
+    pub reason: Reason,
+    pub op: u32,
+    pub source: u32,
+}
+
+impl Core {
+    pub(crate) fn emit(&mut self, action: Action, list: &[u32], buf: &mut ActionBuf) {
+        self.trace.fold(&action, list);
+        buf.push(action);
+    }
+
+    /// Completes a request without a list: it waits in the outbox until there is room.
+    pub(crate) fn complete(&mut self, who: Who, status: Status, value: u64) {
+        self.counters.requests_failed += u64::from(status != Status::Ok);
+        self.sessions[usize::from(who.session)].outbox += 1;
+        let Who { session, channel, tag } = who;
+        self.outbox.push_back(Action::Complete { session, channel, tag, status, value, list: (0, 0) });
+    }
+
+    /// Writes the waiting actions out. True when all fitted.
+    pub(crate) fn flush_outbox(&mut self, buf: &mut ActionBuf) -> bool {
+        while buf.room() > 0 {
+            let Some(action) = self.outbox.pop_front() else { return true };
+            if let Action::Complete { session, .. } = action {
+                let session = &mut self.sessions[usize::from(session)];
+                session.outbox = session.outbox.saturating_sub(1);
+            }
+            self.emit(action, &[], buf);
+        }
+        self.outbox.is_empty()
+    }
+
+    /// Takes an op off the deadlines and detaches its jobs.
+    pub(crate) fn retire_op(&mut self, s: u16, op: u32) {
+        let session = &mut self.sessions[usize::from(s)];
+        let rec = session.ops[op];
+        if rec.due_at != NONE {
+            session.ops[op].due_at = NONE;
+            let sessions = &mut self.sessions;
+            self.deadlines.remove(rec.due_at, |(_, s, op), at| sessions[usize::from(s)].ops[op].due_at = at);
+        }
+        if rec.pending > 0 {
+            let session = &mut self.sessions[usize::from(s)];
+            session.jobs.recs.iter_mut().filter(|j| j.live && j.op == op).for_each(|j| j.op = NONE);
+            session.ops[op].pending = 0;
+        }
+    }
+
+    /// Ends an op whose completion carries no list.
+    pub(crate) fn finish_plain(&mut self, s: u16, op: u32, status: Status) {
+        self.retire_op(s, op);
+        let rec = self.sessions[usize::from(s)].ops[op];
+        self.complete(Who { session: s, channel: rec.channel, tag: rec.tag }, status, 0);
+        self.sessions[usize::from(s)].ops.enter(op, Phase::Free);
+    }
+
+    /// Whether one more job can be planned for the session now.
+    pub(crate) fn can_send(&self, s: u16, buf: &ActionBuf) -> bool {
+        buf.room() > 0 && self.sessions[usize::from(s)].jobs.has_free()
+    }
+
+    /// Plans and sends the job that makes a page resident in a picked frame. The caller checked [`Core::can_send`].
+    pub(crate) fn place(&mut self, s: u16, pick: Pick, new: NewJob, buf: &mut ActionBuf) {
+        self.hold(self.geo.block_of(new.page));
+        let host = match new.task {
+            Task::Load => self.read_host(new.page),
+            Task::LoadCopy => {
+                self.hold(self.geo.block_of(new.source));
+                self.read_host(new.source)
+            }
+            Task::Copy => {
+                let from = self.frame(s, new.source).page;
+                self.hold(self.geo.block_of(from));
+                self.pin(s, new.source);
+                NONE
+            }
+            _ => NONE,
+        };
+        let session = &mut self.sessions[usize::from(s)];
+        let NewJob { task, page, reason, op, source } = new;
+        let slot = session.jobs.alloc(JobRec { task, reason, page, host, source, op, ..JobRec::default() });
+        if op != NONE {
+            session.ops[op].pending += 1;
+        }
+        self.take_over(s, slot, pick);
+        self.launch(s, slot, buf);
+    }
+
+    fn read_host(&mut self, page: u32) -> u32 {
+        let p = &mut self.pages[page as usize];
+        p.loads += 1;
+        p.host
+    }
+
+    /// Gives the picked frame to the job's page; the page that it shows becomes the job's victim.
+    pub(crate) fn take_over(&mut self, s: u16, slot: u32, pick: Pick) {
+        let Pick { frame: f, after, ring } = pick;
+        let old = *self.frame(s, f);
+        self.unlist(s, f);
+        let mut victim = NONE;
+        if old.state == FrameState::Present {
+            victim = old.page;
+            self.remove_copy(victim, s, f);
+            self.hold(self.geo.block_of(victim));
+            self.counters.evictions += 1;
+            self.counters.transitions += 1;
+        }
+        let session = &mut self.sessions[usize::from(s)];
+        let job = &mut session.jobs[slot];
+        (job.frame, job.victim, job.after) = (f, victim, after);
+        let page = job.page;
+        let clock = session.clock;
+        let frame = &mut session.frames[f as usize];
+        frame.state = FrameState::Incoming;
+        (frame.job, frame.stamp, frame.waited) = (slot, clock, false);
+        frame.lane = crate::pages::NO_LANE;
+        self.add_copy(page, s, f);
+        if ring != crate::pages::NO_LANE {
+            self.enlist(s, f, On::Ring, ring);
+        }
+    }
+
+    /// Plans and sends a job that gives no page a frame.
+    pub(crate) fn send_other(&mut self, s: u16, job: JobRec, buf: &mut ActionBuf) -> u32 {
+        let slot = self.sessions[usize::from(s)].jobs.alloc(job);
+        self.launch(s, slot, buf);
+        slot
+    }
+
+    /// Sends the job in a slot, for the first time or again.
+    pub(crate) fn launch(&mut self, s: u16, slot: u32, buf: &mut ActionBuf) {
+        let id = self.sessions[usize::from(s)].jobs.launch(slot);
+        let rec = self.sessions[usize::from(s)].jobs[slot];
+        let job = self.job_of(&rec);
+        self.counters.jobs += 1;
+        self.emit(Action::Job { session: s, id, job }, &[], buf);
+    }
+
+    fn job_of(&self, rec: &JobRec) -> Job {
+        let (block, plane) = match rec.task {
+            Task::Cancel => (NONE, 0),
+            _ => (self.geo.block_of(rec.page), self.geo.plane_of(rec.page)),
+        };
+        let frame: FrameId = rec.frame;
+        let victim = (rec.victim != NONE && !mutants::on(Mutant::VictimOmitted)).then(|| Victim {
+            block: self.geo.block_of(rec.victim),
+            plane: self.geo.plane_of(rec.victim),
+            after: rec.after.filter(|_| !mutants::on(Mutant::ScanIgnoresUse)),
+        });
+        match rec.task {
+            Task::Map => Job::Map { block, plane, frame, victim },
+            Task::Load => Job::Load { block, plane, frame, from: self.host.location(rec.host), victim },
+            Task::Store => Job::Store { block, plane, frame, to: self.host.location(rec.host) },
+            Task::Copy => Job::Copy { block, plane, frame, from: rec.source, victim },
+            Task::LoadCopy => {
+                let source = self.geo.block_of(rec.source);
+                Job::LoadCopy { block, plane, frame, source, from: self.host.location(rec.host), victim }
+            }
+            Task::Drop => Job::Drop { block },
+            Task::Evict => Job::Evict { block, plane, frame },
+            Task::Cancel => Job::Cancel { job: rec.source },
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Which tier-0 frame shows which page, and which list it stands in.
+
+use super::Core;
+use crate::api::{FrameId, NONE};
+use crate::mutants::{self, Mutant};
+use crate::pages::{BlockState, Frame, FrameState, NO_LANE, NO_SESSION, On};
+
+/// A frame chosen for a page, and what must be over before its present page goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pick {
+    pub frame: FrameId,
+    pub after: Option<(u16, u64)>,
+    /// Lane whose ring the frame shall belong to.
+    pub ring: u16,
+}
+
+impl Core {
+    pub(crate) fn frame(&self, s: u16, f: FrameId) -> &Frame {
+        &self.sessions[usize::from(s)].frames[f as usize]
+    }
+
+    pub(crate) fn frame_mut(&mut self, s: u16, f: FrameId) -> &mut Frame {
+        &mut self.sessions[usize::from(s)].frames[f as usize]
+    }
+
+    /// The session's frame that shows the page or is about to.
+    pub(crate) fn find_copy(&self, page: u32, s: u16) -> Option<FrameId> {
+        let p = &self.pages[page as usize];
+        let (mut session, mut f) = (p.session, p.frame);
+        while f != NONE {
+            if session == s {
+                return Some(f);
+            }
+            let frame = self.frame(session, f);
+            (session, f) = (frame.copy_session, frame.copy_frame);
+        }
+        None
+    }
+
+    /// Whether the session's agent shows the page now.
+    pub(crate) fn present(&self, page: u32, s: u16) -> Option<FrameId> {
+        self.find_copy(page, s).filter(|&f| self.frame(s, f).state == FrameState::Present)
+    }
+
+    pub(crate) fn add_copy(&mut self, page: u32, s: u16, f: FrameId) {
+        let p = &mut self.pages[page as usize];
+        let head = (p.session, p.frame);
+        (p.session, p.frame) = (s, f);
+        let frame = self.frame_mut(s, f);
+        frame.page = page;
+        (frame.copy_session, frame.copy_frame) = head;
+    }
+
+    pub(crate) fn remove_copy(&mut self, page: u32, s: u16, f: FrameId) {
+        let gone = self.frame_mut(s, f);
+        let next = (gone.copy_session, gone.copy_frame);
+        (gone.copy_session, gone.copy_frame) = (NO_SESSION, NONE);
+        let p = &mut self.pages[page as usize];
+        if (p.session, p.frame) == (s, f) {
+            (p.session, p.frame) = next;
+            return;
+        }
+        let (mut session, mut at) = (p.session, p.frame);
+        while at != NONE {
+            let frame = self.frame_mut(session, at);
+            if (frame.copy_session, frame.copy_frame) == (s, f) {
+                (frame.copy_session, frame.copy_frame) = next;
+                return;
+            }
+            (session, at) = (frame.copy_session, frame.copy_frame);
+        }
+    }
+
+    /// Takes the frame out of whatever list it is in, its ring included.
+    pub(crate) fn unlist(&mut self, s: u16, f: FrameId) {
+        let session = &mut self.sessions[usize::from(s)];
+        let class = usize::from(session.class_of_frame(f));
+        let frame = &mut session.frames[f as usize];
+        let (on, ring) = (std::mem::replace(&mut frame.on, On::Nothing), std::mem::replace(&mut frame.ring, NO_LANE));
+        let c = &mut session.classes[class];
+        let list = match on {
+            On::Nothing => return,
+            On::Free => &mut c.free,
+            On::Clean => &mut c.clean,
+            On::Dirty => &mut c.dirty,
+            On::Ring => &mut session.lanes[usize::from(ring)].rings[class],
+            On::Evict => &mut session.evicts,
+            On::Drop => &mut session.drops,
+        };
+        list.remove(&mut session.frames, f);
+    }
+
+    /// Puts the frame at the end of a list. It is in none now.
+    pub(crate) fn enlist(&mut self, s: u16, f: FrameId, on: On, ring: u16) {
+        let session = &mut self.sessions[usize::from(s)];
+        let class = usize::from(session.class_of_frame(f));
+        let frame = &mut session.frames[f as usize];
+        debug_assert!(frame.on == On::Nothing);
+        (frame.on, frame.ring) = (on, if on == On::Ring { ring } else { NO_LANE });
+        let c = &mut session.classes[class];
+        let list = match on {
+            On::Nothing => return,
+            On::Free => &mut c.free,
+            On::Clean => &mut c.clean,
+            On::Dirty => &mut c.dirty,
+            On::Ring => &mut session.lanes[usize::from(ring)].rings[class],
+            On::Evict => &mut session.evicts,
+            On::Drop => &mut session.drops,
+        };
+        list.push_back(&mut session.frames, f);
+    }
+
+    /// Puts a frame that shows a page where it belongs: evictable, to be cleaned, or nowhere while it must stay. A frame that
+    /// already stands there keeps its place.
+    pub(crate) fn settle(&mut self, s: u16, f: FrameId) {
+        let frame = *self.frame(s, f);
+        if frame.state != FrameState::Present || matches!(frame.on, On::Evict | On::Drop) {
+            return;
+        }
+        let block = &self.blocks[self.geo.block_of(frame.page)];
+        let page = &self.pages[frame.page as usize];
+        let stays = match block.state {
+            BlockState::Unsealed => !block.parked && !mutants::on(Mutant::EvictUnsealed),
+            BlockState::Sealed => false,
+            _ => true,
+        };
+        let busy = frame.job != NONE && !mutants::on(Mutant::TwoJobsOnOneFrame);
+        let clean = page.host != NONE || mutants::on(Mutant::EvictDirty);
+        let want = if stays || frame.pins > 0 || busy {
+            On::Nothing
+        } else if clean && frame.on == On::Ring {
+            On::Ring
+        } else if clean {
+            On::Clean
+        } else {
+            On::Dirty
+        };
+        if want != frame.on {
+            self.unlist(s, f);
+            self.enlist(s, f, want, NO_LANE);
+        }
+    }
+
+    /// All tier-0 frames of the page settle anew: its host copy came or went, or its block changed.
+    pub(crate) fn settle_page(&mut self, page: u32) {
+        let (mut session, mut f) = (self.pages[page as usize].session, self.pages[page as usize].frame);
+        while f != NONE {
+            self.settle(session, f);
+            let frame = self.frame(session, f);
+            (session, f) = (frame.copy_session, frame.copy_frame);
+        }
+    }
+
+    pub(crate) fn pin(&mut self, s: u16, f: FrameId) {
+        let session = &mut self.sessions[usize::from(s)];
+        let class = usize::from(session.class_of_frame(f));
+        session.frames[f as usize].pins += 1;
+        if session.frames[f as usize].pins == 1 {
+            session.classes[class].pinned += 1;
+            self.settle(s, f);
+        }
+    }
+
+    pub(crate) fn unpin(&mut self, s: u16, f: FrameId) {
+        let session = &mut self.sessions[usize::from(s)];
+        let class = usize::from(session.class_of_frame(f));
+        session.frames[f as usize].pins -= 1;
+        if session.frames[f as usize].pins == 0 {
+            session.classes[class].pinned -= 1;
+            self.settle(s, f);
+            self.wake(s);
+        }
+    }
+
+    /// The frame shows nothing and nobody shows it.
+    pub(crate) fn free_frame(&mut self, s: u16, f: FrameId) {
+        self.unlist(s, f);
+        *self.frame_mut(s, f) = Frame::default();
+        self.enlist(s, f, On::Free, NO_LANE);
+        self.wake(s);
+    }
+
+    /// Gives up the page in a frame: it counts as not resident from now on; the frame is free after an Evict job.
+    pub(crate) fn evict(&mut self, s: u16, f: FrameId) {
+        let page = self.frame(s, f).page;
+        self.unlist(s, f);
+        self.remove_copy(page, s, f);
+        self.frame_mut(s, f).state = FrameState::Leaving;
+        self.counters.transitions += 1;
+        self.hold(self.geo.block_of(page));
+        self.enlist(s, f, On::Evict, NO_LANE);
+        self.wake(s);
+    }
+}

@@ -1,0 +1,188 @@
+//! A space's core: the tables, the entry points, and the bookkeeping that everything else goes through.
+//!
+//! - `dispatch`: events in, by kind and by request
+//! - `pump`: what goes out while there is room; everything that did not fit waits in bounded queues
+//! - `emit`: completions and jobs as actions
+//! - `frames`: which frame shows which page, and which list it stands in
+//! - `blocks`: references, death, and the way of a block's id back to the free list
+//! - `content`: what is published leaves the index
+//! - `account`: what is owned and whether more still fits
+//! - `host`: host frames and slabs
+//! - `attach`: sessions come and go
+//! - `done`: jobs that ended
+//! - `check`: whether all tables agree, for tests and the simulator
+
+mod account;
+mod attach;
+mod blocks;
+mod check;
+mod content;
+mod dispatch;
+mod done;
+mod emit;
+mod frames;
+mod host;
+mod pump;
+
+pub(crate) use account::Admit;
+pub(crate) use emit::{NewJob, Who};
+pub(crate) use frames::Pick;
+
+use crate::actions::ActionBuf;
+use crate::api::{Action, Event, SpaceConfig};
+use crate::config::{Class, Geometry};
+use crate::counters::Counters;
+use crate::error::Error;
+use crate::pages::{Blocks, Host, Index, Page};
+use crate::requests::Deadlines;
+use crate::sequences::{CHUNK, Chunks};
+use crate::sessions::Session;
+use crate::trace::Trace;
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+
+/// A space: one model of one domain, all its sessions, blocks and host frames.
+///
+/// Determinism: the same configuration and the same calls, with the same room in their buffers, give the same actions.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Core {
+    pub(crate) cfg: SpaceConfig,
+    pub(crate) geo: Geometry,
+    pub(crate) now: u64,
+    pub(crate) pages: Vec<Page>,
+    pub(crate) blocks: Blocks,
+    pub(crate) host: Host,
+    pub(crate) index: Index,
+    pub(crate) chunks: Chunks,
+    pub(crate) sessions: Vec<Session>,
+    pub(crate) deadlines: Deadlines,
+    /// When refused jobs or parked sequences come due, at the earliest.
+    pub(crate) timer: Option<u64>,
+    /// Actions without a list that found no room.
+    pub(crate) outbox: VecDeque<Action>,
+    /// Sessions to look at.
+    pub(crate) woken: VecDeque<u16>,
+    /// Somebody waits for a host frame.
+    pub(crate) host_wanted: bool,
+    pub(crate) counters: Counters,
+    pub(crate) trace: Trace,
+}
+
+impl Core {
+    /// A space without sessions or memory. Allocates the tables of blocks, pages and content.
+    ///
+    /// # Errors
+    /// [`Error::Config`] names the rule that the configuration breaks.
+    pub fn new(cfg: SpaceConfig) -> Result<Core, Error> {
+        let geo = Geometry::new(&cfg)?;
+        let l = cfg.limits;
+        let sessions = usize::from(l.sessions_max);
+        // Room for every block to be referred to twice over, plus one chunk that is not full for each sequence in use.
+        let chunks = (2 * u64::from(l.blocks_max)).div_ceil(u64::from(CHUNK))
+            + u64::from(l.seqs_max.min(l.blocks_max)) * u64::from(l.sessions_max);
+        if chunks * u64::from(CHUNK) >= u64::from(u32::MAX) {
+            return Err(Error::Config {
+                what: "blocks_max and seqs_max times sessions_max exceed what ids count",
+                value: chunks,
+            });
+        }
+        Ok(Core {
+            now: 0,
+            pages: vec![Page::default(); l.blocks_max as usize * geo.planes.len()],
+            blocks: Blocks::new(l.blocks_max),
+            host: Host::new(geo.classes.len()),
+            index: Index::new(l.blocks_max),
+            chunks: Chunks::new(chunks as u32),
+            sessions: vec![Session::default(); sessions],
+            deadlines: Deadlines::default(),
+            timer: None,
+            outbox: VecDeque::with_capacity(sessions * 2 + 64),
+            woken: VecDeque::with_capacity(sessions),
+            host_wanted: false,
+            counters: Counters::default(),
+            trace: Trace::default(),
+            geo,
+            cfg,
+        })
+    }
+
+    /// Takes an event in. What it causes is written to `buf` as far as it fits; the rest waits inside, bounded, for
+    /// [`Core::poll`]. With no room at all nothing is lost.
+    ///
+    /// # Errors
+    /// The event contradicts the protocol between shell and core, or shows that a session's peer broke its own
+    /// ([`Error::Agent`], [`Error::Overrun`]: the shell ends that session). Malformed requests are no errors here: they
+    /// complete with a status.
+    pub fn handle(&mut self, now_us: u64, event: Event<'_>, buf: &mut ActionBuf) -> Result<(), Error> {
+        self.advance(now_us);
+        let result = self.dispatch(event);
+        self.pump(buf);
+        result
+    }
+
+    /// Goes on with what waits for room, job slots or time. Call it while [`Core::has_output`] and when
+    /// [`Core::next_deadline`] has come.
+    pub fn poll(&mut self, now_us: u64, buf: &mut ActionBuf) {
+        self.advance(now_us);
+        self.pump(buf);
+    }
+
+    /// Whether `poll` with room would do something now.
+    #[must_use]
+    pub fn has_output(&self) -> bool {
+        !self.outbox.is_empty() || !self.woken.is_empty()
+    }
+
+    /// When `poll` must be called at the latest, in the same clock as `now_us`.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<u64> {
+        let ops = self.deadlines.first().map(|d| d.0);
+        [ops, self.timer].into_iter().flatten().min()
+    }
+
+    /// What was counted.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Hash of all actions so far.
+    #[must_use]
+    pub fn trace(&self) -> Trace {
+        self.trace
+    }
+
+    /// Size classes in class order.
+    #[must_use]
+    pub fn classes(&self) -> &[Class] {
+        &self.geo.classes
+    }
+
+    /// Committed tokens of a sequence.
+    #[must_use]
+    pub fn seq_tokens(&self, session: crate::api::SessionId, seq: crate::api::SeqId) -> Option<u64> {
+        self.sessions.get(usize::from(session))?.seqs.get(seq as usize).filter(|q| q.live).map(|q| q.tokens)
+    }
+
+    /// The configuration.
+    #[must_use]
+    pub fn config(&self) -> &SpaceConfig {
+        &self.cfg
+    }
+
+    /// Bytes of all tables, from their real capacities.
+    #[must_use]
+    pub fn metadata_bytes(&self) -> usize {
+        size_of::<Core>()
+            + self.pages.capacity() * size_of::<Page>()
+            + self.blocks.recs.capacity() * size_of::<crate::pages::Block>()
+            + self.host.bytes()
+            + self.index.bytes()
+            + self.chunks.bytes()
+            + self.sessions.capacity() * size_of::<Session>()
+            + self.sessions.iter().map(Session::bytes).sum::<usize>()
+            + self.deadlines.bytes()
+            + self.outbox.capacity() * size_of::<Action>()
+            + self.woken.capacity() * size_of::<u16>()
+    }
+}

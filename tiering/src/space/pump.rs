@@ -1,0 +1,122 @@
+//! What goes out while there is room.
+
+use super::Core;
+use crate::actions::ActionBuf;
+use crate::requests::Phase;
+use crate::sessions::Life;
+
+impl Core {
+    /// Has the session looked at in this call or, without room, in the next.
+    pub(crate) fn wake(&mut self, s: u16) {
+        let session = &mut self.sessions[usize::from(s)];
+        if !session.woken {
+            session.woken = true;
+            self.woken.push_back(s);
+        }
+    }
+
+    pub(crate) fn wake_all(&mut self) {
+        for s in 0..self.sessions.len() as u16 {
+            if self.sessions[usize::from(s)].life == Life::Live {
+                self.wake(s);
+            }
+        }
+    }
+
+    /// Capacity changed: who waits to be admitted looks again.
+    pub(crate) fn wake_admission(&mut self) {
+        for s in 0..self.sessions.len() as u16 {
+            if !self.sessions[usize::from(s)].ops.admission.is_empty() {
+                self.wake(s);
+            }
+        }
+    }
+
+    /// Time moves on: deadlines pass, refused jobs and parked sequences come due. Never backwards.
+    pub(crate) fn advance(&mut self, now_us: u64) {
+        self.now = self.now.max(now_us);
+        while let Some((due, s, op)) = self.deadlines.first() {
+            if due > self.now {
+                break;
+            }
+            self.time_out(s, op);
+        }
+        if self.timer.is_some_and(|at| at <= self.now) {
+            self.timers_due();
+        }
+    }
+
+    /// Has `timers_due` look at all sessions at that time.
+    pub(crate) fn set_timer(&mut self, at: u64) {
+        self.timer = Some(self.timer.map_or(at, |timer| timer.min(at)));
+    }
+
+    fn timers_due(&mut self) {
+        self.timer = None;
+        for s in 0..self.sessions.len() as u16 {
+            let again_at = self.sessions[usize::from(s)].again_at;
+            if again_at != 0 {
+                match again_at <= self.now {
+                    true => self.wake(s),
+                    false => self.set_timer(again_at),
+                }
+            }
+        }
+    }
+
+    pub(crate) fn pump(&mut self, buf: &mut ActionBuf) {
+        // A session that finds no room or much to do stands in the queue again: one round for each that stands in it now,
+        // and those that they wake.
+        let mut rounds = self.sessions.len() * 2;
+        while self.flush_outbox(buf) && rounds > 0 {
+            let Some(s) = self.woken.pop_front() else { break };
+            rounds -= 1;
+            self.sessions[usize::from(s)].woken = false;
+            if self.sessions[usize::from(s)].life == Life::Live && !self.pump_session(s, buf) {
+                self.wake(s);
+                if buf.room() == 0 {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// One look at a session. False when it stopped for lack of room or left work for the next call.
+    fn pump_session(&mut self, s: u16, buf: &mut ActionBuf) -> bool {
+        self.pump_ready(s, buf);
+        self.pump_admission(s);
+        self.pump_drops(s, buf);
+        self.pump_evicts(s, buf);
+        self.send_again(s, buf);
+        for class in &mut self.sessions[usize::from(s)].classes {
+            class.starved = 0;
+        }
+        self.pump_faults(s, buf);
+        self.pump_frames(s, buf);
+        let walked = self.pump_lanes(s, buf);
+        self.pump_cleaning(s, buf);
+        // Ops may have become ready, capacity may have changed.
+        self.pump_ready(s, buf);
+        self.flush_outbox(buf) && walked && buf.room() > 0 && self.sessions[usize::from(s)].ops.ready.is_empty()
+    }
+
+    /// Ready ops complete while their lists fit.
+    fn pump_ready(&mut self, s: u16, buf: &mut ActionBuf) {
+        while buf.room() > 0 {
+            let op = self.sessions[usize::from(s)].ops.ready.head;
+            if op == crate::api::NONE || !self.complete_op(s, op, buf) {
+                break;
+            }
+            self.sessions[usize::from(s)].ops.enter(op, Phase::Free);
+        }
+    }
+
+    fn pump_admission(&mut self, s: u16) {
+        while self.sessions[usize::from(s)].ops.admission.head != crate::api::NONE {
+            let op = self.sessions[usize::from(s)].ops.admission.head;
+            if !self.try_admit(s, op) {
+                break;
+            }
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! The trace hash: a cheap 64-bit fold of every action, so that two runs can be compared by one number.
+
+use crate::api::{Action, Job, Victim};
+use serde::{Deserialize, Serialize};
+
+/// Running hash of all actions that a core emitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trace {
+    hash: u64,
+    actions: u64,
+}
+
+impl Default for Trace {
+    fn default() -> Self {
+        Trace { hash: 0x9e37_79b9_7f4a_7c15, actions: 0 }
+    }
+}
+
+impl Trace {
+    /// The hash so far.
+    #[must_use]
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// Actions folded so far.
+    #[must_use]
+    pub fn actions(&self) -> u64 {
+        self.actions
+    }
+
+    fn word(&mut self, word: u64) {
+        // Multiply-rotate fold; the odd constant is that of xxHash64's first prime.
+        self.hash = (self.hash ^ word).wrapping_mul(0x9e37_79b1_85eb_ca87).rotate_left(29);
+    }
+
+    fn pair(&mut self, high: u32, low: u32) {
+        self.word(u64::from(high) << 32 | u64::from(low));
+    }
+
+    fn victim(&mut self, victim: Option<Victim>) {
+        if let Some(v) = victim {
+            self.pair(v.block, u32::from(v.plane) + 1);
+            if let Some((lane, pos)) = v.after {
+                self.word(pos << 16 | u64::from(lane));
+            }
+        }
+    }
+
+    /// Folds one action and the words of its list.
+    pub(crate) fn fold(&mut self, action: &Action, list: &[u32]) {
+        self.actions += 1;
+        match *action {
+            Action::Job { session, id, job } => {
+                self.pair(0x100 | u32::from(session) << 12, id);
+                self.job(&job);
+            }
+            Action::Complete { session, channel, tag, status, value, .. } => {
+                self.pair(0x200 | u32::from(session) << 12, u32::from(channel) << 16 | u32::from(tag));
+                self.pair(status as u32, list.len() as u32);
+                self.word(value);
+                list.iter().for_each(|&w| self.word(u64::from(w)));
+            }
+            Action::NeedSlab { class } => self.pair(0x300, u32::from(class)),
+            Action::ReturnSlab { slab } => self.pair(0x400, slab),
+            Action::SessionGone { session } => self.pair(0x500, u32::from(session)),
+        }
+    }
+
+    fn job(&mut self, job: &Job) {
+        match *job {
+            Job::Map { block, plane, frame, victim } => {
+                self.pair(block, 1 << 16 | u32::from(plane));
+                self.word(u64::from(frame));
+                self.victim(victim);
+            }
+            Job::Load { block, plane, frame, from, victim } => {
+                self.pair(block, 2 << 16 | u32::from(plane));
+                self.pair(frame, from.slab);
+                self.word(u64::from(from.slot));
+                self.victim(victim);
+            }
+            Job::Store { block, plane, frame, to } => {
+                self.pair(block, 3 << 16 | u32::from(plane));
+                self.pair(frame, to.slab);
+                self.word(u64::from(to.slot));
+            }
+            Job::Copy { block, plane, frame, from, victim } => {
+                self.pair(block, 4 << 16 | u32::from(plane));
+                self.pair(frame, from);
+                self.victim(victim);
+            }
+            Job::LoadCopy { block, plane, frame, source, from, victim } => {
+                self.pair(block, 5 << 16 | u32::from(plane));
+                self.pair(frame, source);
+                self.pair(from.slab, from.slot);
+                self.victim(victim);
+            }
+            Job::Drop { block } => self.pair(block, 6 << 16),
+            Job::Evict { block, plane, frame } => {
+                self.pair(block, 7 << 16 | u32::from(plane));
+                self.word(u64::from(frame));
+            }
+            Job::Cancel { job } => self.pair(job, 8 << 16),
+        }
+    }
+}

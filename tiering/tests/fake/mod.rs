@@ -1,0 +1,337 @@
+//! A tiny fake of everything around the core: one agent a session that carries out jobs at once or when told, a node that grants
+//! host memory, and frames that hold content tags instead of bytes.
+#![allow(dead_code, clippy::unwrap_used)] // each test uses a part of it; tests may unwrap
+
+use kvtide_tiering::api::*;
+use kvtide_tiering::{ActionBuf, Core, Error};
+use std::collections::{BTreeMap, VecDeque};
+
+/// A completion.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Done {
+    pub status: Status,
+    pub value: u64,
+    pub list: Vec<u32>,
+}
+
+/// One agent.
+#[derive(Default)]
+pub struct Agent {
+    /// Frame → content.
+    pub frames: BTreeMap<FrameId, u64>,
+    /// (block, plane) → frame: the page table.
+    pub table: BTreeMap<(BlockId, u16), FrameId>,
+    /// Jobs that were sent and not carried out.
+    pub jobs: VecDeque<(u32, Job)>,
+}
+
+pub struct World {
+    pub core: Core,
+    pub buf: ActionBuf,
+    pub now: u64,
+    pub agents: BTreeMap<SessionId, Agent>,
+    pub host: BTreeMap<(u32, u32), u64>,
+    pub done: BTreeMap<(SessionId, u16), Vec<Done>>,
+    /// Frames that the node has left to grant, per class; each grant is of `slab_frames`.
+    pub node_frames: Vec<u32>,
+    pub slab_frames: u32,
+    slabs: u32,
+    pub returned: Vec<u32>,
+    pub gone: Vec<SessionId>,
+    /// Carry jobs out as soon as they are sent.
+    pub eager: bool,
+    /// Statuses to answer the next jobs with instead of carrying them out.
+    pub fail_next: VecDeque<Status>,
+    tag: u16,
+    content: u64,
+}
+
+pub fn config(planes: Vec<Plane>) -> SpaceConfig {
+    SpaceConfig {
+        page_tokens: 4,
+        planes,
+        shards: 1,
+        limits: Limits {
+            sessions_max: 4,
+            blocks_max: 256,
+            seqs_max: 16,
+            seq_blocks_max: 256,
+            lanes_max: 4,
+            jobs_max: 16,
+            requests_max: 32,
+            host_bytes_max: 1 << 30,
+        },
+        policy: Policy {
+            clean_low_percent: 25,
+            clean_high_percent: 50,
+            host_high_percent: 95,
+            host_low_percent: 80,
+            scan_frames: 4,
+            request_timeout_us: 1_000_000,
+        },
+    }
+}
+
+pub fn full(page_bytes: u32) -> Plane {
+    Plane { page_bytes, kind: PlaneKind::Full }
+}
+
+impl World {
+    pub fn new(cfg: SpaceConfig) -> World {
+        let core = Core::new(cfg).unwrap();
+        let classes = core.classes().len();
+        World {
+            core,
+            buf: ActionBuf::new(64, 1024),
+            now: 1,
+            agents: BTreeMap::new(),
+            host: BTreeMap::new(),
+            done: BTreeMap::new(),
+            node_frames: vec![1 << 20; classes],
+            slab_frames: 64,
+            slabs: 0,
+            returned: Vec::new(),
+            gone: Vec::new(),
+            eager: true,
+            fail_next: VecDeque::new(),
+            tag: 0,
+            content: 0,
+        }
+    }
+
+    pub fn attach(&mut self, session: SessionId, lanes: u16, frames: &[u32]) {
+        self.attach_shard(session, 0, lanes, frames).unwrap();
+    }
+
+    pub fn attach_shard(&mut self, session: SessionId, shard: u16, lanes: u16, frames: &[u32]) -> Result<(), Error> {
+        self.core.handle(self.now, Event::Attach { session, shard, lanes, frames }, &mut self.buf)?;
+        self.agents.insert(session, Agent::default());
+        self.settle();
+        Ok(())
+    }
+
+    pub fn event(&mut self, event: Event<'_>) -> Result<(), Error> {
+        let r = self.core.handle(self.now, event, &mut self.buf);
+        self.settle();
+        r
+    }
+
+    /// Sends a request; its tag tells the answer.
+    pub fn ask(&mut self, session: SessionId, request: Request<'_>) -> u16 {
+        self.ask_for(session, request, 0)
+    }
+
+    pub fn ask_for(&mut self, session: SessionId, request: Request<'_>, timeout_us: u64) -> u16 {
+        self.tag += 1;
+        let tag = self.tag;
+        let e = Event::Request { session, channel: 0, tag, timeout_us, request };
+        self.core.handle(self.now, e, &mut self.buf).unwrap();
+        self.settle();
+        tag
+    }
+
+    /// The answer, if it came; at most one ever does.
+    pub fn answer(&self, session: SessionId, tag: u16) -> Option<Done> {
+        let list = self.done.get(&(session, tag))?;
+        assert_eq!(list.len(), 1, "a request completes once");
+        list.first().cloned()
+    }
+
+    /// Sends a request and expects its answer at once.
+    pub fn call(&mut self, session: SessionId, request: Request<'_>) -> Done {
+        let tag = self.ask(session, request);
+        self.answer(session, tag).unwrap_or_else(|| panic!("no answer to {request:?}"))
+    }
+
+    pub fn ok(&mut self, session: SessionId, request: Request<'_>) -> Done {
+        let done = self.call(session, request);
+        assert_eq!(done.status, Status::Ok, "{request:?}");
+        done
+    }
+
+    /// Takes in what the core wants and, when eager, does it, until nothing moves.
+    pub fn settle(&mut self) {
+        loop {
+            self.take_actions();
+            self.core.check().unwrap();
+            if self.eager && self.run_one_of_each() {
+                continue;
+            }
+            if !self.core.has_output() {
+                return;
+            }
+            self.core.poll(self.now, &mut self.buf);
+        }
+    }
+
+    fn run_one_of_each(&mut self) -> bool {
+        let sessions: Vec<_> = self.agents.keys().copied().collect();
+        sessions.into_iter().fold(false, |any, s| self.run_job(s) || any)
+    }
+
+    fn take_actions(&mut self) {
+        while !self.buf.is_empty() {
+            let actions = self.buf.actions().to_vec();
+            let lists: Vec<_> = actions
+                .iter()
+                .map(|a| match a {
+                    Action::Complete { list, .. } => self.buf.list(*list).to_vec(),
+                    _ => Vec::new(),
+                })
+                .collect();
+            self.buf.clear();
+            for (action, list) in actions.into_iter().zip(lists) {
+                self.take(action, list);
+            }
+        }
+    }
+
+    fn take(&mut self, action: Action, list: Vec<u32>) {
+        match action {
+            Action::Job { session, id, job } => {
+                let agent = self.agents.get_mut(&session).expect("jobs go to live sessions");
+                assert!(agent.jobs.iter().all(|&(other, _)| other != id), "job ids are unique in flight");
+                agent.jobs.push_back((id, job));
+            }
+            Action::Complete { session, tag, status, value, .. } => {
+                self.done.entry((session, tag)).or_default().push(Done { status, value, list });
+            }
+            Action::NeedSlab { class } => {
+                let left = &mut self.node_frames[usize::from(class)];
+                let frames = self.slab_frames.min(*left);
+                *left -= frames;
+                let event = if frames == 0 {
+                    Event::SlabRefused { class }
+                } else {
+                    self.slabs += 1;
+                    Event::SlabGranted { class, slab: self.slabs - 1, frames }
+                };
+                self.core.handle(self.now, event, &mut self.buf).unwrap();
+            }
+            Action::ReturnSlab { slab } => self.returned.push(slab),
+            Action::SessionGone { session } => self.gone.push(session),
+        }
+    }
+
+    /// Carries out the session's oldest job.
+    pub fn run_job(&mut self, s: SessionId) -> bool {
+        let Some((id, job)) = self.agents.get_mut(&s).unwrap().jobs.pop_front() else { return false };
+        let status = match self.fail_next.pop_front() {
+            Some(status) if status != Status::Ok => status,
+            _ => {
+                self.carry_out(s, job);
+                Status::Ok
+            }
+        };
+        self.end_job(s, id, status);
+        true
+    }
+
+    pub fn end_job(&mut self, session: SessionId, job: u32, status: Status) {
+        self.core.handle(self.now, Event::JobDone { session, job, status }, &mut self.buf).unwrap();
+        self.take_actions();
+        self.core.check().unwrap();
+    }
+
+    pub fn carry_out(&mut self, s: SessionId, job: Job) {
+        self.content += 1;
+        let agent = self.agents.get_mut(&s).unwrap();
+        let source = match job {
+            Job::Copy { from, .. } => agent.frames[&from],
+            _ => 0,
+        };
+        let mut show = |block, plane, frame, content, victim: Option<Victim>| {
+            if let Some(v) = victim {
+                if agent.table.get(&(v.block, v.plane)) == Some(&frame) {
+                    agent.table.remove(&(v.block, v.plane));
+                }
+            }
+            let shown: Vec<_> = agent.table.iter().filter(|&(_, f)| *f == frame).collect();
+            assert!(shown.is_empty(), "{job:?} overwrites a frame that still shows {shown:?}");
+            agent.frames.insert(frame, content);
+            let old = agent.table.insert((block, plane), frame);
+            assert_eq!(old, None, "{job:?} publishes a page that is published");
+        };
+        match job {
+            Job::Map { block, plane, frame, victim } => show(block, plane, frame, self.content, victim),
+            Job::Load { block, plane, frame, from, victim } => {
+                show(block, plane, frame, self.host[&(from.slab, from.slot)], victim);
+            }
+            Job::LoadCopy { block, plane, frame, from, victim, .. } => {
+                show(block, plane, frame, self.host[&(from.slab, from.slot)], victim);
+            }
+            Job::Store { block, plane, frame, to } => {
+                assert_eq!(
+                    agent.table.get(&(block, plane)),
+                    Some(&frame),
+                    "{job:?} stores a frame that shows another page"
+                );
+                self.host.insert((to.slab, to.slot), agent.frames[&frame]);
+            }
+            Job::Copy { block, plane, frame, victim, .. } => show(block, plane, frame, source, victim),
+            Job::Drop { block } => agent.table.retain(|&(b, _), _| b != block),
+            Job::Evict { block, plane, frame } => {
+                if agent.table.get(&(block, plane)) == Some(&frame) {
+                    agent.table.remove(&(block, plane));
+                }
+            }
+            Job::Cancel { .. } => {}
+        }
+    }
+
+    /// The engine writes something new into a page that it is filling.
+    pub fn write(&mut self, s: SessionId, block: BlockId, plane: u16) -> u64 {
+        self.content += 1;
+        let agent = self.agents.get_mut(&s).unwrap();
+        let frame = agent.table[&(block, plane)];
+        agent.frames.insert(frame, self.content);
+        self.content
+    }
+
+    /// What a lane would read.
+    pub fn read(&self, s: SessionId, block: BlockId, plane: u16) -> Option<u64> {
+        let agent = &self.agents[&s];
+        agent.table.get(&(block, plane)).map(|f| agent.frames[f])
+    }
+
+    /// Reserves and fills `blocks` blocks one after another, committing each; returns their ids and contents by plane.
+    pub fn fill(&mut self, s: SessionId, seq: SeqId, blocks: u32, planes: u16) -> Vec<(BlockId, Vec<u64>)> {
+        let tokens = u64::from(self.core.config().page_tokens);
+        let mut out = Vec::new();
+        let before = self.core.seq_tokens(s, seq).unwrap();
+        for i in 0..u64::from(blocks) {
+            let done = self.ok(s, Request::Reserve { seq: Some(seq), count: 1 });
+            let block = done.list[0];
+            let contents = (0..planes).map(|p| self.write(s, block, p)).collect();
+            self.ok(s, Request::Commit { seq, tokens: before + (i + 1) * tokens });
+            out.push((block, contents));
+        }
+        out
+    }
+
+    /// One step of a lane: reads every page in order of use, faulting where one is missing; checks what it reads. Returns how
+    /// many pages were loaded meanwhile.
+    pub fn step(
+        &mut self,
+        s: SessionId,
+        lane: u16,
+        step: u64,
+        seq: SeqId,
+        pages: &[(BlockId, Vec<u64>)],
+        planes: u16,
+    ) -> u64 {
+        let before = self.core.counters().host_to_tier0.total_pages();
+        self.ok(s, Request::Step { lane, step, seqs: &[seq] });
+        for plane in 0..planes {
+            for (index, (block, contents)) in pages.iter().enumerate() {
+                if self.read(s, *block, plane).is_none() {
+                    let use_pos = step * u64::from(planes) + u64::from(plane);
+                    self.ok(s, Request::Fault { lane, use_pos, seq, index: index as u32, plane });
+                }
+                assert_eq!(self.read(s, *block, plane), Some(contents[usize::from(plane)]));
+            }
+        }
+        self.ok(s, Request::StepEnd { lane, step });
+        self.core.counters().host_to_tier0.total_pages() - before
+    }
+}
