@@ -1,6 +1,6 @@
 //! The score area: what attention looked at, told by the engine without a message and without a promise.
 //!
-//! Each lane has [`SCORE_SLOTS`] slots that its owner writes round and round; the daemon reads them when it likes. Nobody waits
+//! Each lane has [`crate::layout::SCORE_SLOTS`] slots that its owner writes round and round; the daemon reads them when it likes. Nobody waits
 //! and nothing is ever full: an entry that was overwritten before it was read is lost and counted, one that was overwritten
 //! while it was read is torn, thrown away and counted. Entry n lies in slot n mod SCORE_SLOTS under a sequence lock of atomics:
 //!
@@ -11,12 +11,11 @@
 
 use crate::entry::NONE_U32;
 use crate::half::F16;
-use crate::layout::{SCORE_BYTES, SCORE_SLOTS};
 use crate::sync::{AtomicU64, Ordering, fence};
 use core::ops::Deref;
 
-/// Most pages that an entry names.
-pub const TOP_MAX: usize = 36;
+/// Most pages that an entry names; one in models, which explore every order of a slot's words.
+pub const TOP_MAX: usize = if cfg!(loom) { 1 } else { 36 };
 /// Words before the pages.
 const HEAD_WORDS: usize = 3;
 const WORDS: usize = HEAD_WORDS + TOP_MAX;
@@ -32,8 +31,11 @@ pub struct ScoreSlot {
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<ScoreSlot>() == SCORE_BYTES as usize && align_of::<ScoreSlot>() == 64);
-const _: () = assert!(SCORE_BYTES as usize == 8 * (1 + WORDS) && SCORE_SLOTS.is_power_of_two());
+const _: () = {
+    use crate::layout::{SCORE_BYTES, SCORE_SLOTS};
+    assert!(size_of::<ScoreSlot>() == SCORE_BYTES as usize && align_of::<ScoreSlot>() == 64);
+    assert!(SCORE_BYTES as usize == 8 * (1 + WORDS) && SCORE_SLOTS.is_power_of_two());
+};
 
 /// A page and the natural logarithm of its share of a sequence's attention in one plane, summed over heads; at most 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

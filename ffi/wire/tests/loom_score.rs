@@ -24,7 +24,7 @@ fn entry(n: u32) -> Scores {
 #[test]
 fn entries_are_read_whole_or_not_at_all() {
     let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(2);
+    model.preemption_bound = Some(3);
     model.check(|| {
         let slots = Slots(Arc::new(vec![ScoreSlot::new()]));
         let mut writer = ScoreWriter::new(slots.clone());
