@@ -1,0 +1,31 @@
+//! Any datagram as a Hello or as a message of the daemon: decoded or refused with words, and what is decoded is encoded to the
+//! same bytes again (so nothing is ignored and nothing has two forms).
+#![no_main]
+
+use kvtide_wire::hello::{self, FromDaemon, Hello};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    let _ = hello::claimed_version(bytes);
+    match Hello::decode(bytes) {
+        Ok(hello) => {
+            assert_eq!(hello.encode().expect("it was checked"), bytes);
+            let classes = hello::size_classes(&hello.planes);
+            assert_eq!(classes.len(), hello.tier0_frames.len());
+            for tokens in [0, 1, u64::from(hello.page_tokens), u64::MAX] {
+                let last = tokens.saturating_sub(1) / u64::from(hello.page_tokens);
+                for plane in &hello.planes {
+                    assert!(plane.first_needed(tokens, hello.page_tokens) <= last, "{plane:?} at {tokens}");
+                }
+            }
+        }
+        Err(e) => assert!(!e.to_string().is_empty()),
+    }
+    match FromDaemon::decode(bytes) {
+        Ok(FromDaemon::Welcome(m)) => assert_eq!(m.encode(), bytes),
+        Ok(FromDaemon::Slab(m)) => assert_eq!(m.encode().expect("it was checked"), bytes),
+        Ok(FromDaemon::SlabGone(m)) => assert_eq!(m.encode(), bytes),
+        Ok(FromDaemon::Bye(m)) => assert_eq!(m.encode(), bytes),
+        Err(e) => assert!(!e.to_string().is_empty()),
+    }
+});

@@ -1,0 +1,72 @@
+//! What the fuzz targets share: a cursor over the fuzzer's bytes, rings in private memory, and the daemon's translation of
+//! entries.
+//!
+//! The translation belongs to the root package, whose dependencies (command line, logging, configuration) would all be built
+//! and instrumented with it; it is pure, so its source is compiled in here instead.
+
+#[path = "../../../src/translate/mod.rs"]
+#[allow(dead_code)] // the targets use the directions that take bytes from outside
+pub mod translate;
+
+use kvtide_wire::ring::{IndexLine, Memory, Slot};
+use kvtide_wire::sync::{AtomicU32, Ordering};
+use std::sync::Arc;
+
+/// Takes the fuzzer's bytes front to back; everything is zero once they are used up.
+pub struct Bytes<'a>(pub &'a [u8]);
+
+impl Bytes<'_> {
+    /// The next `N` bytes.
+    pub fn array<const N: usize>(&mut self) -> [u8; N] {
+        let mut array = [0; N];
+        let (taken, rest) = self.0.split_at(N.min(self.0.len()));
+        array[..taken.len()].copy_from_slice(taken);
+        self.0 = rest;
+        array
+    }
+
+    /// The next byte.
+    pub fn byte(&mut self) -> u8 {
+        self.array::<1>()[0]
+    }
+
+    /// The next four bytes.
+    pub fn word(&mut self) -> u32 {
+        u32::from_le_bytes(self.array())
+    }
+
+    /// Whether nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// A ring in private memory that a hostile peer may scribble over.
+#[derive(Clone)]
+pub struct HeapRing(Arc<(Vec<Slot>, IndexLine, IndexLine)>);
+
+impl HeapRing {
+    /// A ring of so many slots, a power of two.
+    pub fn new(entries: usize) -> HeapRing {
+        HeapRing(Arc::new(((0..entries).map(|_| Slot::new()).collect(), IndexLine::new(), IndexLine::new())))
+    }
+
+    /// Overwrites a slot.
+    pub fn scribble(&self, slot: usize, bytes: [u8; 64]) {
+        for (word, bytes) in self.0.0[slot % self.0.0.len()].words.iter().zip(bytes.as_chunks().0) {
+            word.store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
+        }
+    }
+}
+
+impl Memory for HeapRing {
+    fn slots(&self) -> &[Slot] {
+        &self.0.0
+    }
+    fn tail(&self) -> &AtomicU32 {
+        &self.0.1.index
+    }
+    fn head(&self) -> &AtomicU32 {
+        &self.0.2.index
+    }
+}
