@@ -48,7 +48,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 20] = [
+    pub const ALL: &[Mutant] = &[
         Mutant::DropJobSkipped,
         Mutant::EvictUnsealed,
         Mutant::EvictDirty,
@@ -70,6 +70,12 @@ impl Mutant {
         Mutant::ScanIgnoresUse,
         Mutant::HostFrameFreedUnderLoad,
     ];
+
+    /// Its name, as the command line takes it.
+    #[must_use]
+    pub fn name(self) -> String {
+        format!("{self:?}")
+    }
 }
 
 #[cfg(feature = "mutants")]
@@ -82,7 +88,7 @@ mod picked {
     }
 
     /// Picks the fault of this thread's cores, or none.
-    pub fn set(mutant: Option<Mutant>) {
+    pub fn select(mutant: Option<Mutant>) {
         PICKED.with(|p| p.set(mutant));
     }
 
@@ -94,7 +100,7 @@ mod picked {
 }
 
 #[cfg(feature = "mutants")]
-pub use picked::{on, set};
+pub use picked::{on, select};
 
 /// Whether this fault is picked: never, in a build without the feature.
 #[cfg(not(feature = "mutants"))]

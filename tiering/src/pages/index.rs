@@ -188,6 +188,10 @@ impl Index {
         c
     }
 
+    pub fn live_len(&self) -> u32 {
+        self.recs.len() as u32 - self.free.len
+    }
+
     pub fn bytes(&self) -> usize {
         self.recs.capacity() * size_of::<Content>() + self.table.capacity() * size_of::<u32>()
     }

@@ -8,6 +8,9 @@ use crate::requests::Phase;
 use crate::sessions::{JobRec, Task};
 use crate::space::{Core, NewJob, Pick, Who};
 
+/// Frames that a fault looks at for one that its lane is past.
+const CONSUMED_MAX: u32 = 64;
+
 impl Core {
     /// Goes on with every fault that waits; there are few, at most one a lane that plays by the rules.
     pub(crate) fn pump_faults(&mut self, s: u16, buf: &mut ActionBuf) {
@@ -103,7 +106,24 @@ impl Core {
         if let Some(f) = own {
             return Some(Pick { frame: f, after: self.use_of(s, f, lane), ring: lane });
         }
+        if let Some(f) = self.consumed_by(s, class, lane, pos) {
+            return Some(Pick { frame: f, after: None, ring: crate::pages::NO_LANE });
+        }
         self.pick_any(s, class)
+    }
+
+    /// Of the clean pages that the walk touched last, one that the lane is past: it will be read again last.
+    fn consumed_by(&self, s: u16, class: u8, lane: u16, pos: u64) -> Option<u32> {
+        let session = &self.sessions[usize::from(s)];
+        let mut f = session.classes[usize::from(class)].clean.tail;
+        for _ in 0..CONSUMED_MAX {
+            let frame = session.frames.get(f as usize)?;
+            if frame.lane == lane && frame.use_pos < pos {
+                return Some(f);
+            }
+            f = frame.links.prev;
+        }
+        None
     }
 
     /// The page is in no host frame. If another session has it in tier 0, it is stored from there first; if nobody has it, it

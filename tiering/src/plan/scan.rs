@@ -231,11 +231,12 @@ impl Core {
             l.cursor.step > l.batch.step
         };
         if let Some(f) = self.find_copy(page, s) {
-            if self.frame(s, f).state == FrameState::Present {
+            let frame = self.frame_mut(s, f);
+            let again = (frame.lane, frame.use_pos) == (lane, pos);
+            (frame.lane, frame.use_pos) = (lane, pos);
+            if frame.state == FrameState::Present && !again {
                 self.touch(s, f);
             }
-            let frame = self.frame_mut(s, f);
-            (frame.lane, frame.use_pos) = (lane, pos);
             self.counters.found_tier0 += u64::from(!expected);
             return Visit::Done;
         }
@@ -251,7 +252,7 @@ impl Core {
         if self.waits_to_be_sent_again(s, page) {
             return Visit::Done;
         }
-        let Some(pick) = self.pick_for_walk(s, self.geo.class_of_page(page), lane, pos) else { return Visit::Stalled };
+        let Some(pick) = self.pick_for_walk(s, self.geo.class_of_page(page), lane) else { return Visit::Stalled };
         self.counters.found_host += u64::from(!expected);
         let reason = if expected { Reason::Prefetch } else { Reason::Step };
         self.place(s, pick, NewJob { task: Task::Load, page, reason, op: NONE, source: NONE }, buf);
@@ -260,7 +261,7 @@ impl Core {
         Visit::Done
     }
 
-    fn pick_for_walk(&mut self, s: u16, class: u8, lane: u16, pos: u64) -> Option<Pick> {
+    fn pick_for_walk(&mut self, s: u16, class: u8, lane: u16) -> Option<Pick> {
         if let Some(pick) = self.pick_free(s, class) {
             return Some(pick);
         }
@@ -288,7 +289,7 @@ impl Core {
         let frame = &session.frames[f as usize];
         let step = frame.use_pos / u64::from(self.geo.planes_len());
         let unannounced = frame.lane == lane && l.newest().is_none_or(|newest| step > newest) && step >= l.batch.step;
-        if unannounced && frame.use_pos < pos {
+        if unannounced {
             return None;
         }
         Some(Pick { frame: f, after: self.use_of(s, f, lane), ring: lane })
@@ -306,9 +307,6 @@ impl Core {
         let session = &mut self.sessions[usize::from(s)];
         let clock = session.clock;
         let frame = &mut session.frames[f as usize];
-        if frame.stamp == clock {
-            return;
-        }
         frame.stamp = clock;
         let on = frame.on;
         let class = usize::from(session.class_of_frame(f));

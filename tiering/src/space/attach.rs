@@ -56,6 +56,10 @@ impl Core {
         self.counters.quarantined += u64::from(quarantine.len);
         self.counters.quarantined_total += u64::from(quarantine.len);
         self.wake_all();
+        if quarantine.is_empty() {
+            // Nothing of ours can be written by it any more.
+            self.session_gone(s);
+        }
         Ok(())
     }
 
@@ -64,8 +68,17 @@ impl Core {
         match self.sessions.get(usize::from(s)).map(|x| x.life) {
             Some(Life::Live) => self.session_lost(s)?,
             Some(Life::Lost) => {}
-            _ => return Err(Error::NoSession { session: s }),
+            // Gone already, when nothing was in flight at its loss.
+            Some(Life::Empty) => return Ok(()),
+            None => return Err(Error::NoSession { session: s }),
         }
+        if self.sessions[usize::from(s)].life == Life::Lost {
+            self.session_gone(s);
+        }
+        Ok(())
+    }
+
+    fn session_gone(&mut self, s: SessionId) {
         let mut list = self.sessions[usize::from(s)].quarantine;
         self.counters.quarantined -= u64::from(list.len);
         while self.host.unquarantine(&mut list) {}
@@ -74,7 +87,6 @@ impl Core {
         self.outbox.push_back(Action::SessionGone { session: s });
         self.wake_all();
         self.wake_admission();
-        Ok(())
     }
 
     fn abandon_ops(&mut self, s: u16) {

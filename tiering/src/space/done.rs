@@ -1,8 +1,8 @@
 //! Jobs that ended.
 //!
-//! `Busy`: the victim was acquired meanwhile and nothing was done; the victim stays and the job looks for another frame. Any
-//! other failure: the victim may be unpublished already, and the frame may hold anything; the job is tried again on the same
-//! frame, a bounded number of times, and then the frame is cleared by an Evict of what it showed.
+//! `Busy`, `Canceled`, `Invalid`: nothing was done; the victim still shows in its frame, and the job looks for another one. `Io`:
+//! the victim is gone and the frame shows nothing; the job is tried again on the same frame. Both a bounded number of times,
+//! but for `Busy`, which costs time only and ends with the request's deadline.
 
 use super::{Core, Pick};
 use crate::actions::ActionBuf;
@@ -10,7 +10,7 @@ use crate::api::{NONE, SessionId, Status};
 use crate::counters::Reason;
 use crate::error::Error;
 use crate::mutants::{self, Mutant};
-use crate::pages::{FrameState, On};
+use crate::pages::FrameState;
 use crate::plan::IO_TRIES;
 use crate::sessions::{JobRec, Task};
 
@@ -115,15 +115,18 @@ impl Core {
         self.pages[page as usize].loads -= 1;
     }
 
-    /// The victim gets its frame back; the job has none.
+    /// The victim, if any, gets its frame back; the job has none.
     fn undo_take_over(&mut self, s: u16, slot: u32, job: JobRec) {
         self.unlist(s, job.frame);
         self.remove_copy(job.page, s, job.frame);
+        let rec = &mut self.sessions[usize::from(s)].jobs[slot];
+        (rec.frame, rec.victim, rec.after) = (NONE, NONE, None);
+        if job.victim == NONE {
+            return self.free_frame(s, job.frame);
+        }
         let clock = self.sessions[usize::from(s)].clock;
         let frame = self.frame_mut(s, job.frame);
         (frame.state, frame.job, frame.stamp) = (FrameState::Present, NONE, clock);
-        let rec = &mut self.sessions[usize::from(s)].jobs[slot];
-        (rec.frame, rec.victim, rec.after) = (NONE, NONE, None);
         self.add_copy(job.victim, s, job.frame);
         self.counters.transitions += 1;
         self.settle(s, job.frame);
@@ -136,15 +139,27 @@ impl Core {
             Task::Copy => self.counters.tier0_to_tier0.failed += 1,
             _ => {}
         }
+        let mut job = job;
+        if status == Status::Io {
+            self.victim_gone(s, slot, &mut job);
+        } else {
+            self.undo_take_over(s, slot, job);
+            job = self.sessions[usize::from(s)].jobs[slot];
+        }
         let wanted = self.blocks[self.geo.block_of(job.page)].live() && status != Status::Canceled;
         if wanted && job.tries + 1 < IO_TRIES {
             self.counters.jobs_retried += 1;
-            let jobs = &mut self.sessions[usize::from(s)].jobs;
-            jobs[slot].tries += 1;
-            jobs.again_later(slot);
+            self.sessions[usize::from(s)].jobs[slot].tries += 1;
+            match status {
+                Status::Io => self.sessions[usize::from(s)].jobs.again_later(slot),
+                _ => self.send_later(s, slot),
+            }
             return;
         }
-        self.clear_frame(s, slot, job);
+        if job.frame != NONE {
+            self.remove_copy(job.page, s, job.frame);
+            self.free_frame(s, job.frame);
+        }
         self.end_place(s, slot, job);
         if job.op != NONE {
             self.op_job_failed(s, job.op, status);
@@ -153,19 +168,15 @@ impl Core {
         }
     }
 
-    /// The frame of a place job that was given up holds anything; what it showed may be published still.
-    fn clear_frame(&mut self, s: u16, slot: u32, job: JobRec) {
-        self.unlist(s, job.frame);
-        self.remove_copy(job.page, s, job.frame);
-        self.sessions[usize::from(s)].jobs[slot].frame = NONE;
-        if job.victim == NONE {
-            self.free_frame(s, job.frame);
-            return;
+    /// The copy failed after the victim was unpublished: nobody shows the frame any more.
+    fn victim_gone(&mut self, s: u16, slot: u32, job: &mut JobRec) {
+        let victim = std::mem::replace(&mut job.victim, NONE);
+        job.after = None;
+        let rec = &mut self.sessions[usize::from(s)].jobs[slot];
+        (rec.victim, rec.after) = (NONE, None);
+        if victim != NONE {
+            self.release_hold(self.geo.block_of(victim));
         }
-        self.hold(self.geo.block_of(job.victim));
-        let frame = self.frame_mut(s, job.frame);
-        (frame.state, frame.job, frame.page) = (FrameState::Leaving, NONE, job.victim);
-        self.enlist(s, job.frame, On::Evict, crate::pages::NO_LANE);
     }
 
     /// Sends the jobs that wait to be sent again: those that failed at once, those that were refused after a moment.
@@ -196,7 +207,7 @@ impl Core {
 
     fn send_one_again(&mut self, s: u16, slot: u32, job: JobRec, buf: &mut ActionBuf) {
         let place = matches!(job.task, Task::Map | Task::Load | Task::Copy | Task::LoadCopy);
-        let mut take = None;
+        let mut take: Option<Pick> = None;
         if place && job.frame == NONE {
             let wanted = self.blocks[self.geo.block_of(job.page)].live() && self.find_copy(job.page, s).is_none();
             if !wanted {
@@ -215,7 +226,6 @@ impl Core {
         }
         self.take_out(s, slot);
         if let Some(pick) = take {
-            let pick: Pick = pick;
             self.take_over(s, slot, pick);
         }
         self.launch(s, slot, buf);

@@ -41,6 +41,29 @@ use crate::trace::Trace;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
+/// How full a space is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Occupancy {
+    /// Blocks in use, those on their way to be free included.
+    pub blocks: u32,
+    /// Blocks that there are.
+    pub blocks_max: u32,
+    /// Contents that can be found.
+    pub published: u32,
+    /// Sessions attached.
+    pub sessions: u32,
+    /// Host frames granted, over all size classes.
+    pub host_frames: u64,
+    /// Of those, with a page or about to have one.
+    pub host_frames_used: u64,
+    /// Of those, set aside because a lost session may still write them.
+    pub host_frames_quarantined: u64,
+    /// Tier-0 frames of the sessions attached.
+    pub tier0_frames: u64,
+    /// Of those, not free.
+    pub tier0_frames_used: u64,
+}
+
 /// A space: one model of one domain, all its sessions, blocks and host frames.
 ///
 /// Determinism: the same configuration and the same calls, with the same room in their buffers, give the same actions.
@@ -156,6 +179,37 @@ impl Core {
     #[must_use]
     pub fn classes(&self) -> &[Class] {
         &self.geo.classes
+    }
+
+    /// Whether nothing is left: no session, no block, no host memory.
+    #[must_use]
+    pub fn is_vacant(&self) -> bool {
+        self.sessions.iter().all(|s| s.life == crate::sessions::Life::Empty)
+            && self.blocks.free.len as usize == self.blocks.recs.len()
+            && self.host.classes.iter().all(|c| c.granted == 0 && !c.asked)
+            && self.outbox.is_empty()
+    }
+
+    /// How full everything is.
+    #[must_use]
+    pub fn occupancy(&self) -> Occupancy {
+        let live = |s: &&Session| s.life == crate::sessions::Life::Live;
+        Occupancy {
+            blocks: self.blocks.recs.len() as u32 - self.blocks.free.len,
+            blocks_max: self.blocks.recs.len() as u32,
+            published: self.index.live_len(),
+            sessions: self.sessions.iter().filter(live).count() as u32,
+            host_frames: self.host.classes.iter().map(|c| c.granted).sum(),
+            host_frames_used: self.host.classes.iter().map(|c| c.used).sum(),
+            host_frames_quarantined: self.host.classes.iter().map(|c| c.quarantined).sum(),
+            tier0_frames: self.sessions.iter().filter(live).map(|s| s.frames.len() as u64).sum(),
+            tier0_frames_used: self
+                .sessions
+                .iter()
+                .filter(live)
+                .map(|s| s.frames.len() as u64 - s.classes.iter().map(|c| u64::from(c.free.len)).sum::<u64>())
+                .sum(),
+        }
     }
 
     /// Committed tokens of a sequence.

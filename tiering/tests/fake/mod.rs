@@ -4,7 +4,7 @@
 
 use kvtide_tiering::api::*;
 use kvtide_tiering::{ActionBuf, Core, Error};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A completion.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +23,26 @@ pub struct Agent {
     pub table: BTreeMap<(BlockId, u16), FrameId>,
     /// Jobs that were sent and not carried out.
     pub jobs: VecDeque<(u32, Job)>,
+    /// Lane → position of its step and what it has read there; absent: between steps.
+    pub lanes: BTreeMap<LaneId, (u64, BTreeSet<(BlockId, u16)>)>,
+}
+
+impl Agent {
+    /// Whether the lane whose use of the victim comes first is past it.
+    fn may_run(&self, job: &Job) -> bool {
+        let (Job::Map { victim, .. }
+        | Job::Load { victim, .. }
+        | Job::Copy { victim, .. }
+        | Job::LoadCopy { victim, .. }) = job
+        else {
+            return true;
+        };
+        let Some(Victim { block, plane, after: Some((lane, pos)) }) = victim else { return true };
+        match self.lanes.get(lane) {
+            None => true,
+            Some((at, read)) => at > pos || at == pos && read.contains(&(*block, *plane)),
+        }
+    }
 }
 
 pub struct World {
@@ -42,6 +62,8 @@ pub struct World {
     pub eager: bool,
     /// Statuses to answer the next jobs with instead of carrying them out.
     pub fail_next: VecDeque<Status>,
+    /// Pages that a step had to fault for.
+    pub faults: u64,
     tag: u16,
     content: u64,
 }
@@ -94,6 +116,7 @@ impl World {
             gone: Vec::new(),
             eager: true,
             fail_next: VecDeque::new(),
+            faults: 0,
             tag: 0,
             content: 0,
         }
@@ -213,9 +236,11 @@ impl World {
         }
     }
 
-    /// Carries out the session's oldest job.
+    /// Carries out the session's oldest job that need not wait for a lane.
     pub fn run_job(&mut self, s: SessionId) -> bool {
-        let Some((id, job)) = self.agents.get_mut(&s).unwrap().jobs.pop_front() else { return false };
+        let agent = self.agents.get_mut(&s).unwrap();
+        let Some(at) = agent.jobs.iter().position(|(_, job)| agent.may_run(job)) else { return false };
+        let (id, job) = agent.jobs.remove(at).unwrap();
         let status = match self.fail_next.pop_front() {
             Some(status) if status != Status::Ok => status,
             _ => {
@@ -321,16 +346,22 @@ impl World {
         planes: u16,
     ) -> u64 {
         let before = self.core.counters().host_to_tier0.total_pages();
+        self.agents.get_mut(&s).unwrap().lanes.insert(lane, (step * u64::from(planes), BTreeSet::new()));
         self.ok(s, Request::Step { lane, step, seqs: &[seq] });
         for plane in 0..planes {
+            let use_pos = step * u64::from(planes) + u64::from(plane);
+            self.agents.get_mut(&s).unwrap().lanes.insert(lane, (use_pos, BTreeSet::new()));
             for (index, (block, contents)) in pages.iter().enumerate() {
                 if self.read(s, *block, plane).is_none() {
-                    let use_pos = step * u64::from(planes) + u64::from(plane);
+                    self.faults += 1;
                     self.ok(s, Request::Fault { lane, use_pos, seq, index: index as u32, plane });
                 }
                 assert_eq!(self.read(s, *block, plane), Some(contents[usize::from(plane)]));
+                self.agents.get_mut(&s).unwrap().lanes.get_mut(&lane).unwrap().1.insert((*block, plane));
+                self.settle();
             }
         }
+        self.agents.get_mut(&s).unwrap().lanes.remove(&lane);
         self.ok(s, Request::StepEnd { lane, step });
         self.core.counters().host_to_tier0.total_pages() - before
     }
