@@ -1,0 +1,172 @@
+//! The handshake: what is sent arrives, and what must not be is refused by the name of its field.
+#![cfg(not(loom))]
+
+use kvtide_wire::geometry::{PLANES_MAX, PlaneKind, PlaneSpec};
+use kvtide_wire::hello::{
+    Bye, FromDaemon, Hello, Limits, MESSAGE_MAX, Slab, SlabGone, Welcome, claimed_version, size_classes,
+};
+use kvtide_wire::layout::{Shape, VERSION};
+use kvtide_wire::status::Status;
+use kvtide_wire::{Error, hello};
+use proptest::prelude::*;
+
+fn full(page_bytes: u32) -> PlaneSpec {
+    PlaneSpec { page_bytes, ..PlaneSpec::default() }
+}
+
+fn good() -> Hello {
+    Hello {
+        features: 0,
+        name: "llama-8b".into(),
+        fingerprint: [7; 32],
+        page_tokens: 16,
+        planes: vec![full(1000), PlaneSpec { kind: PlaneKind::Window as u16, window_tokens: 512, ..full(65536) }],
+        shards: 4,
+        shard: 3,
+        lanes: 2,
+        channels: 2,
+        depth: 64,
+        seqs_max: 10,
+        tier0_frames: vec![30, 40],
+    }
+}
+
+fn refused(change: impl FnOnce(&mut Hello)) -> String {
+    let mut hello = good();
+    change(&mut hello);
+    hello.encode().expect_err("must not be sent").to_string()
+}
+
+#[test]
+fn every_field_out_of_bounds_is_named() {
+    type Case = (&'static str, fn(&mut Hello));
+    let cases: [Case; 19] = [
+        ("space name", |h| h.name.clear()),
+        ("space name", |h| h.name = "a\nb".into()),
+        ("space name", |h| h.name = "x".repeat(65)),
+        ("page_tokens", |h| h.page_tokens = 0),
+        ("page_tokens", |h| h.page_tokens = 65537),
+        ("planes", |h| h.planes.clear()),
+        ("planes", |h| h.planes = vec![full(64); PLANES_MAX + 1]),
+        ("page_bytes", |h| h.planes[0].page_bytes = 0),
+        ("page_bytes", |h| h.planes[0].page_bytes = (1 << 30) + 1),
+        ("kind", |h| h.planes[0].kind = 3),
+        ("reserved", |h| h.planes[0].reserved = 1),
+        ("window_tokens", |h| h.planes[1].window_tokens = 0),
+        ("window_tokens", |h| h.planes[0].window_tokens = 1),
+        ("shards", |h| h.shards = 0),
+        ("shard", |h| h.shard = 4),
+        ("seqs_max", |h| h.seqs_max = 0),
+        ("tier-0 frames", |h| h.tier0_frames = vec![30]),
+        ("tier-0 frames of a class", |h| h.tier0_frames[1] = 0),
+        ("tier-0 frames of all classes", |h| h.tier0_frames = vec![u32::MAX - 1, 1]),
+    ];
+    for (field, change) in cases {
+        let text = refused(change);
+        assert!(text.contains(field) && text.contains("expected"), "{field}: {text}");
+    }
+    assert!(refused(|h| h.depth = 3).contains("not a power of two"));
+    assert!(refused(|h| h.channels = 17).contains("allowed are 1 to 16"));
+    assert!(refused(|h| h.lanes = 0).contains("lanes is 0"));
+    let nine = |h: &mut Hello| {
+        h.planes = (1..10).map(full).collect();
+        h.tier0_frames = vec![1; 9];
+    };
+    assert!(refused(nine).contains("size classes of the planes is 9"));
+}
+
+#[test]
+fn the_longest_hello_fits_and_arrives() {
+    let planes: Vec<_> = (0..PLANES_MAX as u32).map(|i| full(4096 + i % 8)).collect();
+    let hello = Hello { name: "x".repeat(64), planes, tier0_frames: vec![9; 8], ..good() };
+    let bytes = hello.encode().expect("within bounds");
+    assert!(bytes.len() <= MESSAGE_MAX, "{}", bytes.len());
+    assert_eq!(Hello::decode(&bytes).expect("arrives"), hello);
+}
+
+#[test]
+fn another_version_is_told_apart_and_named() {
+    let mut bytes = good().encode().expect("within bounds");
+    assert_eq!(claimed_version(&bytes), Some(VERSION));
+    bytes[4..8].copy_from_slice(&9u32.to_le_bytes());
+    assert_eq!((claimed_version(&bytes), hello::version()), (Some(9), VERSION));
+    let error = Hello::decode(&bytes).expect_err("another version");
+    assert_eq!(error.status(), Status::Version);
+    assert_eq!(error.to_string(), "the peer speaks protocol version 9, this side speaks 1");
+    bytes[0] ^= 1;
+    assert_eq!(claimed_version(&bytes), None);
+    assert!(Hello::decode(&bytes).expect_err("no magic").to_string().starts_with("hello: magic is 0x"));
+}
+
+#[test]
+fn a_hello_cut_anywhere_or_followed_by_anything_is_refused() {
+    let bytes = good().encode().expect("within bounds");
+    for end in 0..bytes.len() {
+        let error = Hello::decode(&bytes[..end]).expect_err("cut");
+        assert!(matches!(error, Error::Message { .. }), "{error}");
+        // The same with a length that agrees: the fields themselves are missing.
+        if end >= 16 {
+            let mut cut = bytes[..end].to_vec();
+            cut[12..16].copy_from_slice(&(end as u32).to_le_bytes());
+            assert!(Hello::decode(&cut).expect_err("cut").to_string().contains("cut off after"));
+        }
+    }
+    let mut longer = bytes;
+    longer.push(0);
+    assert!(Hello::decode(&longer).is_err());
+    let length = longer.len() as u32;
+    longer[12..16].copy_from_slice(&length.to_le_bytes());
+    assert_eq!(Hello::decode(&longer).expect_err("more").to_string(), "hello: end is 1 more bytes, expected nothing");
+}
+
+#[test]
+fn the_daemons_messages_arrive() {
+    let shape = Shape { channels: 2, depth: 64, jobs: 256, lanes: 3 };
+    let limits = Limits { shape, blocks_max: 5, seqs_max: 6, seq_blocks_max: 7, request_timeout_us: 8 };
+    let welcome = Welcome::accept(9, limits).expect("a valid shape");
+    let slab = Slab { slab: 3, class: 1, frames: 16, stride: 1024, bytes: 16384 };
+    let refusal = Welcome::refusal(Status::Limit, "64 sessions are attached already");
+    let bye = Bye { status: Status::Protocol, text: "ring".into() };
+    let decode = |bytes: &[u8]| FromDaemon::decode(bytes).expect("arrives");
+    assert_eq!(decode(&welcome.encode()), FromDaemon::Welcome(welcome.clone()));
+    assert_eq!(decode(&refusal.encode()), FromDaemon::Welcome(refusal));
+    assert_eq!(decode(&slab.encode().expect("valid")), FromDaemon::Slab(slab));
+    assert_eq!(decode(&SlabGone { slab: 3 }.encode()), FromDaemon::SlabGone(SlabGone { slab: 3 }));
+    assert_eq!(decode(&bye.encode()), FromDaemon::Bye(bye));
+    assert!(Hello::decode(&welcome.encode()).is_err() && FromDaemon::decode(&good().encode().expect("valid")).is_err());
+    let odd = Welcome { region_bytes: [1, 2], ..welcome };
+    assert!(FromDaemon::decode(&odd.encode()).expect_err("sizes").to_string().contains("bytes of the regions"));
+    for slab in [Slab { bytes: 16383, ..slab }, Slab { stride: 1000, ..slab }, Slab { frames: 0, ..slab }] {
+        assert!(slab.encode().is_err());
+    }
+    let long = Welcome::refusal(Status::Invalid, &"é".repeat(1000));
+    let FromDaemon::Welcome(arrived) = decode(&long.encode()) else { panic!("a welcome") };
+    assert_eq!(arrived.text, "é".repeat(512), "cut at a character's end");
+}
+
+proptest! {
+    #[test]
+    fn what_is_sent_arrives(
+        name in "[a-zA-Z0-9 é/.-]{1,32}", fingerprint in any::<[u8; 32]>(), page_tokens in 1u32..65536,
+        planes in proptest::collection::vec((1u32..5, 0u16..3, 1u32..100), 1..40), features in any::<u64>(),
+        depth in 1u32..10, lanes in 1u16..=64, channels in 1u16..=16, frames in 1u32..1000
+    ) {
+        let planes: Vec<PlaneSpec> = planes.into_iter().map(|(size, kind, window)| PlaneSpec {
+            page_bytes: size * 1000, kind, reserved: 0, window_tokens: if kind == 1 { window } else { 0 },
+        }).collect();
+        let tier0_frames = vec![frames; size_classes(&planes).len()];
+        let hello = Hello { features, name, fingerprint, page_tokens, planes, lanes, channels, depth: 1 << depth, tier0_frames, ..good() };
+        let bytes = hello.encode().expect("within bounds");
+        prop_assert_eq!(Hello::decode(&bytes), Ok(hello));
+    }
+
+    #[test]
+    fn any_bytes_are_refused_or_mean_themselves(at in 0usize..200, to in any::<u8>()) {
+        let mut bytes = good().encode().expect("within bounds");
+        let at = at % bytes.len();
+        bytes[at] = to;
+        if let Ok(hello) = Hello::decode(&bytes) {
+            prop_assert_eq!(hello.encode(), Ok(bytes));
+        }
+    }
+}
