@@ -1,6 +1,57 @@
 //! The daemon's entry, the same for `kvtided` and `kvtide daemon`.
 
+use crate::config::Config;
+use crate::control::Control;
+use crate::error::Error;
+use crate::status::Metrics;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+
 /// What the daemon says on stdout, before its socket's path, when engines can attach: a parent can wait for it.
 pub const READY: &str = "kvtided is ready on ";
 /// What it says, before the path, when it has written a status dump.
 pub const DUMPED: &str = "kvtided wrote ";
+
+/// What the command line says beyond the configuration.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Process, this one's parent, whose end is this one's end.
+    pub parent: Option<u32>,
+}
+
+/// Serves until SIGTERM, SIGINT or the parent's end. Says on stdout when engines can attach, and where.
+///
+/// # Errors
+/// The socket is in use or cannot be made, or the system refuses what every daemon needs.
+pub fn run(config: Config, options: Options) -> Result<(), Error> {
+    let metrics = Metrics::install();
+    raise_descriptor_limit();
+    let dir = config.daemon.dir.clone();
+    let failed = |source| Error::File { action: "create the daemon's directory", path: dir.clone(), source };
+    fs::create_dir_all(&dir).map_err(failed)?;
+    let socket = config.daemon.socket.clone();
+    let control = Control::new(config, &options, metrics)?;
+    tracing::info!("serving {}", socket.display());
+    say(READY, &socket);
+    control.run()
+}
+
+/// One line on stdout, for whoever started the daemon and waits.
+pub(crate) fn say(what: &str, path: &Path) {
+    let mut stdout = io::stdout().lock();
+    if let Err(error) = writeln!(stdout, "{what}{}", path.display()).and_then(|()| stdout.flush()) {
+        tracing::warn!("nobody hears on stdout: {what}{}: {error}", path.display());
+    }
+}
+
+/// A session takes about as many descriptors as it has channels, and the usual soft limit of 1024 is for programs that use
+/// `select`.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if let Err(errno) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!("the limit of open files stays at {:?}: {errno}", limit.current);
+    }
+}

@@ -4,11 +4,18 @@
 //! KV. Only `demo` and `bench` use the client library, as any engine would.
 #![forbid(unsafe_code)]
 
+mod attach;
 pub mod cli;
 pub mod config;
+mod control;
 mod daemon;
 pub mod demo;
 mod error;
+mod host;
+mod mail;
+mod session;
+mod space;
+mod status;
 pub mod translate;
 
 pub use error::Error;

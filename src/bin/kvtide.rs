@@ -1,2 +1,7 @@
-//! `kvtide`.
-fn main() {}
+//! The tool `kvtide`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    kvtide_daemon::cli::kvtide()
+}

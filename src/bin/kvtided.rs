@@ -1,2 +1,7 @@
-//! `kvtided`.
-fn main() {}
+//! The daemon `kvtided`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    kvtide_daemon::cli::kvtided()
+}

@@ -2,4 +2,46 @@
 //!
 //! It parses and hands over. What a command does lives in its own room; errors end up on stderr here, in one form.
 
+mod daemon;
 pub mod private_daemon;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+pub use daemon::DaemonArgs;
+
+/// More KV cache than the GPU has memory.
+#[derive(Debug, Parser)]
+#[command(name = "kvtide", version, about, arg_required_else_help = true)]
+struct Kvtide {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs the daemon in the foreground.
+    Daemon(DaemonArgs),
+}
+
+/// The daemon that engines attach to.
+#[derive(Debug, Parser)]
+#[command(name = "kvtided", version, about)]
+struct Kvtided {
+    #[command(flatten)]
+    daemon: DaemonArgs,
+}
+
+/// The entry of the tool `kvtide`.
+#[must_use]
+pub fn kvtide() -> ExitCode {
+    match Kvtide::parse().command {
+        Command::Daemon(args) => daemon::run(&args),
+    }
+}
+
+/// The entry of the daemon `kvtided`.
+#[must_use]
+pub fn kvtided() -> ExitCode {
+    daemon::run(&Kvtided::parse().daemon)
+}

@@ -1,0 +1,125 @@
+//! Who may attach, and whether what they ask for fits the limits.
+
+use crate::config::{Config, Domain, Limits};
+use crate::translate;
+use kvtide_tiering::api::{Plane, SpaceConfig};
+use kvtide_wire::geometry::stride;
+use kvtide_wire::hello::Hello;
+use kvtide_wire::status::Status;
+
+/// Why a peer may not attach: a code for its program, a text for its operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    /// Code.
+    pub status: Status,
+    /// What was asked, what is allowed.
+    pub text: String,
+}
+
+/// The domain that a user's processes belong to, and its index in the configuration.
+pub(crate) fn domain_of(domains: &[Domain], uid: u32) -> Result<(usize, &Domain), Refusal> {
+    let found = domains.iter().enumerate().find(|(_, domain)| domain.uids.contains(&uid));
+    found.ok_or_else(|| Refusal {
+        status: Status::Permission,
+        text: format!("uid {uid} belongs to no domain of this daemon: add it to the uids of one of its [[domains]]"),
+    })
+}
+
+/// The space that a hello describes, checked against the limits.
+pub(crate) fn admit(config: &Config, hello: &Hello) -> Result<SpaceConfig, Refusal> {
+    let planes = translate::planes(&hello.planes)
+        .map_err(|error| Refusal { status: Status::Invalid, text: format!("geometry: {error}") })?;
+    let limits = &config.limits;
+    at_most("lanes", hello.lanes.into(), limits.lanes_max.into(), "limits.lanes_max")?;
+    at_most("channels", hello.channels.into(), limits.channels_max.into(), "limits.channels_max")?;
+    at_most("depth of a channel", hello.depth.into(), limits.depth_max.into(), "limits.depth_max")?;
+    at_most("sequences", hello.seqs_max.into(), limits.seqs_max.into(), "limits.seqs_max")?;
+    let frames = hello.tier0_frames.iter().map(|frames| u64::from(*frames)).sum();
+    at_most("tier-0 frames", frames, limits.tier0_frames_max.into(), "limits.tier0_frames_max")?;
+    for class in translate::classes(&planes) {
+        at_most("bytes of a page's frame", stride(class).into(), config.host.slab_bytes, "tiers.host.slab")?;
+    }
+    let pages = u64::from(limits.blocks_max) * planes.len() as u64;
+    at_most("limits.blocks_max times planes", pages, u64::from(u32::MAX) - 1, "the width of a page id")?;
+    Ok(space_config(config, limits, hello, planes))
+}
+
+fn at_most(what: &str, asked: u64, max: u64, key: &str) -> Result<(), Refusal> {
+    if asked <= max {
+        return Ok(());
+    }
+    Err(Refusal { status: Status::Limit, text: format!("{what}: {asked} asked for, at most {max} allowed ({key})") })
+}
+
+fn space_config(config: &Config, limits: &Limits, hello: &Hello, planes: Vec<Plane>) -> SpaceConfig {
+    SpaceConfig {
+        page_tokens: hello.page_tokens,
+        planes,
+        shards: hello.shards,
+        limits: kvtide_tiering::api::Limits {
+            sessions_max: limits.space_sessions_max,
+            blocks_max: limits.blocks_max,
+            seqs_max: limits.seqs_max,
+            seq_blocks_max: limits.seq_blocks_max,
+            lanes_max: limits.lanes_max,
+            jobs_max: limits.jobs_max,
+            requests_max: u32::from(limits.channels_max) * u32::from(limits.depth_max),
+            host_bytes_max: config.host.capacity_bytes,
+        },
+        policy: kvtide_tiering::api::Policy {
+            clean_low_percent: config.tier0.clean_low_percent,
+            clean_high_percent: config.tier0.clean_high_percent,
+            host_high_percent: config.host.high_percent,
+            host_low_percent: config.host.low_percent,
+            scan_frames: config.tier0.scan_frames,
+            request_timeout_us: limits.request_timeout.as_micros() as u64,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Overrides;
+    use kvtide_wire::geometry::PlaneSpec;
+
+    fn hello() -> Hello {
+        Hello {
+            features: 0,
+            name: "test".into(),
+            fingerprint: [0; 32],
+            page_tokens: 16,
+            planes: vec![PlaneSpec { page_bytes: 4096, ..PlaneSpec::default() }],
+            shards: 1,
+            shard: 0,
+            lanes: 1,
+            channels: 1,
+            depth: 8,
+            seqs_max: 4,
+            tier0_frames: vec![16],
+        }
+    }
+
+    #[test]
+    fn a_stranger_is_told_whom_to_ask() {
+        let domains = [Domain { name: "a".into(), uids: vec![7], host_bytes: 1, sessions_max: 1 }];
+        assert_eq!(domain_of(&domains, 7).unwrap().0, 0);
+        let refusal = domain_of(&domains, 8).unwrap_err();
+        assert_eq!(refusal.status, Status::Permission);
+        assert!(refusal.text.contains("uid 8") && refusal.text.contains("[[domains]]"), "{}", refusal.text);
+    }
+
+    #[test]
+    fn what_exceeds_a_limit_is_refused_with_the_limits_key() {
+        let config = Config::without_file(&Overrides::default()).unwrap();
+        assert!(admit(&config, &hello()).is_ok());
+        let text = |hello: Hello| admit(&config, &hello).unwrap_err().text;
+        assert_eq!(text(Hello { lanes: 17, ..hello() }), "lanes: 17 asked for, at most 16 allowed (limits.lanes_max)");
+        assert!(text(Hello { depth: 1024, ..hello() }).contains("limits.depth_max"));
+        assert!(text(Hello { seqs_max: 1 << 20, ..hello() }).contains("limits.seqs_max"));
+        let large = PlaneSpec { page_bytes: (64 << 20) + 1, ..PlaneSpec::default() };
+        assert!(text(Hello { planes: vec![large], ..hello() }).contains("tiers.host.slab"));
+        let none = Hello { planes: vec![], ..hello() };
+        assert_eq!(admit(&config, &none).unwrap_err().status, Status::Invalid);
+    }
+}

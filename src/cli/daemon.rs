@@ -1,0 +1,82 @@
+//! `kvtide daemon` and `kvtided`: flags, configuration, logs, then the daemon's own entry.
+
+use crate::config::{ByteSize, Config, Overrides};
+use crate::daemon::{self, Options};
+use crate::error::Error;
+use clap::Args;
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use tracing_subscriber::EnvFilter;
+
+/// Exit status for a configuration that is wrong, as sysexits' `EX_CONFIG`: a supervisor need not retry.
+const EXIT_CONFIG: u8 = 78;
+
+/// Flags of the daemon; each wins over the file.
+#[derive(Debug, Args)]
+pub struct DaemonArgs {
+    /// Configuration file (TOML); without it the defaults hold
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Checks the configuration, says what would hold, and ends
+    #[arg(long)]
+    check: bool,
+    /// Socket that engines attach to
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Directory of the status dump, and of the socket unless that is named
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Host tier over all spaces, such as 2GiB
+    #[arg(long, value_name = "SIZE")]
+    host_bytes: Option<ByteSize>,
+    /// One slab of the host tier, such as 64MiB
+    #[arg(long, value_name = "SIZE")]
+    slab_bytes: Option<ByteSize>,
+    /// Tier-0 frames that a scan streams through
+    #[arg(long, value_name = "N")]
+    scan_frames: Option<u32>,
+    /// Ends when the process PID, which started this one, ends (for private daemons)
+    #[arg(long, value_name = "PID")]
+    parent: Option<u32>,
+}
+
+impl DaemonArgs {
+    fn load(&self) -> Result<Config, Error> {
+        let overrides = Overrides {
+            socket: self.socket.clone(),
+            dir: self.dir.clone(),
+            host_bytes: self.host_bytes,
+            slab_bytes: self.slab_bytes,
+            scan_frames: self.scan_frames,
+        };
+        match &self.config {
+            Some(path) => Config::load(path, &overrides),
+            None => Config::without_file(&overrides),
+        }
+    }
+}
+
+/// Runs the daemon until it is told to end.
+pub(super) fn run(args: &DaemonArgs) -> ExitCode {
+    let config = match args.load() {
+        Ok(config) => config,
+        Err(error) => {
+            eprintln!("kvtided: {error}");
+            return ExitCode::from(EXIT_CONFIG);
+        }
+    };
+    if args.check {
+        println!("{config:#?}");
+        return ExitCode::SUCCESS;
+    }
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(io::stderr().is_terminal()).with_target(false).init();
+    match daemon::run(config, Options { parent: args.parent }) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}

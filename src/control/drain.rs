@@ -1,0 +1,43 @@
+//! The orderly end: nothing new, what is in flight may end within the grace, then everybody is told.
+
+use super::Control;
+use crate::error::Error;
+use kvtide_wire::os::poll::readable;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+/// How long core threads may take beyond the grace: they only have sockets to close.
+const OVERTIME: Duration = Duration::from_secs(5);
+
+impl Control {
+    /// Ends everything. The status dump is written while the spaces still know how they stand.
+    pub(super) fn drain(mut self) -> Result<(), Error> {
+        self.handshakes.clear();
+        self.listener = None;
+        self.dump();
+        let until = Instant::now() + self.config.daemon.drain;
+        self.spaces.drain(until);
+        let give_up = until + OVERTIME;
+        while self.spaces.len() > 0 {
+            let left = give_up.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                tracing::error!("{} core threads did not end; leaving them behind", self.spaces.len());
+                break;
+            }
+            readable(&[self.reports.as_fd()], left)
+                .map_err(|source| Error::Wire { action: "wait for the core threads to end", source })?;
+            self.reports.quiet();
+            while let Some(report) = self.reports.take() {
+                self.spaces.heed(report);
+            }
+        }
+        let Control { host, metrics, spaces, .. } = self;
+        drop(spaces);
+        host.end();
+        for (name, value) in metrics.snapshot() {
+            tracing::info!("{name} {value}");
+        }
+        tracing::info!("ended");
+        Ok(())
+    }
+}

@@ -1,0 +1,261 @@
+//! The control thread: accepts, shakes hands, makes spaces, takes signals, and ends everything in order.
+//!
+//! It is the only one to send newcomers to core threads, so it knows when a vacant space can be given back. It never touches
+//! a ring or a core, and no core thread waits for it.
+
+mod drain;
+mod signals;
+mod spaces;
+
+use crate::attach::{self, Handshake, Progress, Refusal};
+use crate::config::Config;
+use crate::daemon::{DUMPED, Options, say};
+use crate::error::Error;
+use crate::host::{HostThread, NodeLetter};
+use crate::mail::{Address, Mailbox, mailbox};
+use crate::session::{Registry, SessionInfo};
+use crate::space::{Letter, Newcomer, Report};
+use crate::status::{self, Metrics};
+use kvtide_wire::hello::{Hello, Limits};
+use kvtide_wire::layout::Shape;
+use kvtide_wire::os::session::DaemonSide;
+use kvtide_wire::os::socket::Listener;
+use kvtide_wire::status::Status;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use signals::{Signal, Signals};
+use spaces::{Key, Spaces};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+/// Reports that may wait: two of every space, and then some.
+const REPORTS: usize = 4096;
+/// How long nothing is accepted after descriptors or memory ran out.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The control thread's state.
+#[derive(Debug)]
+pub(crate) struct Control {
+    config: Config,
+    /// None once nobody may connect any more.
+    listener: Option<Listener>,
+    signals: Signals,
+    parent: Option<OwnedFd>,
+    reports: Mailbox<Report>,
+    handshakes: Vec<Handshake>,
+    spaces: Spaces,
+    registry: Registry,
+    host: HostThread,
+    metrics: Metrics,
+    /// Accepts nothing before this moment.
+    paused_until: Option<Instant>,
+}
+
+/// Why the daemon ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    /// SIGTERM or SIGINT.
+    Signal,
+    /// The parent of a private daemon has ended.
+    Parent,
+}
+
+impl Control {
+    /// Takes the socket and everything else that may fail.
+    pub fn new(config: Config, options: &Options, metrics: Metrics) -> Result<Control, Error> {
+        let signals = Signals::install()?;
+        let parent = options.parent.map(signals::watch_parent).transpose()?;
+        let wire = |source| Error::Wire { action: "make the control thread's mailbox", source };
+        let (to_control, reports) = mailbox(REPORTS).map_err(wire)?;
+        let host = HostThread::spawn(&config)?;
+        let listener = Some(attach::bind(&config.daemon.socket, config.daemon.socket_mode)?);
+        let registry = Registry::default();
+        let spaces = Spaces::new(to_control, host.address(), registry.clone(), config.daemon.spin);
+        let handshakes = Vec::new();
+        Ok(Control {
+            config,
+            listener,
+            signals,
+            parent,
+            reports,
+            handshakes,
+            spaces,
+            registry,
+            host,
+            metrics,
+            paused_until: None,
+        })
+    }
+
+    /// Serves until told to end, then ends everything in order.
+    pub fn run(mut self) -> Result<(), Error> {
+        let ending = self.serve()?;
+        tracing::info!("draining: {ending:?}, grace {:?}", self.config.daemon.drain);
+        self.drain()
+    }
+
+    fn serve(&mut self) -> Result<Ending, Error> {
+        loop {
+            self.wait()?;
+            if let Some(parent) = &self.parent {
+                if signals::has_ended(parent) {
+                    return Ok(Ending::Parent);
+                }
+            }
+            match self.signals.take() {
+                Some(Signal::End) => return Ok(Ending::Signal),
+                Some(Signal::Dump) => self.dump(),
+                None => {}
+            }
+            self.reports.quiet();
+            while let Some(report) = self.reports.take() {
+                self.spaces.heed(report);
+            }
+            self.shake_hands();
+            self.accept();
+        }
+    }
+
+    fn wait(&self) -> Result<(), Error> {
+        let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN), PollFd::new(&self.reports, PollFlags::IN)];
+        fds.extend(self.parent.as_ref().map(|parent| PollFd::new(parent, PollFlags::IN)));
+        let now = Instant::now();
+        let resumes = self.paused_until.filter(|until| *until > now);
+        if resumes.is_none() && self.handshakes.len() < self.config.limits.handshakes_max as usize {
+            fds.extend(self.listener.as_ref().map(|listener| PollFd::new(listener, PollFlags::IN)));
+        }
+        fds.extend(self.handshakes.iter().map(|handshake| PollFd::new(handshake, PollFlags::IN)));
+        let due = self.handshakes.iter().map(Handshake::deadline).chain(resumes).min();
+        let left = due.map(|due| due.saturating_duration_since(now));
+        let timeout = left.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(Error::system("poll in the control thread", errno)),
+        }
+    }
+
+    fn accept(&mut self) {
+        let now = Instant::now();
+        if self.paused_until.is_some_and(|until| until > now) {
+            return;
+        }
+        self.paused_until = None;
+        while self.handshakes.len() < self.config.limits.handshakes_max as usize {
+            let Some(listener) = &self.listener else { return };
+            match listener.accept() {
+                Ok(Some(socket)) => match Handshake::new(socket, now, self.config.daemon.handshake) {
+                    Ok(handshake) => self.handshakes.push(handshake),
+                    Err(error) => tracing::warn!("a peer is gone before it said who it is: {error}"),
+                },
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::error!("{error}; accepting again in {PAUSE:?}");
+                    self.paused_until = Some(now + PAUSE);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn shake_hands(&mut self) {
+        let now = Instant::now();
+        for handshake in std::mem::take(&mut self.handshakes) {
+            match handshake.progress() {
+                Progress::Silent if handshake.deadline() > now => self.handshakes.push(handshake),
+                Progress::Silent => {
+                    let text = format!("no hello within {:?} of the connection", self.config.daemon.handshake);
+                    handshake.refuse(&Refusal { status: Status::TimedOut, text });
+                }
+                Progress::Over => {}
+                Progress::Hello(hello) => self.admit(handshake, *hello),
+            }
+        }
+    }
+
+    fn admit(&mut self, handshake: Handshake, hello: Hello) {
+        match self.newcomer(&handshake, &hello) {
+            Err(refusal) => handshake.refuse(&refusal),
+            Ok((space, admitted)) => {
+                let (socket, peer, pidfd) = handshake.into_parts();
+                let Admitted { number, side, fds, limits } = admitted;
+                let (shard, frames) = (hello.shard, hello.tier0_frames);
+                let newcomer = Newcomer { number, socket, peer, pidfd, side, fds, limits, shard, frames };
+                if !self.spaces.send(space, newcomer) {
+                    self.registry.remove(number);
+                }
+            }
+        }
+    }
+
+    /// Everything that a session needs before its core thread hears of it; the number of the space it goes to.
+    fn newcomer(&mut self, handshake: &Handshake, hello: &Hello) -> Result<(u32, Admitted), Refusal> {
+        let peer = handshake.peer();
+        let (index, domain) = attach::domain_of(&self.config.domains, peer.uid)?;
+        let config = attach::admit(&self.config, hello)?;
+        let limits = &self.config.limits;
+        let counts = [
+            (self.registry.count(None), limits.sessions_max, "limits.sessions_max"),
+            (self.registry.count(Some(index)), domain.sessions_max, "the domain's sessions_max"),
+        ];
+        for (count, max, key) in counts {
+            if count >= max {
+                let text = format!("{count} sessions are attached or linger, at most {max} are allowed ({key})");
+                return Err(Refusal { status: Status::Limit, text });
+            }
+        }
+        let (channels, depth, lanes) = (hello.channels, hello.depth, hello.lanes);
+        let granted = Limits {
+            shape: Shape { channels, depth, jobs: limits.jobs_max, lanes },
+            blocks_max: limits.blocks_max,
+            seqs_max: hello.seqs_max,
+            seq_blocks_max: limits.seq_blocks_max,
+            request_timeout_us: limits.request_timeout.as_micros() as u64,
+        };
+        let system = |error: String| Refusal { status: Status::System, text: error };
+        let (side, fds) = DaemonSide::create(granted.shape)
+            .map_err(|error| system(format!("the session's shared memory could not be made: {error}")))?;
+        let key = Key::new(index, hello);
+        let space = match self.spaces.find(&key) {
+            Some(space) => space,
+            None if self.spaces.len() >= limits.spaces_max as usize => {
+                let text = format!("the daemon already has {} spaces (limits.spaces_max)", limits.spaces_max);
+                return Err(Refusal { status: Status::Limit, text });
+            }
+            None => self.spaces.start(key, &hello.name, domain, config).map_err(|error| system(error.to_string()))?,
+        };
+        let info = |session| SessionInfo {
+            session,
+            space,
+            domain: index,
+            pid: peer.pid,
+            uid: peer.uid,
+            shard: hello.shard,
+            live: true,
+        };
+        let number = self.registry.add(info);
+        Ok((space, Admitted { number, side, fds, limits: granted }))
+    }
+
+    /// Writes how everything stands to `status.json`.
+    fn dump(&self) {
+        let dump = status::Dump {
+            sessions: self.registry.list(),
+            spaces: self.spaces.status(),
+            host: self.host.status(),
+            counters: self.metrics.snapshot(),
+        };
+        let path = self.config.daemon.dir.join("status.json");
+        match status::write(&path, &dump) {
+            Ok(()) => say(DUMPED, &path),
+            Err(error) => tracing::error!("{error}"),
+        }
+    }
+}
+
+/// What an admitted peer is given.
+struct Admitted {
+    number: u32,
+    side: DaemonSide,
+    fds: kvtide_wire::os::session::PeerFds,
+    limits: Limits,
+}

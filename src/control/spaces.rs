@@ -1,0 +1,165 @@
+//! The spaces of the daemon, by what makes them the same: domain, geometry, fingerprint.
+
+use super::{Address, Letter, Newcomer, NodeLetter, Registry, Report};
+use crate::config::Domain;
+use crate::error::Error;
+use crate::space::{SpaceStatus, SpaceThread, Spec};
+use crate::translate;
+use crossbeam::channel::bounded;
+use kvtide_tiering::api::SpaceConfig;
+use kvtide_wire::geometry::{PlaneSpec, stride};
+use kvtide_wire::hello::Hello;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// How long a core thread may take to tell how it stands.
+const STATUS: Duration = Duration::from_secs(2);
+
+/// What makes two engines' spaces one. The name is for humans only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Key {
+    domain: usize,
+    fingerprint: [u8; 32],
+    page_tokens: u32,
+    planes: Vec<PlaneSpec>,
+    shards: u16,
+}
+
+impl Key {
+    /// The space that a hello of this domain belongs to.
+    pub fn new(domain: usize, hello: &Hello) -> Key {
+        let Hello { fingerprint, page_tokens, shards, .. } = *hello;
+        Key { domain, fingerprint, page_tokens, planes: hello.planes.clone(), shards }
+    }
+}
+
+#[derive(Debug)]
+struct Space {
+    key: Key,
+    running: SpaceThread,
+    /// Newcomers sent.
+    sent: u64,
+    /// Told to end.
+    retired: bool,
+}
+
+/// All spaces by number.
+#[derive(Debug)]
+pub(super) struct Spaces {
+    spaces: BTreeMap<u32, Space>,
+    next: u32,
+    control: Address<Report>,
+    node: Address<NodeLetter>,
+    registry: Registry,
+    spin: Duration,
+}
+
+impl Spaces {
+    /// None yet.
+    pub fn new(control: Address<Report>, node: Address<NodeLetter>, registry: Registry, spin: Duration) -> Spaces {
+        Spaces { spaces: BTreeMap::new(), next: 1, control, node, registry, spin }
+    }
+
+    /// Spaces that run, those included that were told to end.
+    pub fn len(&self) -> usize {
+        self.spaces.len()
+    }
+
+    /// The space that takes newcomers of this key.
+    pub fn find(&self, key: &Key) -> Option<u32> {
+        self.spaces.iter().find(|(_, space)| space.key == *key && !space.retired).map(|(number, _)| *number)
+    }
+
+    /// Starts one.
+    pub fn start(&mut self, key: Key, name: &str, domain: &Domain, config: SpaceConfig) -> Result<u32, Error> {
+        let number = self.next;
+        let (address, letters) = SpaceThread::mailbox()?;
+        let strides = translate::classes(&config.planes).into_iter().map(stride).collect();
+        let join = NodeLetter::Join { space: number, domain: key.domain, strides, to: address.clone() };
+        // The host thread ends after every space.
+        self.node
+            .send(join)
+            .map_err(|gone| Error::system("tell the host thread of a space", std::io::Error::other(gone)))?;
+        let spec = Spec {
+            number,
+            name: name.to_owned(),
+            domain: domain.name.clone(),
+            config,
+            spin: self.spin,
+            control: self.control.clone(),
+            node: self.node.clone(),
+            registry: self.registry.clone(),
+        };
+        let running = match SpaceThread::spawn(spec, address, letters) {
+            Ok(running) => running,
+            Err(error) => {
+                self.leave(number);
+                return Err(error);
+            }
+        };
+        self.next += 1;
+        self.spaces.insert(number, Space { key, running, sent: 0, retired: false });
+        Ok(number)
+    }
+
+    /// Sends a newcomer. False if the space's thread has ended; the newcomer sees its connection end.
+    pub fn send(&mut self, space: u32, newcomer: Newcomer) -> bool {
+        let Some(space) = self.spaces.get_mut(&space) else { return false };
+        space.sent += 1;
+        space.running.address.send(Letter::Attach(Box::new(newcomer))).is_ok()
+    }
+
+    /// Takes a report.
+    pub fn heed(&mut self, report: Report) {
+        match report {
+            // Newcomers that were sent meanwhile keep it.
+            Report::Vacant { space: number, attaches } => {
+                if let Some(space) = self.spaces.get_mut(&number).filter(|space| space.sent == attaches) {
+                    space.retired = true;
+                    // Gone already: it will report its end.
+                    let _ = space.running.address.send(Letter::Retire);
+                }
+            }
+            Report::Ended { space: number } => {
+                let Some(space) = self.spaces.remove(&number) else { return };
+                if space.running.thread.join().is_err() {
+                    tracing::error!("space {number}: its core thread panicked; its sessions have ended");
+                }
+                self.registry.remove_space(number);
+                self.leave(number);
+            }
+        }
+    }
+
+    fn leave(&self, number: u32) {
+        if self.node.send(NodeLetter::Leave { space: number }).is_err() {
+            tracing::error!("space {number}: its host memory cannot be given back: the host thread has ended");
+        }
+    }
+
+    /// Tells all to end what is in flight.
+    pub fn drain(&self, until: Instant) {
+        for space in self.spaces.values() {
+            // Gone already: it will report its end.
+            let _ = space.running.address.send(Letter::Drain { until });
+        }
+    }
+
+    /// How every space stands; one that does not answer in time is left out and logged.
+    pub fn status(&self) -> Vec<SpaceStatus> {
+        let deadline = Instant::now() + STATUS;
+        let asked: Vec<_> = self
+            .spaces
+            .iter()
+            .filter_map(|(number, space)| {
+                let (reply, answer) = bounded(1);
+                space.running.address.send(Letter::Status(reply)).ok().map(|()| (number, answer))
+            })
+            .collect();
+        let answers = asked.into_iter().filter_map(|(number, answer)| {
+            let status = answer.recv_deadline(deadline);
+            status.inspect_err(|_| tracing::warn!("space {number} did not tell how it stands within {STATUS:?}")).ok()
+        });
+        answers.collect()
+    }
+}

@@ -1,0 +1,191 @@
+//! Host memory: one thread that owns the node and makes slabs, so that neither allocating nor prefaulting stalls a core thread.
+//!
+//! A slab is one memfd of one space and one size class, allocated whole at once (charged to the daemon's cgroup; a full machine
+//! is an error here and not a SIGBUS there) and sealed. Which space gets one is the node's decision (`kvtide_tiering::node`);
+//! the daemon never maps a slab. It must not know sessions.
+
+use crate::config::Config;
+use crate::error::Error;
+use crate::mail::{Address, Mailbox, mailbox};
+use crate::space::{Granted, Letter};
+use crossbeam::channel::{Sender, bounded};
+use kvtide_tiering::node::{Grant, Node, NodeConfig};
+use kvtide_wire::hello::Slab;
+use kvtide_wire::os::memfd::Memfd;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Letters that may wait for the host thread; senders that must not block keep theirs meanwhile.
+const LETTERS: usize = 1024;
+/// How long the host thread may take to tell how it stands: it may be prefaulting a slab.
+const STATUS: Duration = Duration::from_secs(5);
+
+/// To the host thread.
+#[derive(Debug)]
+pub(crate) enum NodeLetter {
+    /// A space begins.
+    Join {
+        /// Its number.
+        space: u32,
+        /// Index of its domain.
+        domain: usize,
+        /// Frame size of each of its size classes.
+        strides: Vec<u32>,
+        /// Where its slabs go.
+        to: Address<Letter>,
+    },
+    /// A space wants memory; answered by [`Letter::Granted`] or [`Letter::Refused`].
+    Need {
+        /// Its number.
+        space: u32,
+        /// For which size class.
+        class: u8,
+    },
+    /// A space gives a slab back.
+    Return {
+        /// Its number.
+        space: u32,
+        /// Which one.
+        slab: u32,
+    },
+    /// A space has ended; all its slabs come back.
+    Leave {
+        /// Its number.
+        space: u32,
+    },
+    /// Tell how things stand.
+    Status(Sender<HostStatus>),
+    /// End.
+    End,
+}
+
+/// How the host tier stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct HostStatus {
+    /// Bytes configured.
+    pub capacity_bytes: u64,
+    /// Bytes granted to spaces.
+    pub granted_bytes: u64,
+    /// Slabs granted.
+    pub slabs: usize,
+}
+
+/// The running host thread.
+#[derive(Debug)]
+pub(crate) struct HostThread {
+    address: Address<NodeLetter>,
+    thread: JoinHandle<()>,
+}
+
+impl HostThread {
+    /// Starts it; no memory is taken before a space asks.
+    pub fn spawn(config: &Config) -> Result<HostThread, Error> {
+        let wire = |source| Error::Wire { action: "make the host thread's mailbox", source };
+        let (address, letters) = mailbox(LETTERS).map_err(wire)?;
+        let mut host = Host::new(config);
+        let builder = std::thread::Builder::new().name("kvtide-host".into());
+        let thread = builder.spawn(move || while host.read(&letters) {});
+        Ok(HostThread { address, thread: thread.map_err(|e| Error::system("start the host thread", e))? })
+    }
+
+    /// Where letters to it go.
+    pub fn address(&self) -> Address<NodeLetter> {
+        self.address.clone()
+    }
+
+    /// How the host tier stands; nothing if the thread has no time to tell.
+    pub fn status(&self) -> HostStatus {
+        let (reply, answer) = bounded(1);
+        let asked = self.address.send(NodeLetter::Status(reply));
+        let status = asked.ok().and_then(|()| answer.recv_timeout(STATUS).ok());
+        status.unwrap_or_else(|| {
+            tracing::warn!("the host thread did not tell how it stands within {STATUS:?}");
+            HostStatus::default()
+        })
+    }
+
+    /// Ends the thread, after all spaces have ended.
+    pub fn end(self) {
+        if self.address.send(NodeLetter::End).is_err() || self.thread.join().is_err() {
+            tracing::error!("the host thread had ended before");
+        }
+    }
+}
+
+/// What the host thread owns.
+struct Host {
+    node: Node,
+    spaces: BTreeMap<u32, Address<Letter>>,
+}
+
+impl Host {
+    fn new(config: &Config) -> Host {
+        let quotas = config.domains.iter().map(|domain| domain.host_bytes).collect();
+        let node = Node::new(NodeConfig {
+            capacity_bytes: config.host.capacity_bytes,
+            slab_bytes: config.host.slab_bytes,
+            quotas_bytes: quotas,
+        });
+        Host { node, spaces: BTreeMap::new() }
+    }
+
+    /// Reads the next letter. False if it was the last.
+    fn read(&mut self, letters: &Mailbox<NodeLetter>) -> bool {
+        match letters.wait() {
+            Some(NodeLetter::Join { space, domain, strides, to }) => {
+                self.node.join(space, domain, &strides);
+                self.spaces.insert(space, to);
+            }
+            Some(NodeLetter::Need { space, class }) => self.need(space, class),
+            Some(NodeLetter::Return { space, slab }) => self.node.take_back(space, slab),
+            Some(NodeLetter::Leave { space }) => {
+                self.node.leave(space);
+                self.spaces.remove(&space);
+            }
+            // Whoever asked and does not wait any more has its answer dropped.
+            Some(NodeLetter::Status(reply)) => drop(reply.try_send(self.status())),
+            Some(NodeLetter::End) | None => return false,
+        }
+        true
+    }
+
+    fn need(&mut self, space: u32, class: u8) {
+        let Some(to) = self.spaces.get(&space) else { return };
+        let answer = match self.node.grant(space, class) {
+            None => {
+                metrics::counter!("kvtide_slabs_refused_total").increment(1);
+                Letter::Refused { class }
+            }
+            Some(grant) => match allocate(space, class, grant) {
+                Ok(granted) => {
+                    metrics::counter!("kvtide_slabs_granted_total").increment(1);
+                    Letter::Granted(granted)
+                }
+                Err(error) => {
+                    tracing::error!("space {space}: a slab of {} bytes cannot be made: {error}", grant.bytes);
+                    self.node.take_back(space, grant.slab);
+                    Letter::Refused { class }
+                }
+            },
+        };
+        if to.send(answer).is_err() {
+            tracing::debug!("space {space} has ended before its answer came");
+        }
+    }
+
+    fn status(&self) -> HostStatus {
+        HostStatus {
+            capacity_bytes: self.node.capacity_bytes(),
+            granted_bytes: self.node.granted_bytes(),
+            slabs: self.node.slabs(),
+        }
+    }
+}
+
+fn allocate(space: u32, class: u8, grant: Grant) -> Result<Granted, kvtide_wire::error::Error> {
+    let memfd = Memfd::shared(&format!("kvtide-host-{space}-{}", grant.slab), grant.bytes)?;
+    let Grant { slab, frames, stride, bytes } = grant;
+    Ok(Granted { slab: Slab { slab, class: class.into(), frames, stride, bytes }, memfd })
+}

@@ -1,0 +1,148 @@
+//! Messages between threads: bounded queues that wake a sleeper in `poll` or `epoll`.
+//!
+//! Every thread of the daemon that others talk to has a mailbox. Core threads never block on another thread: they keep what a
+//! full mailbox does not take ([`Outbox`]) and try again at their next round.
+
+use crossbeam::channel::{Receiver, Sender, TryRecvError, TrySendError, bounded};
+use kvtide_wire::error::Error as WireError;
+use kvtide_wire::os::bell::{Ringer, Sleepable, bell};
+use kvtide_wire::wake::Bell;
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// The receiving end; one owner.
+#[derive(Debug)]
+pub(crate) struct Mailbox<T> {
+    letters: Receiver<T>,
+    bell: Sleepable,
+}
+
+/// The sending end; any thread.
+#[derive(Debug)]
+pub(crate) struct Address<T> {
+    letters: Sender<T>,
+    bell: Ringer,
+}
+
+/// The other side's thread has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the thread has ended")]
+pub(crate) struct Gone;
+
+/// A mailbox for at most `capacity` letters.
+pub(crate) fn mailbox<T>(capacity: usize) -> Result<(Address<T>, Mailbox<T>), WireError> {
+    let (sender, receiver) = bounded(capacity);
+    let (ringer, sleepable) = bell()?;
+    Ok((Address { letters: sender, bell: ringer }, Mailbox { letters: receiver, bell: sleepable }))
+}
+
+impl<T> Mailbox<T> {
+    /// The next letter, if one is there.
+    pub fn take(&self) -> Option<T> {
+        match self.letters.try_recv() {
+            Ok(letter) => Some(letter),
+            Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
+        }
+    }
+
+    /// The next letter, waited for; `None` if none can come any more.
+    pub fn wait(&self) -> Option<T> {
+        self.quiet();
+        self.letters.recv().ok()
+    }
+
+    /// Whether no letter is there.
+    pub fn is_empty(&self) -> bool {
+        self.letters.is_empty()
+    }
+
+    /// Forgets rings; to be called before the letters are taken.
+    pub fn quiet(&self) {
+        // False says that every sender is gone, which the letters that never come tell as well.
+        let _ = self.bell.quiet();
+    }
+}
+
+impl<T> AsFd for Mailbox<T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+impl<T> Clone for Address<T> {
+    fn clone(&self) -> Self {
+        Address { letters: self.letters.clone(), bell: self.bell.clone() }
+    }
+}
+
+impl<T> Address<T> {
+    /// Sends; waits while the mailbox is full. Only for threads that no core thread waits for.
+    pub fn send(&self, letter: T) -> Result<(), Gone> {
+        self.letters.send(letter).map_err(|_| Gone)?;
+        self.bell.ring();
+        Ok(())
+    }
+
+    fn offer(&self, letter: T) -> Result<(), TrySendError<T>> {
+        self.letters.try_send(letter)?;
+        self.bell.ring();
+        Ok(())
+    }
+}
+
+/// A sending end that never blocks: what does not fit waits here. What its owner can have waiting is bounded by what it
+/// writes about: its slabs, its sessions.
+#[derive(Debug)]
+pub(crate) struct Outbox<T> {
+    to: Address<T>,
+    waiting: VecDeque<T>,
+}
+
+impl<T> Outbox<T> {
+    /// An empty one.
+    pub fn new(to: Address<T>) -> Outbox<T> {
+        Outbox { to, waiting: VecDeque::new() }
+    }
+
+    /// Sends, now or at a later [`Outbox::flush`].
+    pub fn send(&mut self, letter: T) {
+        self.waiting.push_back(letter);
+        self.flush();
+    }
+
+    /// Sends what waits. True if nothing waits any more. Letters to a thread that has ended are dropped: the daemon is ending.
+    pub fn flush(&mut self) -> bool {
+        while let Some(letter) = self.waiting.pop_front() {
+            match self.to.offer(letter) {
+                Ok(()) | Err(TrySendError::Disconnected(_)) => {}
+                Err(TrySendError::Full(letter)) => {
+                    self.waiting.push_front(letter);
+                    return false;
+                }
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outbox_keeps_order_and_loses_nothing_over_a_full_mailbox() {
+        let (address, mailbox) = mailbox(2).unwrap();
+        let mut outbox = Outbox::new(address);
+        for letter in 0..5 {
+            outbox.send(letter);
+        }
+        assert!(!outbox.flush());
+        let mut taken = Vec::new();
+        while taken.len() < 5 {
+            taken.extend(mailbox.take());
+            outbox.flush();
+        }
+        assert_eq!(taken, [0, 1, 2, 3, 4]);
+        assert!(outbox.flush() && mailbox.is_empty());
+    }
+}

@@ -1,0 +1,113 @@
+//! The jobs that one agent has and has not yet ended: what the daemon checks an agent's word against.
+//!
+//! A fixed open-addressed table (linear probing, holes closed at removal): ids are the core's and sparse, and nothing may
+//! allocate while jobs flow.
+
+/// Marks a free place; no job has this id (ids are asserted).
+const FREE: u32 = u32::MAX;
+
+/// Jobs in flight: id → bytes that the agent must report.
+#[derive(Debug)]
+pub(crate) struct JobsInFlight {
+    places: Box<[(u32, u32)]>,
+    len: usize,
+    max: usize,
+}
+
+impl JobsInFlight {
+    /// Room for `max` jobs.
+    pub fn new(max: u32) -> JobsInFlight {
+        let places = (max as usize * 2).next_power_of_two();
+        JobsInFlight { places: vec![(FREE, 0); places].into_boxed_slice(), len: 0, max: max as usize }
+    }
+
+    /// Jobs in flight now.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Adds a job. False if the table is full or the id is taken: the core broke its own bound.
+    #[must_use]
+    pub fn insert(&mut self, id: u32, bytes: u32) -> bool {
+        if id == FREE || self.len == self.max {
+            return false;
+        }
+        let place = self.place_of(id);
+        if self.places[place].0 == id {
+            return false;
+        }
+        self.places[place] = (id, bytes);
+        self.len += 1;
+        true
+    }
+
+    /// Removes a job and returns its bytes; `None` if the agent has no such job.
+    pub fn remove(&mut self, id: u32) -> Option<u32> {
+        let mut hole = self.place_of(id);
+        if id == FREE || self.places[hole].0 != id {
+            return None;
+        }
+        let bytes = self.places[hole].1;
+        let mask = self.places.len() - 1;
+        let mut next = (hole + 1) & mask;
+        while self.places[next].0 != FREE {
+            let home = self.home(self.places[next].0);
+            // The entry may move into the hole unless its home lies behind the hole.
+            if (next.wrapping_sub(home) & mask) >= (next.wrapping_sub(hole) & mask) {
+                self.places[hole] = self.places[next];
+                hole = next;
+            }
+            next = (next + 1) & mask;
+        }
+        self.places[hole].0 = FREE;
+        self.len -= 1;
+        Some(bytes)
+    }
+
+    fn home(&self, id: u32) -> usize {
+        // Fibonacci hashing (Knuth, vol. 3, 6.4): consecutive ids spread evenly.
+        (id.wrapping_mul(0x9e37_79b9) >> 8) as usize & (self.places.len() - 1)
+    }
+
+    /// Where the id is, or where it would go.
+    fn place_of(&self, id: u32) -> usize {
+        let mut place = self.home(id);
+        while self.places[place].0 != FREE && self.places[place].0 != id {
+            place = (place + 1) & (self.places.len() - 1);
+        }
+        place
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    #[test]
+    fn agrees_with_a_map_under_random_traffic() {
+        let (mut table, mut model) = (JobsInFlight::new(16), HashMap::new());
+        let mut random = 1u64;
+        for _ in 0..100_000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let id = (random >> 33) as u32 % 40;
+            if random >> 63 == 0 {
+                let fits = model.len() < 16 && !model.contains_key(&id);
+                assert_eq!(table.insert(id, id * 3), fits);
+                if fits {
+                    model.insert(id, id * 3);
+                }
+            } else {
+                assert_eq!(table.remove(id), model.remove(&id));
+            }
+            assert_eq!(table.len(), model.len());
+        }
+    }
+
+    #[test]
+    fn the_id_that_marks_free_places_is_no_job() {
+        let mut table = JobsInFlight::new(4);
+        assert!(!table.insert(FREE, 1));
+        assert_eq!(table.remove(FREE), None);
+    }
+}

@@ -1,0 +1,177 @@
+//! One session as its space's core thread holds it: rings, requests and jobs in flight, socket, pidfd. [`Registry`] is what
+//! the rest of the daemon knows of sessions.
+//!
+//! Everything an engine wrote is a claim. What a correct engine could have written by mistake is answered with an error
+//! completion; what only a broken or hostile one writes is a [`Violation`], and ends this session alone. It must not know the
+//! core's state, other sessions, or threads.
+
+mod channel;
+mod jobs;
+mod registry;
+mod violation;
+
+pub(crate) use channel::Channel;
+pub(crate) use registry::{Registry, SessionInfo};
+pub(crate) use violation::{End, Violation};
+
+use crate::translate;
+use jobs::JobsInFlight;
+use kvtide_tiering::api::{Job, Status};
+use kvtide_wire::entry::{Job as WireJob, JobDone};
+use kvtide_wire::error::Error as WireError;
+use kvtide_wire::hello::Bye;
+use kvtide_wire::os::bell::Sleepable;
+use kvtide_wire::os::memfd::Memfd;
+use kvtide_wire::os::session::{DaemonSide, Receiver, Sender, Sleeper, Waker};
+use kvtide_wire::os::socket::{Received, Socket};
+use kvtide_wire::ring::PushError;
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+/// A live session.
+#[derive(Debug)]
+pub(crate) struct Session {
+    /// Channels, in order.
+    pub channels: Vec<Channel>,
+    /// Announces that the core thread will sleep.
+    pub sleeper: Sleeper,
+    /// What the engine rings.
+    pub bell: Sleepable,
+    /// Its end is the end of the lease.
+    pub socket: Socket,
+    jobs: Sender<WireJob>,
+    done: Receiver<JobDone>,
+    pump: Waker,
+    posted: bool,
+    in_flight: JobsInFlight,
+    notices: VecDeque<Notice>,
+}
+
+/// A message that the engine must get, in order.
+#[derive(Clone, Debug)]
+pub(crate) struct Notice {
+    /// The datagram.
+    pub message: Arc<[u8]>,
+    /// The memory that goes with it.
+    pub memfd: Option<Arc<Memfd>>,
+}
+
+impl Session {
+    /// A session whose rings are empty; `jobs_max` bounds the jobs in flight.
+    pub fn new(socket: Socket, side: DaemonSide, jobs_max: u32) -> Session {
+        let DaemonSide { channels, jobs, done, pump, sleeper, bell, lanes: _, scores: _ } = side;
+        let channels = channels.into_iter().zip(0..).map(|(channel, index)| Channel::new(index, channel)).collect();
+        let in_flight = JobsInFlight::new(jobs_max);
+        Session {
+            channels,
+            sleeper,
+            bell,
+            socket,
+            jobs,
+            done,
+            pump,
+            posted: false,
+            in_flight,
+            notices: VecDeque::new(),
+        }
+    }
+
+    /// Sends a job. The ring has room for every job that may be in flight, so a full one says that the agent lied.
+    pub fn post(&mut self, id: u32, job: &Job, page_bytes: impl Fn(u16) -> u32) -> Result<(), End> {
+        let bytes = translate::copied_bytes(job, page_bytes);
+        if !self.in_flight.insert(id, bytes as u32) {
+            return Err(End::System(format!("job {id} was planned twice, or more jobs than the ring has room for")));
+        }
+        self.jobs.push(&translate::job(id, job)).map_err(|error| match error {
+            PushError::Full => End::Violation(Violation::JobsUnread),
+            PushError::Broken(index) => End::Violation(index.into()),
+        })?;
+        self.posted = true;
+        Ok(())
+    }
+
+    /// The next job that ended: its id, how, and the bytes it moved.
+    pub fn job_done(&mut self) -> Result<Option<(u32, Status, u64)>, Violation> {
+        let Some(done) = self.done.pop()? else { return Ok(None) };
+        let bytes = self.in_flight.remove(done.id).ok_or(Violation::NoSuchJob { id: done.id })?;
+        let status = translate::job_done(&done, u64::from(bytes))?;
+        Ok(Some((done.id, status, if status == Status::Ok { u64::from(bytes) } else { 0 })))
+    }
+
+    /// Whether the engine has written anything that was not yet taken.
+    pub fn has_work(&mut self) -> bool {
+        self.done.available().map_or(true, |count| count > 0) || self.channels.iter_mut().any(Channel::has_requests)
+    }
+
+    /// Wakes whom something was sent to since the last call.
+    pub fn wake(&mut self) {
+        if std::mem::take(&mut self.posted) {
+            self.pump.wake();
+        }
+        for channel in &mut self.channels {
+            channel.wake();
+        }
+    }
+
+    /// Requests and jobs in flight.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.len() + self.channels.iter().map(|channel| channel.in_flight() as usize).sum::<usize>()
+    }
+
+    /// Queues a message. What waits is bounded by the space's slabs.
+    pub fn notify(&mut self, notice: Notice) -> Result<(), End> {
+        self.notices.push_back(notice);
+        self.send_notices().map(|_| ())
+    }
+
+    /// Sends what waits, as far as the socket takes it. True if nothing waits any more.
+    pub fn send_notices(&mut self) -> Result<bool, End> {
+        while let Some(notice) = self.notices.front() {
+            let fds: Vec<_> = notice.memfd.iter().map(|memfd| memfd.as_fd()).collect();
+            match self.socket.send(&notice.message, &fds) {
+                Ok(()) => {}
+                Err(error) if is_full(&error) => return Ok(false),
+                Err(WireError::Closed { .. }) => return Err(End::Closed),
+                Err(error) => return Err(End::System(format!("a message could not be sent: {error}"))),
+            }
+            self.notices.pop_front();
+        }
+        Ok(true)
+    }
+
+    /// Whether a message waits for room in the socket.
+    pub fn has_notices(&self) -> bool {
+        !self.notices.is_empty()
+    }
+
+    /// What the socket says.
+    pub fn look_at_socket(&self) -> Option<End> {
+        let mut byte = [0u8; 1];
+        match self.socket.receive(&mut byte, 0) {
+            Ok(Received::Empty) => None,
+            Ok(Received::Closed) => Some(End::Closed),
+            Ok(Received::Message(..)) => Some(End::Violation(Violation::Spoke)),
+            // One byte is room for no message, so whatever the engine sent was cut off.
+            Err(WireError::Os { errno, .. }) if is_cut(errno) => Some(End::Violation(Violation::Spoke)),
+            Err(error) => Some(End::System(format!("its socket failed: {error}"))),
+        }
+    }
+
+    /// Tells the engine why, if it can be told. What was queued before may be lost: nothing follows anyway.
+    pub fn say_bye(&self, end: &End) {
+        if let Some((status, text)) = end.farewell() {
+            // A full or closed socket: the engine sees the end of the connection.
+            let _ = self.socket.send(&Bye { status, text }.encode(), &[]);
+        }
+    }
+}
+
+fn is_full(error: &WireError) -> bool {
+    matches!(error, WireError::Os { errno, .. } if Errno::from_raw_os_error(*errno) == Errno::AGAIN)
+}
+
+fn is_cut(errno: i32) -> bool {
+    [Errno::MSGSIZE, Errno::TOOMANYREFS].contains(&Errno::from_raw_os_error(errno))
+}

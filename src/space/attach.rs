@@ -1,0 +1,53 @@
+//! The last step of an attach: a slot, the core's consent, the Welcome, the slabs.
+
+use super::letters::Newcomer;
+use super::seats::Guest;
+use super::serve::Space;
+use crate::attach::{Refusal, refuse};
+use crate::session::{End, Session};
+use kvtide_tiering::api::{Event, SessionId};
+use kvtide_wire::hello::Welcome;
+use kvtide_wire::status::Status;
+
+impl Space {
+    /// Seats a newcomer, or tells it why not.
+    pub fn attach(&mut self, now_us: u64, newcomer: Newcomer) {
+        self.attaches += 1;
+        let (slot, welcome) = match self.admit(now_us, &newcomer) {
+            Ok(admitted) => admitted,
+            Err(refusal) => {
+                refuse(&newcomer.socket, newcomer.peer, &refusal);
+                return self.registry.remove(newcomer.number);
+            }
+        };
+        let Newcomer { number, socket, peer, pidfd, side, fds, limits, .. } = newcomer;
+        let welcomed = socket.send(&welcome.encode(), &fds.as_fds());
+        let mut session = Session::new(socket, side, limits.shape.jobs);
+        let told = self.slabs.notices().try_for_each(|notice| session.notify(notice.clone()));
+        self.seats.take(slot, Guest { number, peer, pidfd, exited: false, session: Some(session) });
+        self.seated.push(slot);
+        metrics::counter!("kvtide_sessions_attached_total").increment(1);
+        tracing::info!("session {number} (pid {}, uid {}) attached to space {}", peer.pid, peer.uid, self.number);
+        if let Err(error) = welcomed {
+            self.ending.push((slot, End::System(format!("its welcome could not be sent: {error}"))));
+        } else if let Err(end) = told {
+            self.ending.push((slot, end));
+        }
+    }
+
+    fn admit(&mut self, now_us: u64, newcomer: &Newcomer) -> Result<(SessionId, Welcome), Refusal> {
+        if self.drain_until_us.is_some() {
+            return Err(Refusal { status: Status::Daemon, text: "the daemon is shutting down".into() });
+        }
+        let welcome = Welcome::accept(newcomer.number, newcomer.limits)
+            .map_err(|error| Refusal { status: Status::Internal, text: error.to_string() })?;
+        let text = "every session slot of the space is taken (limits.space_sessions_max)".into();
+        let slot = self.seats.free().ok_or(Refusal { status: Status::Limit, text })?;
+        let lanes = newcomer.limits.shape.lanes;
+        let event = Event::Attach { session: slot, shard: newcomer.shard, lanes, frames: &newcomer.frames };
+        let result = self.core.handle(now_us, event, &mut self.actions);
+        self.deliver();
+        result.map_err(|error| Refusal { status: Status::Invalid, text: error.to_string() })?;
+        Ok((slot, welcome))
+    }
+}

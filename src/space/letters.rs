@@ -1,0 +1,82 @@
+//! What core threads are told and what they tell.
+
+use super::SpaceStatus;
+use crossbeam::channel::Sender;
+use kvtide_wire::hello::{Limits, Slab};
+use kvtide_wire::os::memfd::Memfd;
+use kvtide_wire::os::session::{DaemonSide, PeerFds};
+use kvtide_wire::os::socket::{Peer, Socket};
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+/// To a core thread.
+#[derive(Debug)]
+pub(crate) enum Letter {
+    /// A peer that was admitted: it gets its Welcome, or the core's refusal, from the core thread.
+    Attach(Box<Newcomer>),
+    /// The node granted what the space asked for.
+    Granted(Granted),
+    /// The node has nothing to grant now.
+    Refused {
+        /// Size class.
+        class: u8,
+    },
+    /// Take no more requests; end when what is in flight has, or at the given time.
+    Drain {
+        /// End of the grace.
+        until: Instant,
+    },
+    /// No peer will be sent any more: end, if still vacant.
+    Retire,
+    /// Tell how things stand.
+    Status(Sender<SpaceStatus>),
+}
+
+/// An admitted peer with everything its session needs.
+#[derive(Debug)]
+pub(crate) struct Newcomer {
+    /// Number of the session.
+    pub number: u32,
+    /// Its connection.
+    pub socket: Socket,
+    /// Who it is.
+    pub peer: Peer,
+    /// Its process.
+    pub pidfd: OwnedFd,
+    /// Our side of the shared memory.
+    pub side: DaemonSide,
+    /// Its side, to be sent.
+    pub fds: PeerFds,
+    /// What it was granted.
+    pub limits: Limits,
+    /// Its shard.
+    pub shard: u16,
+    /// Its tier-0 frames by size class.
+    pub frames: Vec<u32>,
+}
+
+/// A slab: one memfd of this space alone.
+#[derive(Debug)]
+pub(crate) struct Granted {
+    /// Numbers, as engines get them.
+    pub slab: Slab,
+    /// The memory.
+    pub memfd: Memfd,
+}
+
+/// From a core thread to the control thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Report {
+    /// Nothing lives in the space any more; it has seen `attaches` newcomers so far.
+    Vacant {
+        /// Number of the space.
+        space: u32,
+        /// Newcomers seen.
+        attaches: u64,
+    },
+    /// The thread has ended.
+    Ended {
+        /// Number of the space.
+        space: u32,
+    },
+}

@@ -1,0 +1,26 @@
+//! One space, one core thread: it alone owns the space's core, its sessions' rings and its slabs.
+//!
+//! ```text
+//! control ──Letter──▶ core thread ──Report──▶ control
+//!                        │   ▲
+//!                 NodeLetter  Letter (slabs)
+//!                        ▼   │
+//!                       host thread
+//! ```
+//!
+//! [`run`] is the loop: work, spin, sleep. [`serve`] takes what engines wrote to the core and the core's actions to engines.
+//! It must not know how a peer became a session, nor where host memory comes from.
+
+mod attach;
+mod clock;
+mod letters;
+mod run;
+mod seats;
+mod serve;
+mod slabs;
+mod sleep;
+mod status;
+
+pub(crate) use letters::{Granted, Letter, Newcomer, Report};
+pub(crate) use run::{SpaceThread, Spec};
+pub(crate) use status::SpaceStatus;

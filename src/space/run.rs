@@ -1,0 +1,246 @@
+//! The core thread: work while there is any, spin a little, then sleep until an engine rings, a letter comes, a lease ends or a
+//! deadline is due.
+
+use super::clock::{Clock, until};
+use super::letters::{Letter, Report};
+use super::seats::Seats;
+use super::serve::{Space, Tally};
+use super::slabs::Slabs;
+use crate::error::Error;
+use crate::host::NodeLetter;
+use crate::mail::{Address, Mailbox, Outbox, mailbox};
+use crate::session::{End, Registry, Violation};
+use crate::space::sleep::{Sleeper, Wake};
+use crate::translate::Scratch;
+use kvtide_tiering::Core;
+use kvtide_tiering::actions::ActionBuf;
+use kvtide_tiering::api::SpaceConfig;
+use kvtide_wire::lists::List;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Letters that may wait for a core thread.
+const LETTERS: usize = 256;
+/// How often a thread that never sleeps looks at sockets, bells and processes.
+const LOOK_US: u64 = 1_000;
+/// How long a thread sleeps at most while another thread's mailbox is full.
+const RETRY: Duration = Duration::from_millis(1);
+
+/// What a core thread needs to begin.
+#[derive(Debug)]
+pub(crate) struct Spec {
+    /// Number of the space.
+    pub number: u32,
+    /// Name that its first engine gave it.
+    pub name: String,
+    /// Name of its domain.
+    pub domain: String,
+    /// Geometry, bounds, policy.
+    pub config: SpaceConfig,
+    /// How long it spins before it sleeps.
+    pub spin: Duration,
+    /// Where its reports go.
+    pub control: Address<Report>,
+    /// Who grants host memory.
+    pub node: Address<NodeLetter>,
+    /// The daemon's sessions.
+    pub registry: Registry,
+}
+
+/// A running core thread.
+#[derive(Debug)]
+pub(crate) struct SpaceThread {
+    /// Where letters to it go.
+    pub address: Address<Letter>,
+    /// The thread.
+    pub thread: JoinHandle<()>,
+}
+
+impl SpaceThread {
+    /// The address of a space that [`SpaceThread::spawn`] will start.
+    pub fn mailbox() -> Result<(Address<Letter>, Mailbox<Letter>), Error> {
+        mailbox(LETTERS).map_err(|source| Error::Wire { action: "make a space's mailbox", source })
+    }
+
+    /// Starts the thread.
+    pub fn spawn(spec: Spec, address: Address<Letter>, letters: Mailbox<Letter>) -> Result<SpaceThread, Error> {
+        let sleeper = Sleeper::new(&letters)?;
+        let name = format!("kvtide-space-{}", spec.number);
+        let thread = std::thread::Builder::new().name(name).spawn(move || begin(spec, &letters, sleeper));
+        let thread = thread.map_err(|e| Error::system("start a space's core thread", e))?;
+        Ok(SpaceThread { address, thread })
+    }
+}
+
+/// Tells the control thread that the thread has ended, also by a panic.
+struct Farewell {
+    number: u32,
+    control: Address<Report>,
+}
+
+impl Drop for Farewell {
+    fn drop(&mut self) {
+        // The control thread has ended too: nobody is left to tell.
+        let _ = self.control.send(Report::Ended { space: self.number });
+    }
+}
+
+fn begin(spec: Spec, letters: &Mailbox<Letter>, sleeper: Sleeper) {
+    let farewell = Farewell { number: spec.number, control: spec.control.clone() };
+    let page_bytes = spec.config.planes.iter().map(|plane| plane.page_bytes).collect();
+    let seats = Seats::new(spec.config.limits.sessions_max);
+    let core = match Core::new(spec.config) {
+        Ok(core) => core,
+        Err(error) => return tracing::error!("space {} cannot begin: {error}", spec.number),
+    };
+    tracing::info!("space {} ({}) of domain {} begins", spec.number, spec.name, spec.domain);
+    let mut space = Space {
+        number: spec.number,
+        name: spec.name,
+        domain: spec.domain,
+        core,
+        seats,
+        clock: Clock::start(),
+        control: Outbox::new(spec.control),
+        node: Outbox::new(spec.node),
+        registry: spec.registry,
+        slabs: Slabs::default(),
+        page_bytes,
+        attaches: 0,
+        told_vacant: 0,
+        drain_until_us: None,
+        due_us: None,
+        tally: Tally::default(),
+        actions: Space::actions(),
+        list: List::default(),
+        scratch: Scratch::new(),
+        ending: Vec::new(),
+        seated: Vec::new(),
+    };
+    space.run(letters, sleeper, spec.spin.as_micros() as u64);
+    tracing::info!("space {} ends", space.number);
+    drop(space); // sessions see their end before the control thread hears of it
+    drop(farewell);
+}
+
+impl Space {
+    fn run(&mut self, letters: &Mailbox<Letter>, mut sleeper: Sleeper, spin_us: u64) {
+        let (mut worked_us, mut looked_us) = (0, 0);
+        loop {
+            let now_us = self.clock.now_us();
+            let mut worked = self.round(now_us);
+            while let Some(letter) = letters.take() {
+                worked = true;
+                if self.read(now_us, letter) {
+                    return;
+                }
+            }
+            sleeper.watch(&mut self.seats, &mut self.seated);
+            if worked {
+                worked_us = now_us;
+            }
+            if now_us.saturating_sub(worked_us) < spin_us {
+                if now_us - looked_us >= LOOK_US {
+                    looked_us = now_us;
+                    sleeper.look(Some(Duration::ZERO));
+                    self.heed(now_us, &mut sleeper);
+                } else if !worked {
+                    std::hint::spin_loop();
+                }
+                continue;
+            }
+            if self.has_drained(now_us) {
+                return;
+            }
+            self.rest(letters, &mut sleeper, now_us);
+        }
+    }
+
+    /// Sleeps, unless something came in at the last moment.
+    fn rest(&mut self, letters: &Mailbox<Letter>, sleeper: &mut Sleeper, now_us: u64) {
+        self.tally.flush();
+        let flushed = self.control.flush() & self.node.flush();
+        self.tell_vacant();
+        let due_us = self.due_us.into_iter().chain(self.drain_until_us).min();
+        let mut timeout = due_us.map(|due_us| until(now_us, due_us));
+        if !flushed {
+            timeout = Some(timeout.map_or(RETRY, |timeout| timeout.min(RETRY)));
+        }
+        for (_, session) in self.seats.sessions() {
+            session.sleeper.announce();
+        }
+        kvtide_wire::wake::announced();
+        let idle = letters.is_empty() && !self.seats.sessions().any(|(_, session)| session.has_work());
+        if idle {
+            sleeper.look(timeout);
+        }
+        for (_, session) in self.seats.sessions() {
+            session.sleeper.awake();
+        }
+        letters.quiet();
+        let now_us = self.clock.now_us();
+        self.heed(now_us, sleeper);
+    }
+
+    /// Does what the sleeper has seen.
+    fn heed(&mut self, now_us: u64, sleeper: &mut Sleeper) {
+        while let Some(wake) = sleeper.next() {
+            let (slot, end) = match wake {
+                Wake::Process(slot) => {
+                    if self.seats.guest(slot).is_some_and(|guest| guest.has_exited()) {
+                        self.exited(now_us, slot);
+                    }
+                    continue;
+                }
+                Wake::Bell(slot) => {
+                    let Some(session) = self.seats.session(slot) else { continue };
+                    if session.bell.quiet() {
+                        continue;
+                    }
+                    // An engine that dies closes everything at once.
+                    (slot, session.look_at_socket().unwrap_or(End::Violation(Violation::BellClosed)))
+                }
+                Wake::Socket(slot) => {
+                    let Some(session) = self.seats.session(slot) else { continue };
+                    let found = session.look_at_socket().or_else(|| session.send_notices().err());
+                    let Some(end) = found else { continue };
+                    (slot, end)
+                }
+            };
+            self.end(now_us, slot, &end);
+        }
+    }
+
+    /// Whether a drain is over; if its time is, whoever is still there is told.
+    fn has_drained(&mut self, now_us: u64) -> bool {
+        let Some(until_us) = self.drain_until_us else { return false };
+        let in_flight: usize = self.seats.sessions().map(|(_, session)| session.in_flight()).sum();
+        if in_flight > 0 && now_us < until_us {
+            return false;
+        }
+        if in_flight > 0 {
+            tracing::warn!("space {}: {in_flight} requests and jobs did not end within the grace", self.number);
+        }
+        while let Some(slot) = self.seats.live_slot(0) {
+            self.end(now_us, slot, &End::Shutdown);
+        }
+        self.tally.flush();
+        true
+    }
+
+    /// Whether nothing lives here: no session, nobody lingering, no block, no slab.
+    pub fn is_vacant(&self) -> bool {
+        self.seats.is_empty() && self.core.is_vacant()
+    }
+
+    fn tell_vacant(&mut self) {
+        if self.told_vacant < self.attaches && self.is_vacant() {
+            self.told_vacant = self.attaches;
+            self.control.send(Report::Vacant { space: self.number, attaches: self.attaches });
+        }
+    }
+
+    fn actions() -> ActionBuf {
+        ActionBuf::new(super::serve::ACTIONS, super::serve::WORDS)
+    }
+}

@@ -1,0 +1,119 @@
+//! What a core thread sleeps on: its mailbox, and of each session the bell, the socket and the process.
+//!
+//! What is reported is a hint to look: a slot may have changed hands between the event and the look.
+
+use super::letters::Letter;
+use super::seats::Seats;
+use crate::error::Error;
+use crate::mail::Mailbox;
+use kvtide_tiering::api::SessionId;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::io::Errno;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+/// Descriptors that one look reports; the rest is reported by the next.
+const EVENTS: usize = 64;
+/// The mailbox.
+const MAIL: u64 = u64::MAX;
+const BELL: u64 = 0;
+const SOCKET: u64 = 1;
+const PROCESS: u64 = 2;
+/// Kinds of descriptors of a slot.
+const KINDS: u64 = 4;
+
+/// Where to look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wake {
+    /// The engine rang, or closed its bell.
+    Bell(SessionId),
+    /// The engine spoke, closed its socket, or read a message so that the next fits.
+    Socket(SessionId),
+    /// The engine's process has exited.
+    Process(SessionId),
+}
+
+/// The descriptors of a space.
+#[derive(Debug)]
+pub(super) struct Sleeper {
+    epoll: OwnedFd,
+    /// What the last look has seen and nobody heeded yet.
+    seen: Vec<u64>,
+    /// Slots whose socket is also watched for room.
+    crowded: Vec<SessionId>,
+}
+
+impl Sleeper {
+    /// Watches the mailbox alone.
+    pub fn new(letters: &Mailbox<Letter>) -> Result<Sleeper, Error> {
+        let failed = |e: Errno| Error::system("make a space's epoll", e);
+        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(failed)?;
+        epoll::add(&epoll, letters, EventData::new_u64(MAIL), EventFlags::IN).map_err(failed)?;
+        Ok(Sleeper { epoll, seen: Vec::with_capacity(EVENTS), crowded: Vec::new() })
+    }
+
+    /// Watches who was seated, and the sockets of those for whom messages wait.
+    pub fn watch(&mut self, seats: &mut Seats, seated: &mut Vec<SessionId>) {
+        for slot in seated.drain(..) {
+            let Some(guest) = seats.guest(slot) else { continue };
+            self.add(&guest.pidfd, slot, PROCESS);
+            if let Some(session) = &guest.session {
+                self.add(&session.bell, slot, BELL);
+                self.add(&session.socket, slot, SOCKET);
+            }
+        }
+        for (slot, session) in seats.sessions() {
+            let (wanted, known) = (session.has_notices(), self.crowded.iter().position(|crowded| *crowded == slot));
+            let flags = match (wanted, known) {
+                (true, None) => {
+                    self.crowded.push(slot);
+                    EventFlags::IN | EventFlags::OUT
+                }
+                (false, Some(place)) => {
+                    self.crowded.swap_remove(place);
+                    EventFlags::IN
+                }
+                (true, Some(_)) | (false, None) => continue,
+            };
+            let data = EventData::new_u64(u64::from(slot) * KINDS + SOCKET);
+            if let Err(errno) = epoll::modify(&self.epoll, &session.socket, data, flags) {
+                tracing::error!("session slot {slot}: its socket cannot be watched: {errno}");
+            }
+        }
+    }
+
+    fn add(&self, fd: impl AsFd, slot: SessionId, kind: u64) {
+        let data = EventData::new_u64(u64::from(slot) * KINDS + kind);
+        if let Err(errno) = epoll::add(&self.epoll, fd, data, EventFlags::IN) {
+            tracing::error!("session slot {slot}: descriptor {kind} cannot be watched: {errno}");
+        }
+    }
+
+    /// Waits until something can be looked at, no longer than `timeout`.
+    pub fn look(&mut self, timeout: Option<Duration>) {
+        let mut events = [const { MaybeUninit::<Event>::uninit() }; EVENTS];
+        self.seen.clear();
+        let timeout = timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
+        match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
+            Ok((ready, _)) => self.seen.extend(ready.iter().map(|event| event.data.u64())),
+            Err(Errno::INTR) => {}
+            Err(errno) => tracing::error!("epoll of a space: {errno}"),
+        }
+    }
+
+    /// The next thing to look at.
+    pub fn next(&mut self) -> Option<Wake> {
+        loop {
+            let data = self.seen.pop()?;
+            let slot = (data / KINDS) as SessionId;
+            match data % KINDS {
+                _ if data == MAIL => {}
+                BELL => return Some(Wake::Bell(slot)),
+                SOCKET => return Some(Wake::Socket(slot)),
+                _ => return Some(Wake::Process(slot)),
+            }
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! How a space stands, for the status dump.
+
+use super::serve::Space;
+use kvtide_tiering::counters::Counters;
+use serde::Serialize;
+
+/// One space.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct SpaceStatus {
+    /// Number of the space.
+    pub space: u32,
+    /// Name that its first engine gave it.
+    pub name: String,
+    /// Its domain.
+    pub domain: String,
+    /// Live sessions.
+    pub sessions: usize,
+    /// Sessions that have left and whose frames are still in quarantine.
+    pub lingering: usize,
+    /// Slabs held.
+    pub slabs: usize,
+    /// Their bytes.
+    pub slab_bytes: u64,
+    /// What the core counts.
+    pub core: Counters,
+}
+
+impl Space {
+    /// How it stands.
+    pub fn status(&mut self) -> SpaceStatus {
+        SpaceStatus {
+            space: self.number,
+            name: self.name.clone(),
+            domain: self.domain.clone(),
+            sessions: self.seats.live(),
+            lingering: self.seats.lingering(),
+            slabs: self.slabs.ids().len(),
+            slab_bytes: self.slabs.bytes(),
+            core: *self.core.counters(),
+        }
+    }
+}
