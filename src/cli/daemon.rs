@@ -71,7 +71,12 @@ pub(super) fn run(args: &DaemonArgs) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(io::stderr().is_terminal()).with_target(false).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .with_target(false)
+        .init();
     match daemon::run(config, Options { parent: args.parent }) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

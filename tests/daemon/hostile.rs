@@ -1,0 +1,181 @@
+//! Engines that write what no correct engine writes: errors, or the end of that session alone.
+
+use crate::raw::{DEPTH, Raw, hello, sub};
+use crate::{BOUND, daemon};
+use kvtide_daemon::cli::private_daemon::PrivateDaemon;
+use kvtide_wire::entry::{JobDone, LIST_WORDS, Op, Submission};
+use kvtide_wire::hello::{Bye, FromDaemon};
+use kvtide_wire::layout::{Layout, Shape};
+use kvtide_wire::os::socket::{FDS_MAX, Socket};
+use kvtide_wire::status::Status;
+
+/// Splitmix64: the bytes of these tests come from a seed.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Mostly small, sometimes at the edge, sometimes anything.
+    fn value(&mut self) -> u64 {
+        match self.next() % 4 {
+            0 | 1 => self.next() % 9,
+            2 => u64::MAX - self.next() % 3,
+            _ => self.next(),
+        }
+    }
+}
+
+/// A daemon, a session that must not notice anything, and one that will be thrown out.
+fn scene() -> (PrivateDaemon, Raw, Raw) {
+    let daemon = daemon("");
+    let bystander = Raw::attach(daemon.socket());
+    let hostile = Raw::attach(daemon.socket());
+    (daemon, bystander, hostile)
+}
+
+fn goes_on(daemon: &PrivateDaemon, bystander: &mut Raw) {
+    assert_eq!(bystander.status(sub(Op::Nop)), Status::Ok, "{}", daemon.log());
+    assert_eq!(Raw::attach(daemon.socket()).status(sub(Op::Nop)), Status::Ok, "{}", daemon.log());
+}
+
+fn thrown_out(daemon: &PrivateDaemon, bye: Option<Bye>, why: &str) {
+    let bye = bye.unwrap();
+    assert_eq!(bye.status, Status::Protocol);
+    assert!(bye.text.contains(why), "{}", bye.text);
+    assert!(daemon.log().contains(why), "the log does not say why: {}", daemon.log());
+}
+
+#[test]
+fn any_fields_under_a_free_tag_are_answered_once_each() {
+    let (daemon, mut bystander, mut raw) = scene();
+    let mut random = Random(1);
+    for round in 0..20_000 {
+        let list_len = if random.next() % 3 == 0 { random.value() as u32 } else { (random.next() % 9) as u32 };
+        let words: Vec<u32> = (0..list_len.min(LIST_WORDS as u32)).map(|_| random.value() as u32).collect();
+        let tag = (random.next() % u64::from(DEPTH)) as u16;
+        raw.side.channels[0].requests.write(tag, &words).unwrap();
+        let submission = Submission {
+            op: if random.next() % 8 == 0 { random.next() as u16 } else { (random.next() % 20) as u16 },
+            tag,
+            lane: random.value() as u16,
+            flags: random.value() as u16,
+            seq: random.value() as u32,
+            block: random.value() as u32,
+            first: random.value() as u32,
+            count: random.value() as u32,
+            list_len,
+            reserved: u32::from(random.next() % 16 == 0),
+            value: random.value(),
+            timeout_us: 1 + random.next() % 1000,
+            hash: [random.next(), random.next()],
+        };
+        let completion = raw.call(submission);
+        let status = Status::from_code(completion.status);
+        assert!(status.is_some() && status != Some(Status::Internal), "round {round}: {submission:?}: {completion:?}");
+        if round % 1000 == 0 {
+            assert_eq!(bystander.status(sub(Op::Nop)), Status::Ok);
+        }
+    }
+    goes_on(&daemon, &mut bystander);
+}
+
+#[test]
+fn any_bytes_at_all_end_that_session_at_most() {
+    let (daemon, mut bystander, _) = scene();
+    for seed in 0..40 {
+        let mut raw = Raw::attach(daemon.socket());
+        let mut random = Random(seed);
+        for _ in 0..DEPTH {
+            let any: [u64; 8] = std::array::from_fn(|_| random.next());
+            let submission: Submission = zerocopy::transmute!(any);
+            raw.side.channels[1].submissions.push(&submission).unwrap();
+            let done: JobDone = zerocopy::transmute!(any);
+            raw.side.pump.done.push(&done).unwrap();
+        }
+        raw.side.pump.waker.wake();
+        let bye = raw.expelled().unwrap();
+        assert_eq!(bye.status, Status::Protocol, "{}", bye.text);
+        assert_eq!(bystander.status(sub(Op::Nop)), Status::Ok, "{}", daemon.log());
+    }
+    goes_on(&daemon, &mut bystander);
+}
+
+#[test]
+fn a_tag_beyond_the_depth_ends_the_session() {
+    let (daemon, mut bystander, mut raw) = scene();
+    raw.submit(0, &Submission { tag: DEPTH, ..sub(Op::Nop) });
+    thrown_out(&daemon, raw.expelled(), "tag 8 is not below the channel's depth, 8");
+    goes_on(&daemon, &mut bystander);
+}
+
+#[test]
+fn answers_that_are_never_taken_end_the_session() {
+    let (daemon, mut bystander, mut raw) = scene();
+    // Tags are used again though their answers are still in the ring.
+    for tag in (0..DEPTH).chain([0]) {
+        let deadline = std::time::Instant::now() + BOUND;
+        while raw.side.channels[0].submissions.free(1).unwrap() == 0 {
+            assert!(std::time::Instant::now() < deadline);
+        }
+        raw.submit(0, &Submission { tag, ..sub(Op::Nop) });
+    }
+    thrown_out(&daemon, raw.expelled(), "used again");
+    goes_on(&daemon, &mut bystander);
+}
+
+#[test]
+fn a_job_that_does_not_exist_ends_the_session() {
+    let (daemon, mut bystander, mut raw) = scene();
+    raw.side.pump.done.push(&JobDone { id: 77, ..JobDone::default() }).unwrap();
+    raw.side.pump.waker.wake();
+    thrown_out(&daemon, raw.expelled(), "a job that is not in flight was reported as ended: 77");
+    goes_on(&daemon, &mut bystander);
+}
+
+#[test]
+fn a_message_after_the_hello_ends_the_session() {
+    let (daemon, mut bystander, mut raw) = scene();
+    raw.socket.send(&hello().encode().unwrap(), &[]).unwrap();
+    thrown_out(&daemon, raw.expelled(), "a message came over the attach socket after the hello");
+    goes_on(&daemon, &mut bystander);
+}
+
+#[test]
+fn a_bell_that_is_closed_ends_the_session() {
+    let (daemon, mut bystander, raw) = scene();
+    let Raw { socket, side, .. } = raw;
+    drop(side);
+    let mut buffer = vec![0; 16384];
+    let (len, _) = socket.receive_within(&mut buffer, 1, BOUND).unwrap();
+    let FromDaemon::Bye(bye) = FromDaemon::decode(&buffer[..len]).unwrap() else { panic!("not a bye") };
+    thrown_out(&daemon, Some(bye), "the bell towards the daemon was closed");
+    goes_on(&daemon, &mut bystander);
+}
+
+#[test]
+fn impossible_ring_indices_end_the_session() {
+    let daemon = daemon("");
+    let mut bystander = Raw::attach(daemon.socket());
+    let hello = hello();
+    let shape = Shape { channels: hello.channels, depth: hello.depth, jobs: 1024, lanes: hello.lanes };
+    let engine = Layout::of(shape).ok().unwrap().engine;
+    // A tail that is more than a ring ahead, a head that is ahead of its tail, a done ring in disorder.
+    for (offset, why) in [(engine.tail(1), "tail"), (engine.pump_tail, "tail")] {
+        let socket = Socket::connect(daemon.socket()).unwrap();
+        socket.send(&hello.encode().unwrap(), &[]).unwrap();
+        let mut buffer = vec![0; 16384];
+        let (_, fds) = socket.receive_within(&mut buffer, FDS_MAX, BOUND).unwrap();
+        // Region E is ours to write; the write system call needs no map.
+        rustix::io::pwrite(&fds[0], &0x8000_0000u32.to_le_bytes(), offset).unwrap();
+        rustix::net::send(&fds[2], &[1], rustix::net::SendFlags::NOSIGNAL).unwrap();
+        let (len, _) = socket.receive_within(&mut buffer, 1, BOUND).unwrap();
+        let FromDaemon::Bye(bye) = FromDaemon::decode(&buffer[..len]).unwrap() else { panic!("not a bye") };
+        thrown_out(&daemon, Some(bye), &format!("ring {why}: the peer's index"));
+        goes_on(&daemon, &mut bystander);
+    }
+}

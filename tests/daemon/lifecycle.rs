@@ -1,0 +1,148 @@
+//! Deaths and orderly ends, of engines and of the daemon.
+
+use crate::raw::{Raw, hello, sub};
+use crate::roles::{Actor, ended, park_four_blocks, pidfd};
+use crate::{BOUND, daemon, sessions, until_status};
+use kvtide_wire::entry::{Op, Submission};
+use kvtide_wire::os::poll::readable;
+use kvtide_wire::status::Status;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::time::Duration;
+
+fn granted(status: &Value) -> u64 {
+    status["host"]["granted_bytes"].as_u64().unwrap()
+}
+
+#[test]
+fn a_killed_engines_memory_comes_back_and_others_go_on() {
+    let mut daemon = daemon("");
+    let mut other =
+        Raw::attach_as(daemon.socket(), &kvtide_wire::hello::Hello { fingerprint: [3; 32], ..hello() }).unwrap();
+    park_four_blocks(&mut other, 0);
+    let before = granted(&daemon.status().unwrap());
+    let mut engine = Actor::start("engine", daemon.socket());
+    assert_eq!(engine.hear(), "parked");
+    assert!(granted(&daemon.status().unwrap()) > before, "the engine's pages stand in memory of their own");
+    engine.kill();
+    let back = |status: &Value| sessions(status) == (1, 0) && granted(status) == before;
+    until_status(&mut daemon, "had the dead engine's session and memory back", back);
+    assert_eq!(other.status(sub(Op::Resume)), Status::Ok);
+}
+
+#[test]
+fn the_lease_ends_with_the_process_though_a_helper_holds_the_socket() {
+    let mut daemon = daemon("");
+    let mut engine = Actor::start("engine-with-helper", daemon.socket());
+    let helper: u32 = engine.hear().parse().unwrap();
+    let helper_end = pidfd(helper);
+    assert_eq!(sessions(&daemon.status().unwrap()), (1, 0));
+    engine.kill();
+    let back = |status: &Value| sessions(status) == (0, 0) && granted(status) == 0;
+    until_status(&mut daemon, "had the dead engine's session and memory back", back);
+    assert_eq!(readable(&[helper_end.as_fd()], Duration::ZERO).unwrap(), 0, "the helper must still live");
+    kill_process(Pid::from_raw(helper as i32).unwrap(), Signal::KILL).unwrap();
+    ended(&helper_end);
+}
+
+#[test]
+fn engines_killed_at_any_moment_leave_nothing() {
+    let mut daemon = daemon("");
+    let mut other = Raw::attach(daemon.socket());
+    for moment in 0..12 {
+        let mut engine = Actor::start("busy", daemon.socket());
+        // The line says that the round is over; where in the next one the kill falls is for the scheduler to choose.
+        while engine.hear() != moment.to_string() {}
+        engine.kill();
+        assert_eq!(other.status(sub(Op::Nop)), Status::Ok);
+    }
+    until_status(&mut daemon, "had all dead engines' sessions back", |status| sessions(status) == (1, 0));
+    park_four_blocks(&mut other, 0);
+    drop(other);
+    until_status(&mut daemon, "had all memory back", |status| granted(status) == 0 && sessions(status) == (0, 0));
+}
+
+#[test]
+fn a_killed_daemon_is_seen_at_once_and_the_next_one_takes_its_engines() {
+    let mut first = daemon("");
+    let mut raw = Raw::attach(first.socket());
+    assert_eq!(raw.status(sub(Op::Nop)), Status::Ok);
+    first.signal(Signal::KILL).unwrap();
+    first.wait(BOUND).unwrap();
+    assert_eq!(raw.expelled(), None, "a killed daemon says nothing");
+    let second = daemon(&format!("[daemon]\nsocket = \"{}\"\n", first.socket().display()));
+    assert_eq!(Raw::attach(first.socket()).status(sub(Op::Nop)), Status::Ok);
+    drop(second);
+}
+
+#[test]
+fn sigterm_drains_and_removes_the_socket() {
+    let mut daemon = daemon("");
+    let mut raw = Raw::attach(daemon.socket());
+    park_four_blocks(&mut raw, 0);
+    // In flight: the pages come back by jobs, which this engine ends only when it waits for the answer.
+    raw.submit(0, &sub(Op::Resume));
+    let status = daemon.status().unwrap();
+    assert_eq!(sessions(&status), (1, 0));
+    daemon.signal(Signal::TERM).unwrap();
+    let resumed = raw.completion(0).unwrap();
+    assert_eq!((Op::from_code(resumed.op), resumed.status), (Some(Op::Resume), Status::Ok.code()));
+    let bye = raw.expelled().unwrap();
+    assert_eq!((bye.status, bye.text.as_str()), (Status::Daemon, "the daemon is shutting down"));
+    assert!(daemon.wait(BOUND).unwrap().success());
+    assert!(!daemon.socket().exists(), "{}", daemon.log());
+    assert!(daemon.log().contains("ended"), "{}", daemon.log());
+}
+
+#[test]
+fn a_drain_ends_though_an_engine_never_ends_its_jobs() {
+    let mut daemon = daemon("[daemon]\ndrain_ms = 100\n");
+    let mut raw = Raw::attach(daemon.socket());
+    park_four_blocks(&mut raw, 0);
+    raw.submit(0, &sub(Op::Resume));
+    daemon.status().unwrap();
+    daemon.signal(Signal::TERM).unwrap();
+    let bye = raw.expelled().unwrap();
+    assert_eq!(bye.status, Status::Daemon);
+    assert!(daemon.wait(BOUND).unwrap().success());
+    assert!(daemon.log().contains("did not end within the grace"), "{}", daemon.log());
+}
+
+#[test]
+fn requests_during_a_drain_are_refused() {
+    let mut daemon = daemon("[daemon]\ndrain_ms = 60000\n");
+    let mut raw = Raw::attach(daemon.socket());
+    park_four_blocks(&mut raw, 0);
+    raw.submit(1, &sub(Op::Resume));
+    daemon.status().unwrap();
+    daemon.signal(Signal::TERM).unwrap();
+    // The path goes before the spaces are told; what connects from now on is refused by the system.
+    let deadline = std::time::Instant::now() + BOUND;
+    while daemon.socket().exists() {
+        assert!(std::time::Instant::now() < deadline);
+    }
+    let mut refused = Status::Ok;
+    while refused == Status::Ok {
+        assert!(std::time::Instant::now() < deadline);
+        raw.submit(0, &Submission { tag: 1, ..sub(Op::Nop) });
+        refused = raw.completion_without_jobs(0).map_or(Status::Daemon, |done| Status::from_code(done.status).unwrap());
+    }
+    assert_eq!(refused, Status::Daemon);
+    assert_eq!(raw.completion(1).unwrap().status, Status::Ok.code());
+    assert_eq!(raw.expelled().unwrap().status, Status::Daemon);
+    assert!(daemon.wait(BOUND).unwrap().success());
+}
+
+#[test]
+fn a_private_daemon_ends_with_its_killed_owner() {
+    let mut owner = Actor::start("owner", Path::new("-"));
+    let said = owner.hear();
+    let (pid, dir) = said.split_once(' ').unwrap();
+    let daemon = pidfd(pid.parse().unwrap());
+    owner.kill();
+    ended(&daemon);
+    assert!(!Path::new(dir).join("kvtide.sock").exists());
+    std::fs::remove_dir_all(dir).unwrap();
+}

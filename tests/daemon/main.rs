@@ -1,0 +1,57 @@
+//! The daemon as its engines and its operator meet it: real processes, bad input, and kills.
+//!
+//! Engines that must be processes of their own are this test binary again, running one of [`roles`].
+
+mod config;
+mod hostile;
+mod lifecycle;
+mod peers;
+mod raw;
+mod requests;
+mod roles;
+
+use kvtide_daemon::cli::private_daemon::{Options, PrivateDaemon};
+use serde_json::Value;
+use std::time::{Duration, Instant};
+
+/// Bound of every wait in these tests; far above what a loaded machine needs.
+const BOUND: Duration = Duration::from_secs(30);
+
+/// A private daemon of the binary under test.
+fn daemon(config: &str) -> PrivateDaemon {
+    PrivateDaemon::start(&options(config)).unwrap()
+}
+
+fn options(config: &str) -> Options {
+    Options {
+        binary: Some(env!("CARGO_BIN_EXE_kvtide").into()),
+        host_bytes: Some(64 << 20),
+        slab_bytes: Some(1 << 20),
+        config: Some(config.to_owned()),
+        ..Options::default()
+    }
+}
+
+/// Asks the daemon how it stands until `wanted` holds; panics with the last answer if it does not within the bound.
+fn until_status(daemon: &mut PrivateDaemon, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    let deadline = Instant::now() + BOUND;
+    loop {
+        let status = daemon.status().unwrap();
+        if wanted(&status) {
+            return status;
+        }
+        assert!(Instant::now() < deadline, "never {what}: {status:#}\n{}", daemon.log());
+    }
+}
+
+/// A counter of the status dump; 0 before it first counted.
+fn counter(status: &Value, name: &str) -> u64 {
+    status["counters"][name].as_u64().unwrap_or(0)
+}
+
+/// Sessions of the status dump that are live, and those that linger.
+fn sessions(status: &Value) -> (usize, usize) {
+    let all = status["sessions"].as_array().unwrap();
+    let live = all.iter().filter(|session| session["live"] == true).count();
+    (live, all.len() - live)
+}

@@ -1,0 +1,149 @@
+//! Processes of their own: this test binary, started again with a role. A role speaks in lines that begin with `@`.
+
+use crate::raw::{Raw, sub};
+use crate::{BOUND, daemon};
+use kvtide_wire::entry::{Op, Submission};
+use kvtide_wire::os::poll::readable;
+use kvtide_wire::status::Status;
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::io::{PipeReader, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+const ROLE: &str = "KVTIDE_TEST_ROLE";
+const SOCKET: &str = "KVTIDE_TEST_SOCKET";
+
+/// A started role. Dropped, it is killed.
+pub struct Actor {
+    pub child: Child,
+    stdout: PipeReader,
+    heard: String,
+}
+
+impl Actor {
+    /// Starts a role against the daemon at `socket`.
+    pub fn start(role: &str, socket: &Path) -> Actor {
+        let (stdout, theirs) = std::io::pipe().unwrap();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["roles::role", "--exact", "--nocapture"]).env(ROLE, role).env(SOCKET, socket);
+        let child = command.stdin(Stdio::piped()).stdout(theirs).spawn().unwrap();
+        Actor { child, stdout, heard: String::new() }
+    }
+
+    /// The next line that the role says, without its `@`.
+    pub fn hear(&mut self) -> String {
+        let deadline = Instant::now() + BOUND;
+        loop {
+            if let Some(end) = self.heard.find('\n') {
+                let line: String = self.heard.drain(..=end).collect();
+                match line.trim_end().split_once('@') {
+                    Some((_, said)) => return said.to_owned(),
+                    None => continue,
+                }
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert_ne!(readable(&[self.stdout.as_fd()], left).unwrap(), 0, "the role is silent: {:?}", self.heard);
+            let mut chunk = [0; 4096];
+            let count = self.stdout.read(&mut chunk).unwrap();
+            assert_ne!(count, 0, "the role has ended: {:?}", self.heard);
+            self.heard.push_str(std::str::from_utf8(&chunk[..count]).unwrap());
+        }
+    }
+
+    /// Kills it as a crash would, and reaps it.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Actor {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A descriptor of any process, to wait for its end.
+pub fn pidfd(pid: u32) -> OwnedFd {
+    pidfd_open(Pid::from_raw(pid as i32).unwrap(), PidfdFlags::empty()).unwrap()
+}
+
+/// Waits until a process has ended.
+pub fn ended(pidfd: &OwnedFd) {
+    assert_ne!(readable(&[pidfd.as_fd()], BOUND).unwrap(), 0, "the process has not ended within {BOUND:?}");
+}
+
+fn say(line: &str) {
+    println!("\n@{line}");
+}
+
+/// Blocks until whoever started the role lets go of it.
+fn hold() {
+    let mut end = Vec::new();
+    std::io::stdin().read_to_end(&mut end).unwrap();
+}
+
+/// The role that the environment names; no test without one.
+#[test]
+fn role() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let socket = PathBuf::from(std::env::var(SOCKET).unwrap());
+    match role.as_str() {
+        "engine" => engine(&socket, false),
+        "engine-with-helper" => engine(&socket, true),
+        "busy" => busy(&socket),
+        "helper" => hold(),
+        "owner" => owner(),
+        other => panic!("no role {other}"),
+    }
+}
+
+/// Creates a sequence of four blocks and parks it: its pages are in host memory then, and nowhere else.
+pub fn park_four_blocks(raw: &mut Raw, seq: u32) {
+    for submission in [
+        Submission { seq, ..sub(Op::SeqCreate) },
+        Submission { seq, count: 4, ..sub(Op::Reserve) },
+        Submission { seq, value: 60, ..sub(Op::Commit) },
+        Submission { seq, ..sub(Op::Park) },
+    ] {
+        assert_eq!(raw.status(submission), Status::Ok, "{submission:?}\n");
+    }
+}
+
+/// Holds pages in host memory until killed; with a helper that inherits the socket and lives on.
+fn engine(socket: &Path, with_helper: bool) {
+    let mut raw = Raw::attach(socket);
+    park_four_blocks(&mut raw, 0);
+    if with_helper {
+        fcntl_setfd(&raw.socket, FdFlags::empty()).unwrap();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["roles::role", "--exact", "--nocapture"]).env(ROLE, "helper");
+        let helper = command.spawn().unwrap();
+        say(&helper.id().to_string());
+    } else {
+        say("parked");
+    }
+    hold();
+}
+
+/// Works until killed, one line a round.
+fn busy(socket: &Path) {
+    let mut raw = Raw::attach(socket);
+    for round in 0u64.. {
+        park_four_blocks(&mut raw, 0);
+        assert_eq!(raw.status(sub(Op::Resume)), Status::Ok);
+        assert_eq!(raw.status(sub(Op::SeqDrop)), Status::Ok);
+        say(&round.to_string());
+    }
+}
+
+/// Owns a private daemon until killed.
+fn owner() {
+    let daemon = daemon("");
+    say(&format!("{} {}", daemon.pid(), daemon.dir().display()));
+    hold();
+}
