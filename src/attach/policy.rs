@@ -1,6 +1,6 @@
 //! Who may attach, and whether what they ask for fits the limits.
 
-use crate::config::{Config, Domain, Limits};
+use crate::config::{Config, Domain};
 use crate::translate;
 use kvtide_tiering::api::{Plane, SpaceConfig};
 use kvtide_wire::geometry::stride;
@@ -26,7 +26,7 @@ pub(crate) fn domain_of(domains: &[Domain], uid: u32) -> Result<(usize, &Domain)
 }
 
 /// The space that a hello describes, checked against the limits.
-pub(crate) fn admit(config: &Config, hello: &Hello) -> Result<SpaceConfig, Refusal> {
+pub(crate) fn admit(config: &Config, domain: &Domain, hello: &Hello) -> Result<SpaceConfig, Refusal> {
     let planes = translate::planes(&hello.planes)
         .map_err(|error| Refusal { status: Status::Invalid, text: format!("geometry: {error}") })?;
     let limits = &config.limits;
@@ -41,7 +41,7 @@ pub(crate) fn admit(config: &Config, hello: &Hello) -> Result<SpaceConfig, Refus
     }
     let pages = u64::from(limits.blocks_max) * planes.len() as u64;
     at_most("limits.blocks_max times planes", pages, u64::from(u32::MAX) - 1, "the width of a page id")?;
-    Ok(space_config(config, limits, hello, planes))
+    Ok(space_config(config, domain, hello, planes))
 }
 
 fn at_most(what: &str, asked: u64, max: u64, key: &str) -> Result<(), Refusal> {
@@ -51,7 +51,8 @@ fn at_most(what: &str, asked: u64, max: u64, key: &str) -> Result<(), Refusal> {
     Err(Refusal { status: Status::Limit, text: format!("{what}: {asked} asked for, at most {max} allowed ({key})") })
 }
 
-fn space_config(config: &Config, limits: &Limits, hello: &Hello, planes: Vec<Plane>) -> SpaceConfig {
+fn space_config(config: &Config, domain: &Domain, hello: &Hello, planes: Vec<Plane>) -> SpaceConfig {
+    let limits = &config.limits;
     SpaceConfig {
         page_tokens: hello.page_tokens,
         planes,
@@ -64,7 +65,7 @@ fn space_config(config: &Config, limits: &Limits, hello: &Hello, planes: Vec<Pla
             lanes_max: limits.lanes_max,
             jobs_max: limits.jobs_max,
             requests_max: u32::from(limits.channels_max) * u32::from(limits.depth_max),
-            host_bytes_max: config.host.capacity_bytes,
+            host_bytes_max: domain.host_bytes,
         },
         policy: kvtide_tiering::api::Policy {
             clean_low_percent: config.tier0.clean_low_percent,
@@ -112,14 +113,15 @@ mod tests {
     #[test]
     fn what_exceeds_a_limit_is_refused_with_the_limits_key() {
         let config = Config::without_file(&Overrides::default()).unwrap();
-        assert!(admit(&config, &hello()).is_ok());
-        let text = |hello: Hello| admit(&config, &hello).unwrap_err().text;
+        let domain = &config.domains[0];
+        assert!(admit(&config, domain, &hello()).is_ok());
+        let text = |hello: Hello| admit(&config, domain, &hello).unwrap_err().text;
         assert_eq!(text(Hello { lanes: 17, ..hello() }), "lanes: 17 asked for, at most 16 allowed (limits.lanes_max)");
         assert!(text(Hello { depth: 1024, ..hello() }).contains("limits.depth_max"));
         assert!(text(Hello { seqs_max: 1 << 20, ..hello() }).contains("limits.seqs_max"));
         let large = PlaneSpec { page_bytes: (64 << 20) + 1, ..PlaneSpec::default() };
         assert!(text(Hello { planes: vec![large], ..hello() }).contains("tiers.host.slab"));
         let none = Hello { planes: vec![], ..hello() };
-        assert_eq!(admit(&config, &none).unwrap_err().status, Status::Invalid);
+        assert_eq!(admit(&config, domain, &none).unwrap_err().status, Status::Invalid);
     }
 }

@@ -5,6 +5,7 @@
 mod daemon;
 pub mod private_daemon;
 
+use crate::demo;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -22,6 +23,11 @@ struct Kvtide {
 enum Command {
     /// Runs the daemon in the foreground.
     Daemon(DaemonArgs),
+    /// Decodes a real model with most of its KV outside of tier 0, and compares every logit with the all-resident run.
+    Demo(demo::Args),
+    /// The demo's engine, a process of its own that the demo starts.
+    #[command(name = "demo-engine", hide = true)]
+    DemoEngine(demo::engine::EngineArgs),
 }
 
 /// The daemon that engines attach to.
@@ -37,6 +43,8 @@ struct Kvtided {
 pub fn kvtide() -> ExitCode {
     match Kvtide::parse().command {
         Command::Daemon(args) => daemon::run(&args),
+        Command::Demo(args) => demo::run(&args),
+        Command::DemoEngine(args) => demo::engine::run(&args),
     }
 }
 

@@ -191,7 +191,7 @@ impl Control {
     fn newcomer(&mut self, handshake: &Handshake, hello: &Hello) -> Result<(u32, Admitted), Refusal> {
         let peer = handshake.peer();
         let (index, domain) = attach::domain_of(&self.config.domains, peer.uid)?;
-        let config = attach::admit(&self.config, hello)?;
+        let config = attach::admit(&self.config, domain, hello)?;
         let limits = &self.config.limits;
         let counts = [
             (self.registry.count(None), limits.sessions_max, "limits.sessions_max"),

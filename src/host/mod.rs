@@ -135,11 +135,13 @@ impl Host {
     fn read(&mut self, letters: &Mailbox<NodeLetter>) -> bool {
         match letters.wait() {
             Some(NodeLetter::Join { space, domain, strides, to }) => {
-                self.node.join(space, domain, &strides);
+                if !self.node.join(space, domain, &strides) {
+                    tracing::error!("space {space}: the node does not take it; it gets no host memory");
+                }
                 self.spaces.insert(space, to);
             }
             Some(NodeLetter::Need { space, class }) => self.need(space, class),
-            Some(NodeLetter::Return { space, slab }) => self.node.take_back(space, slab),
+            Some(NodeLetter::Return { space, slab }) => self.take_back(space, slab),
             Some(NodeLetter::Leave { space }) => {
                 self.node.leave(space);
                 self.spaces.remove(&space);
@@ -152,7 +154,7 @@ impl Host {
     }
 
     fn need(&mut self, space: u32, class: u8) {
-        let Some(to) = self.spaces.get(&space) else { return };
+        let Some(to) = self.spaces.get(&space).cloned() else { return };
         let answer = match self.node.grant(space, class) {
             None => {
                 metrics::counter!("kvtide_slabs_refused_total").increment(1);
@@ -165,13 +167,19 @@ impl Host {
                 }
                 Err(error) => {
                     tracing::error!("space {space}: a slab of {} bytes cannot be made: {error}", grant.bytes);
-                    self.node.take_back(space, grant.slab);
+                    self.take_back(space, grant.slab);
                     Letter::Refused { class }
                 }
             },
         };
         if to.send(answer).is_err() {
             tracing::debug!("space {space} has ended before its answer came");
+        }
+    }
+
+    fn take_back(&mut self, space: u32, slab: u32) {
+        if !self.node.take_back(space, slab) {
+            tracing::error!("space {space}: slab {slab} was given back and is not its own");
         }
     }
 

@@ -12,8 +12,8 @@ use crate::mail::{Address, Mailbox, Outbox, mailbox};
 use crate::session::{End, Registry, Violation};
 use crate::space::sleep::{Sleeper, Wake};
 use crate::translate::Scratch;
+use kvtide_tiering::ActionBuf;
 use kvtide_tiering::Core;
-use kvtide_tiering::actions::ActionBuf;
 use kvtide_tiering::api::SpaceConfig;
 use kvtide_wire::lists::List;
 use std::thread::JoinHandle;
@@ -110,6 +110,7 @@ fn begin(spec: Spec, letters: &Mailbox<Letter>, sleeper: Sleeper) {
         told_vacant: 0,
         drain_until_us: None,
         due_us: None,
+        asked_us: 0,
         tally: Tally::default(),
         actions: Space::actions(),
         list: List::default(),
@@ -161,6 +162,7 @@ impl Space {
         self.tally.flush();
         let flushed = self.control.flush() & self.node.flush();
         self.tell_vacant();
+        self.ask_due(now_us);
         let due_us = self.due_us.into_iter().chain(self.drain_until_us).min();
         let mut timeout = due_us.map(|due_us| until(now_us, due_us));
         if !flushed {

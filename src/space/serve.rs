@@ -8,7 +8,8 @@ use crate::host::NodeLetter;
 use crate::mail::Outbox;
 use crate::session::{End, Registry, Violation};
 use crate::translate::{self, Scratch};
-use kvtide_tiering::actions::{ActionBuf, LIST_MAX};
+use kvtide_tiering::ActionBuf;
+use kvtide_tiering::LIST_MAX;
 use kvtide_tiering::api::{Action, Event, SessionId};
 use kvtide_tiering::{Core, Error as CoreError};
 use kvtide_wire::entry::LIST_WORDS;
@@ -17,6 +18,8 @@ use kvtide_wire::status::Status;
 
 /// Requests of one channel that are taken before the next channel has its turn.
 const TURN: usize = 32;
+/// How often a thread that never sleeps asks the core for its next deadline: they are milliseconds and more away.
+const ASK_US: u64 = 100;
 /// Actions that the buffer holds: what one event usually causes, many times over.
 pub(super) const ACTIONS: usize = 1024;
 /// List words that it holds.
@@ -47,6 +50,8 @@ pub(super) struct Space {
     pub drain_until_us: Option<u64>,
     /// When the core wants to be asked again at the latest.
     pub due_us: Option<u64>,
+    /// When it was last asked for that.
+    pub asked_us: u64,
     pub tally: Tally,
     pub actions: ActionBuf,
     pub list: List,
@@ -93,8 +98,16 @@ impl Space {
             }
             n += 1;
         }
+        worked |= self.core.has_output();
+        if worked {
+            self.go_on(now_us);
+        }
+        if worked && now_us.saturating_sub(self.asked_us) >= ASK_US {
+            self.ask_due(now_us);
+        }
         if self.due_us.is_some_and(|due_us| due_us <= now_us) {
             self.tell(now_us, Event::Tick);
+            self.ask_due(now_us);
         }
         worked |= self.end_all(now_us);
         for (_, session) in self.seats.sessions() {
@@ -149,7 +162,7 @@ impl Space {
                 let (tag, timeout_us) = (submission.tag, submission.timeout_us);
                 let event = Event::Request { session: slot, channel: channel as u16, tag, timeout_us, request };
                 let result = core.handle(now_us, event, actions);
-                self.after(now_us, result);
+                self.after(result);
             }
         }
         Ok(true)
@@ -158,10 +171,10 @@ impl Space {
     /// Tells the core something and does what it wants done.
     pub fn tell(&mut self, now_us: u64, event: Event<'_>) {
         let result = self.core.handle(now_us, event, &mut self.actions);
-        self.after(now_us, result);
+        self.after(result);
     }
 
-    fn after(&mut self, now_us: u64, result: Result<(), CoreError>) {
+    fn after(&mut self, result: Result<(), CoreError>) {
         match result {
             Ok(()) => {}
             Err(error @ (CoreError::Agent { session, .. } | CoreError::Overrun { session, .. })) => {
@@ -170,13 +183,19 @@ impl Space {
             Err(error) => tracing::error!("space {}: the core refused an event: {error}", self.number),
         }
         self.deliver();
-        while self.core.has_output() {
+    }
+
+    /// Lets the core go on with what found no room in the buffer, once.
+    fn go_on(&mut self, now_us: u64) {
+        if self.core.has_output() {
             self.core.poll(now_us, &mut self.actions);
-            if self.actions.is_empty() {
-                break; // what waits, waits for somebody else
-            }
             self.deliver();
         }
+    }
+
+    /// Asks when the core wants to be asked again.
+    pub fn ask_due(&mut self, now_us: u64) {
+        self.asked_us = now_us;
         self.due_us = self.core.next_deadline();
     }
 

@@ -1,7 +1,7 @@
 //! How a space stands, for the status dump.
 
 use super::serve::Space;
-use kvtide_tiering::counters::Counters;
+use kvtide_tiering::Counters;
 use serde::Serialize;
 
 /// One space.
