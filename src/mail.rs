@@ -3,7 +3,7 @@
 //! Every thread of the daemon that others talk to has a mailbox. Core threads never block on another thread: they keep what a
 //! full mailbox does not take ([`Outbox`]) and try again at their next round.
 
-use crossbeam::channel::{Receiver, Sender, TryRecvError, TrySendError, bounded};
+use crossbeam::channel::{Receiver, Sender, TrySendError, bounded};
 use kvtide_wire::error::Error as WireError;
 use kvtide_wire::os::bell::{Ringer, Sleepable, bell};
 use kvtide_wire::wake::Bell;
@@ -39,10 +39,7 @@ pub(crate) fn mailbox<T>(capacity: usize) -> Result<(Address<T>, Mailbox<T>), Wi
 impl<T> Mailbox<T> {
     /// The next letter, if one is there.
     pub fn take(&self) -> Option<T> {
-        match self.letters.try_recv() {
-            Ok(letter) => Some(letter),
-            Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
-        }
+        self.letters.try_recv().ok()
     }
 
     /// The next letter, waited for; `None` if none can come any more.

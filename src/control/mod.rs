@@ -97,10 +97,8 @@ impl Control {
     fn serve(&mut self) -> Result<Ending, Error> {
         loop {
             self.wait()?;
-            if let Some(parent) = &self.parent {
-                if signals::has_ended(parent) {
-                    return Ok(Ending::Parent);
-                }
+            if self.parent.as_ref().is_some_and(signals::has_ended) {
+                return Ok(Ending::Parent);
             }
             match self.signals.take() {
                 Some(Signal::End) => return Ok(Ending::Signal),

@@ -104,11 +104,10 @@ impl Seats {
 
     /// Every live session.
     pub fn sessions(&mut self) -> impl Iterator<Item = (SessionId, &mut Session)> {
-        let taken = self.seats.iter_mut().enumerate().filter_map(|(slot, seat)| match seat {
+        self.seats.iter_mut().enumerate().filter_map(|(slot, seat)| match seat {
             Seat::Taken(guest) => Some((slot as SessionId, guest.session.as_mut()?)),
             Seat::Free => None,
-        });
-        taken
+        })
     }
 
     /// Whether nobody sits or lingers anywhere.

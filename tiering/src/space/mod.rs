@@ -218,6 +218,13 @@ impl Core {
         self.sessions.get(usize::from(session))?.seqs.get(seq as usize).filter(|q| q.live).map(|q| q.tokens)
     }
 
+    /// Whether nothing lives here: no session and no block. What host memory is still granted can go back with the space.
+    #[must_use]
+    pub fn is_vacant(&self) -> bool {
+        self.sessions.iter().all(|s| s.life == crate::sessions::Life::Empty)
+            && self.blocks.free.len as usize == self.blocks.recs.len()
+    }
+
     /// The configuration.
     #[must_use]
     pub fn config(&self) -> &SpaceConfig {
