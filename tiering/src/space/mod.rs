@@ -181,15 +181,6 @@ impl Core {
         &self.geo.classes
     }
 
-    /// Whether nothing is left: no session, no block, no host memory.
-    #[must_use]
-    pub fn is_vacant(&self) -> bool {
-        self.sessions.iter().all(|s| s.life == crate::sessions::Life::Empty)
-            && self.blocks.free.len as usize == self.blocks.recs.len()
-            && self.host.classes.iter().all(|c| c.granted == 0 && !c.asked)
-            && self.outbox.is_empty()
-    }
-
     /// How full everything is.
     #[must_use]
     pub fn occupancy(&self) -> Occupancy {
