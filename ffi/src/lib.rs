@@ -6,5 +6,6 @@ pub mod agent;
 pub mod capi;
 pub mod client;
 pub mod memory;
+mod process;
 
 pub use client::*;

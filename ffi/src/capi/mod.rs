@@ -14,7 +14,6 @@ pub mod error;
 pub mod lane;
 pub mod layout;
 pub mod pin;
-mod process;
 pub mod request;
 mod sized;
 pub mod space;

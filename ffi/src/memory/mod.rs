@@ -1,1 +1,56 @@
 //! Tier 0 and the host slabs as memory: allocation, maps, copies.
+//!
+//! [`TierMemory`] is the seam behind which memory differs: [`CpuMemory`] copies with the caller's own thread, a device would
+//! start transfers on its streams and be polled for their end. Called by the agent's pump alone. Knows frames and slabs;
+//! never pages, tables or the daemon.
+
+mod arena;
+mod cpu;
+
+pub use arena::Tier0;
+pub use cpu::CpuMemory;
+
+use crate::{
+    Result,
+    agent::protocol::{CopyOp, Place},
+};
+use kvtide_wire::{hello::Slab, status::Status};
+use std::{os::fd::OwnedFd, sync::Arc};
+
+/// Memory of one session.
+///
+/// A copy that was started owns both its places until `poll` has reported its end: callers overwrite, publish, unmap nothing
+/// of it before.
+pub trait TierMemory: Send {
+    /// Tier 0.
+    fn tier0(&self) -> &Arc<Tier0>;
+
+    /// Maps a slab of host frames.
+    ///
+    /// # Errors
+    /// The memory that came with it is not what it says, or cannot be mapped; or the slab is known already.
+    fn add_slab(&mut self, slab: &Slab, memfd: OwnedFd) -> Result<()>;
+
+    /// Unmaps a slab, after the copies that use it have ended.
+    fn remove_slab(&mut self, slab: u32);
+
+    /// Whether this host frame is mapped and holds pages of this size class.
+    fn knows(&self, class: usize, slab: u32, slot: u32) -> bool;
+
+    /// Starts copies, in order; their places must exist. Returns how many were started; the others are to be offered again.
+    fn start(&mut self, copies: &[CopyOp]) -> usize;
+
+    /// Makes progress and reports copies that ended, with the bytes that arrived. Returns how many.
+    fn poll(&mut self, ended: &mut dyn FnMut(&CopyOp, std::result::Result<u64, Status>)) -> usize;
+
+    /// Copies started and not yet reported.
+    fn in_flight(&self) -> usize;
+}
+
+/// The host frame of a copy.
+pub(crate) fn host_place(op: &CopyOp) -> Option<(u32, u32)> {
+    match (op.from, op.to) {
+        (Place::Host { slab, slot }, _) | (_, Place::Host { slab, slot }) => Some((slab, slot)),
+        _ => None,
+    }
+}

@@ -21,7 +21,7 @@ mod uses;
 pub(crate) use uses::{ExclusiveUse, SharedUse};
 
 use super::error::Fault;
-use super::process;
+use crate::process;
 use kvtide_wire::status::Status;
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;

@@ -1,0 +1,104 @@
+//! What a session counts. Relaxed: totals for people, never for decisions.
+
+use super::protocol::step::Counts;
+use crate::client::Stats;
+use kvtide_wire::{
+    entry::{JobDone, JobKind},
+    status::Status,
+};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// One total.
+#[derive(Debug, Default)]
+pub(crate) struct Total(AtomicU64);
+
+impl Total {
+    pub fn add(&self, by: u64) {
+        self.0.fetch_add(by, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The totals of one session; named as in [`Stats`].
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub steps: Total,
+    pub steps_resident: Total,
+    pub pages_resident: Total,
+    pub pages_missed: Total,
+    pub messages_before_steps: Total,
+    pub faults: Total,
+    pub stalls: Total,
+    pub stall_ns: Total,
+    pub requests: Total,
+    pub completions_stray: Total,
+    jobs: [[Total; 2]; 4],
+    jobs_busy: Total,
+    jobs_canceled: Total,
+    jobs_invalid: Total,
+    jobs_failed: Total,
+}
+
+/// Rows of `jobs`: jobs and bytes of each edge.
+const LOAD: usize = 0;
+const STORE: usize = 1;
+const COPY: usize = 2;
+const TABLE: usize = 3;
+
+impl Counters {
+    /// Adds what a lane counted since `before`.
+    pub fn lane(&self, before: &Counts, now: &Counts) {
+        self.steps.add(now.steps - before.steps);
+        self.steps_resident.add(now.steps_resident - before.steps_resident);
+        self.pages_resident.add(now.pages_resident - before.pages_resident);
+        self.pages_missed.add(now.pages_missed - before.pages_missed);
+    }
+
+    /// Counts the end of a job.
+    pub fn job(&self, kind: Option<JobKind>, done: &JobDone) {
+        let status = Status::from_code(done.status);
+        let row = match (status, kind) {
+            (Some(Status::Ok), Some(JobKind::Load | JobKind::LoadCopy)) => LOAD,
+            (Some(Status::Ok), Some(JobKind::Store)) => STORE,
+            (Some(Status::Ok), Some(JobKind::Copy)) => COPY,
+            (Some(Status::Ok), _) => TABLE,
+            // A cancel that came too late is no refusal.
+            (Some(Status::Busy), Some(JobKind::Cancel)) => TABLE,
+            (Some(Status::Busy), _) => return self.jobs_busy.add(1),
+            (Some(Status::Canceled), _) => return self.jobs_canceled.add(1),
+            (Some(Status::Invalid), _) => return self.jobs_invalid.add(1),
+            _ => return self.jobs_failed.add(1),
+        };
+        self.jobs[row][0].add(1);
+        self.jobs[row][1].add(done.bytes);
+    }
+
+    pub fn snapshot(&self) -> Stats {
+        Stats {
+            steps: self.steps.get(),
+            steps_resident: self.steps_resident.get(),
+            messages_before_steps: self.messages_before_steps.get(),
+            pages_resident: self.pages_resident.get(),
+            pages_missed: self.pages_missed.get(),
+            faults: self.faults.get(),
+            stalls: self.stalls.get(),
+            stall_ns: self.stall_ns.get(),
+            jobs_host_to_tier0: self.jobs[LOAD][0].get(),
+            bytes_host_to_tier0: self.jobs[LOAD][1].get(),
+            jobs_tier0_to_host: self.jobs[STORE][0].get(),
+            bytes_tier0_to_host: self.jobs[STORE][1].get(),
+            jobs_within_tier0: self.jobs[COPY][0].get(),
+            bytes_within_tier0: self.jobs[COPY][1].get(),
+            jobs_table: self.jobs[TABLE][0].get(),
+            jobs_busy: self.jobs_busy.get(),
+            jobs_canceled: self.jobs_canceled.get(),
+            jobs_invalid: self.jobs_invalid.get(),
+            jobs_failed: self.jobs_failed.get(),
+            requests: self.requests.get(),
+            completions_stray: self.completions_stray.get(),
+        }
+    }
+}
