@@ -94,10 +94,8 @@ impl Pump {
         let (memory, mover) = (&mut self.memory, &mut self.mover);
         progress |= memory.poll(&mut |op, result| mover.copied(op, result)) > 0;
         progress |= self.send_ends(counters)?;
-        let pending = self.memory.in_flight() > 0
-            || !self.copies.is_empty()
-            || self.unsent.is_some()
-            || self.backlog.is_some();
+        let pending =
+            self.memory.in_flight() > 0 || !self.copies.is_empty() || self.unsent.is_some() || self.backlog.is_some();
         Ok(Round { progress, waiting: self.mover.waiting(), pending })
     }
 

@@ -3,8 +3,10 @@
 //! May be called by engines (and the daemon's demo and benches, which are engines too). Knows nothing of how the daemon
 //! decides; what a call means is fixed in `kvtide_wire::entry::Op`.
 
+mod attach;
 pub mod channel;
 pub mod error;
+mod inner;
 pub mod lane;
 pub mod layout;
 pub mod options;
@@ -19,13 +21,15 @@ pub use options::{BlockId, FrameId, Options, SeqId, SpaceSpec};
 pub use request::{Completed, Outcome, PageRange, Pin, Request, Ticket};
 pub use stats::Stats;
 
+use crate::agent::protocol::seqs::SeqState;
+use inner::Inner;
 use kvtide_wire::status::Status;
 use std::{path::Path, sync::Arc};
 
 /// A session with the daemon. Cheap to clone; lives until its last clone, channel and lane are dropped.
 #[derive(Clone)]
 pub struct Client {
-    _inner: Arc<()>,
+    pub(crate) inner: Arc<Inner>,
 }
 
 impl Client {
@@ -34,8 +38,8 @@ impl Client {
     /// # Errors
     /// [`Error::Options`], [`Error::Refused`] (`Permission`, `Version`, `Limit`, `Invalid`), [`Error::System`].
     pub fn attach(options: Options) -> Result<Client> {
-        let _ = options;
-        Err(Error::call("attach", 0, Status::Daemon))
+        let connected = attach::connect(&options, None)?;
+        Ok(Client { inner: attach::start(options, connected)? })
     }
 
     /// A new session with a daemon at `socket`, after this one's daemon has died: takes over tier 0 and declares the
@@ -50,57 +54,66 @@ impl Client {
         Err(Error::call("reattach", 0, Status::Daemon))
     }
 
-    /// Channel `index`, once.
+    /// Channel `index`. Dropping it gives it back; its sequences stay.
     ///
     /// # Errors
-    /// `Range`: no such channel. `State`: taken already.
+    /// `Range`: no such channel. `State`: somebody has it. `Fork`.
     pub fn channel(&self, index: u16) -> Result<Channel> {
-        Err(Error::call("take channel", u64::from(index), Status::Daemon))
+        Channel::new(self, index)
     }
 
-    /// Lane `index`, once.
+    /// Lane `index`. Dropping it ends its step and gives it back.
     ///
     /// # Errors
-    /// `Range`: no such lane. `State`: taken already.
+    /// `Range`: no such lane. `State`: somebody has it. `Fork`.
     pub fn lane(&self, index: u16) -> Result<Lane> {
-        Err(Error::call("take lane", u64::from(index), Status::Daemon))
+        Lane::new(self, index)
     }
 
     /// Where frames are in memory. Fixed for the session's life.
     #[must_use]
     pub fn layout(&self) -> &Layout {
-        const { &Layout { tier0: std::ptr::null_mut(), bytes: 0, page_tokens: 0, blocks_max: 0, planes: Vec::new() } }
+        &self.inner.layout
     }
 
     /// Totals since the attach.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        Stats::default()
+        self.inner.session.counters.snapshot()
     }
 
     /// Whether the daemon is there, as far as is known.
     #[must_use]
     pub fn alive(&self) -> bool {
-        false
+        self.inner.session.usable().is_ok()
     }
 
     /// Ends the session now: waits of other threads return `Daemon`. What is in tier 0 stays readable until the last
     /// handle is dropped.
-    pub fn detach(&self) {}
+    pub fn detach(&self) {
+        if self.inner.session.ours().is_ok() {
+            self.inner.session.fail(Status::Daemon);
+            self.inner.stop();
+        }
+    }
 
     /// The block ids of a sequence, in order.
     ///
     /// # Errors
     /// `NotFound`.
     pub fn seq_blocks(&self, seq: SeqId) -> Result<Vec<BlockId>> {
-        Err(Error::call("list blocks of sequence", u64::from(seq), Status::Daemon))
+        let seqs = self.inner.session.shared.seqs();
+        match seqs.state(seq) {
+            SeqState::Free => Err(Error::call("list blocks of sequence", u64::from(seq), Status::NotFound)),
+            SeqState::Live | SeqState::Lost => Ok(seqs.block_ids(seq)),
+        }
     }
 
     /// Where a frame of tier 0 is in memory: stable for the session's life. For engines that hand addresses to kernels;
     /// what may be read there and when, the lanes say. `None`: no such frame.
     #[must_use]
     pub fn frame_ptr(&self, frame: FrameId) -> Option<*mut u8> {
-        let _ = frame;
-        None
+        self.inner.session.ours().ok()?;
+        self.inner.session.tier0.frame(frame).map(|(at, _)| at)
     }
 }

@@ -130,6 +130,10 @@ impl TierMemory for CpuMemory {
         self.unmap_idle();
     }
 
+    fn has_slab(&self, slab: u32) -> bool {
+        self.slabs.contains_key(&slab)
+    }
+
     fn knows(&self, class: usize, slab: u32, slot: u32) -> bool {
         let gone = self.gone.contains(&slab);
         !gone && self.slabs.get(&slab).is_some_and(|s| s.class == class && slot < s.frames)

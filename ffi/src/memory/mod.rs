@@ -34,6 +34,9 @@ pub trait TierMemory: Send {
     /// Unmaps a slab, after the copies that use it have ended.
     fn remove_slab(&mut self, slab: u32);
 
+    /// Whether a slab of this id is mapped.
+    fn has_slab(&self, slab: u32) -> bool;
+
     /// Whether this host frame is mapped and holds pages of this size class.
     fn knows(&self, class: usize, slab: u32, slot: u32) -> bool;
 

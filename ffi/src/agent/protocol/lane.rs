@@ -44,6 +44,7 @@ pub struct LaneView {
     cursor: u64,
     active: bool,
     epoch: u64,
+    moves: u64,
     /// Counts boundaries, begins included.
     boundaries: u64,
     /// Step × planes + plane.
@@ -68,6 +69,7 @@ impl LaneView {
             cursor: 0,
             active: false,
             epoch: 0,
+            moves: 0,
             boundaries: 0,
             position: 0,
             first_at: NOT_YET,
@@ -98,6 +100,18 @@ impl LaneView {
     #[must_use]
     pub fn position(&self) -> u64 {
         self.position
+    }
+
+    /// Counts what the mover may wait for: changes applied and holds released.
+    #[must_use]
+    pub fn moves(&self) -> u64 {
+        self.moves
+    }
+
+    /// Whether there are changes that this lane has not applied.
+    #[must_use]
+    pub fn behind(&self) -> bool {
+        self.shared.updates() != self.cursor
     }
 
     /// Counts the entries that this table lost: while it stands still, what was readable is readable.
@@ -153,7 +167,7 @@ impl LaneView {
         frame_of(self.table[page as usize])
     }
 
-    /// The table: one entry a page id (see [`super::entry_of`]).
+    /// The table: one entry a page id (see `kvtide_wire::table`).
     #[must_use]
     pub fn table(&self) -> &[u32] {
         &self.table
@@ -188,6 +202,7 @@ impl LaneView {
                 self.clear(update.page, update.frame);
             }
         }
+        self.moves += 1;
         // Rule 2. Release also orders the holds above: who sees that an unpublish was applied sees that it is held.
         self.words().applied.store(self.cursor, Ordering::Release);
     }
@@ -214,6 +229,7 @@ impl LaneView {
             if over {
                 self.clear(h.page, h.frame);
                 self.drop_hold(h.slot, all);
+                self.moves += 1;
             }
             !over
         });

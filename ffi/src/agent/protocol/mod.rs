@@ -40,22 +40,10 @@ mod zeroed;
 
 pub use geometry::Geometry;
 pub use lane::LaneView;
-pub use mover::{CopyOp, Full, Mover, Place};
+pub use mover::{CopyOp, Ended, Full, Mover, Place};
 pub use pins::{PageRange, PinId, Pins};
 pub use seqs::SeqTable;
 pub use shared::Shared;
 
-/// A table entry: 0 is absent (so that zeroed memory is an empty table), else frame + 1.
-pub const ABSENT: u32 = 0;
-
-/// The entry that shows `frame`.
-#[must_use]
-pub const fn entry_of(frame: u32) -> u32 {
-    frame + 1
-}
-
-/// The frame that an entry shows.
-#[must_use]
-pub const fn frame_of(entry: u32) -> Option<u32> {
-    entry.checked_sub(1)
-}
+/// Entries of a page table: the layout that kernels read is the wire's.
+use kvtide_wire::table::{NOT_PRESENT as ABSENT, decode as frame_of, encode as entry_of};

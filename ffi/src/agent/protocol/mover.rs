@@ -165,6 +165,24 @@ impl Mover {
         }
     }
 
+    /// Ends a job that cannot be carried out as `Invalid`, without doing anything.
+    ///
+    /// # Errors
+    /// [`Full`].
+    pub fn refuse(&mut self, job: &Job, now_ns: u64) -> Result<(), Full> {
+        if self.in_flight() + self.ended.len() >= self.work.len() {
+            return Err(Full);
+        }
+        self.report(JobKind::from_code(job.kind), job.id, Status::Invalid, 0, now_ns);
+        Ok(())
+    }
+
+    /// Whether a job waits for lanes.
+    #[must_use]
+    pub fn waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     fn report(&mut self, kind: Option<JobKind>, id: u32, status: Status, bytes: u64, taken_ns: u64) {
         let done = JobDone { id, status: status.code(), bytes, ..JobDone::default() };
         self.ended.push_back((Ended { kind, done }, taken_ns));

@@ -99,6 +99,12 @@ impl Shared {
         self.master_frame(page)
     }
 
+    /// Changes of the table so far.
+    #[must_use]
+    pub fn updates(&self) -> u64 {
+        self.log.end()
+    }
+
     /// Whether every lane is between end and begin.
     #[must_use]
     pub fn quiescent(&self) -> bool {

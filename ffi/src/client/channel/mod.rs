@@ -1,15 +1,41 @@
 //! A channel: the calls of one engine thread.
+//!
+//! `owned` mirrors the channel's sequences, `calls` are the requests in flight and what their ends mean, `submit` turns calls
+//! into requests, `wait` waits.
+
+mod calls;
+mod owned;
+mod submit;
+mod wait;
+
+pub(crate) use calls::State;
+pub(crate) use owned::Owned;
 
 use super::{
-    Error, Result,
+    Client, Error, Result,
+    inner::Inner,
     options::SeqId,
     request::{Completed, Outcome, PageRange, Pin, Request, Ticket},
 };
+use crate::agent::{protocol::PinId, session::Session};
 use kvtide_wire::{
     entry::{Advice, Level},
     status::Status,
 };
-use std::{os::fd::BorrowedFd, time::Duration};
+use std::{
+    os::fd::BorrowedFd,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// A pin as the caller has it.
+fn pin_of(id: PinId) -> Pin {
+    Pin(u64::from(id.generation) << 32 | u64::from(id.slot))
+}
+
+fn pin_id(pin: &Pin) -> PinId {
+    PinId { slot: pin.0 as u32, generation: (pin.0 >> 32) as u32 }
+}
 
 /// The calls of one engine thread. A sequence belongs to the channel that created it: its other calls come by that channel,
 /// so that they keep their order.
@@ -18,22 +44,51 @@ use std::{os::fd::BorrowedFd, time::Duration};
 /// return `Daemon` (the daemon is gone), `Fork` (this is another process than the one that attached), and, if the ring is
 /// full and the call does not block, `Again`.
 pub struct Channel {
-    _private: (),
-}
-
-/// Stands in until the session is connected.
-fn unconnected<T>(doing: &'static str) -> Result<T> {
-    Err(Error::call(doing, 0, Status::Daemon))
+    inner: Arc<Inner>,
+    state: Option<Box<State>>,
+    index: u16,
 }
 
 impl Channel {
+    pub(super) fn new(client: &Client, index: u16) -> Result<Channel> {
+        let state = client.inner.take_channel(index)?;
+        Ok(Channel { inner: Arc::clone(&client.inner), state: Some(state), index })
+    }
+
+    /// The channel's state and session, for calls of this process.
+    fn parts(&mut self, doing: &'static str, on: u64) -> Result<(&mut State, &Arc<Session>)> {
+        let session = &self.inner.session;
+        match (session.ours(), self.state.as_deref_mut()) {
+            (Ok(()), Some(state)) => Ok((state, session)),
+            _ => Err(Error::call(doing, on, Status::Fork)),
+        }
+    }
+
+    /// Runs a call that does not wait.
+    fn at_once<T>(
+        &mut self,
+        doing: &'static str,
+        on: u64,
+        call: impl FnOnce(&mut State) -> std::result::Result<T, Status>,
+    ) -> Result<T> {
+        let (state, _) = self.parts(doing, on)?;
+        state.progress();
+        let result = call(state);
+        state.port.ring();
+        result.map_err(|status| Error::call(doing, on, status))
+    }
+
+    /// Runs a request to its end.
+    fn blocking(&mut self, doing: &'static str, on: u64, request: Request<'_>, timeout: Duration) -> Result<Outcome> {
+        let (state, session) = self.parts(doing, on)?;
+        state.run(session, request, timeout).unwrap_or_else(|status| Err(Error::call(doing, on, status)))
+    }
     /// Round trip to the daemon without effect.
     ///
     /// # Errors
     /// See [`Channel`].
     pub fn nop(&mut self, timeout: Duration) -> Result<()> {
-        let _ = timeout;
-        unconnected("nop")
+        self.blocking("round trip on channel", u64::from(self.index), Request::Nop, timeout).map(|_| ())
     }
 
     /// Creates an empty sequence. Local: the daemon is told without waiting.
@@ -41,7 +96,7 @@ impl Channel {
     /// # Errors
     /// `Limit`: `seqs_max` sequences live already.
     pub fn seq_create(&mut self) -> Result<SeqId> {
-        unconnected("create a sequence")
+        self.at_once("create a sequence on channel", u64::from(self.index), State::create)
     }
 
     /// Drops a sequence and its pins. Never waits.
@@ -49,8 +104,7 @@ impl Channel {
     /// # Errors
     /// `NotFound`; `State`: it is in a lane's step.
     pub fn seq_drop(&mut self, seq: SeqId) -> Result<()> {
-        let _ = seq;
-        unconnected("drop sequence")
+        self.at_once("drop sequence", u64::from(seq), |state| state.drop_seq(seq))
     }
 
     /// Makes room for positions below `tokens`: afterwards the pages up to there are resident and writable. Waits for room
@@ -60,8 +114,8 @@ impl Channel {
     /// `NoSpace`: no tier has room and nothing may be evicted; blocks granted so far stay with the sequence. `TooBig`,
     /// `Limit`, `TimedOut`.
     pub fn reserve(&mut self, seq: SeqId, tokens: u64, timeout: Duration) -> Result<()> {
-        let _ = (seq, tokens, timeout);
-        unconnected("reserve for sequence")
+        let request = Request::Reserve { seq, tokens };
+        self.blocking("reserve for sequence", u64::from(seq), request, timeout).map(|_| ())
     }
 
     /// Adds `blocks` blocks to the session's own reserve, from which [`Channel::append`] takes, and makes that the level
@@ -70,8 +124,11 @@ impl Channel {
     /// # Errors
     /// As [`Channel::reserve`].
     pub fn reserve_session(&mut self, blocks: u32, timeout: Duration) -> Result<usize> {
-        let _ = (blocks, timeout);
-        unconnected("reserve for the session")
+        let request = Request::ReserveSession { blocks };
+        match self.blocking("reserve for the session", 0, request, timeout)? {
+            Outcome::Blocks(blocks) => Ok(blocks),
+            _ => Err(Error::call("reserve for the session", 0, Status::Internal)),
+        }
     }
 
     /// Makes room for `tokens` more tokens than the sequence has committed, with blocks of the session's reserve. Local:
@@ -80,8 +137,7 @@ impl Channel {
     /// # Errors
     /// `Again`: the reserve is empty; it is being filled, or `reserve` waits for it.
     pub fn append(&mut self, seq: SeqId, tokens: u64) -> Result<()> {
-        let _ = (seq, tokens);
-        unconnected("append to sequence")
+        self.at_once("append to sequence", u64::from(seq), |state| state.append(seq, tokens))
     }
 
     /// The sequence's tokens below `tokens` are final: seals every page that they fill. Never waits.
@@ -89,8 +145,7 @@ impl Channel {
     /// # Errors
     /// `State`: beyond what is reserved, or below what is committed.
     pub fn commit(&mut self, seq: SeqId, tokens: u64) -> Result<()> {
-        let _ = (seq, tokens);
-        unconnected("commit to sequence")
+        self.at_once("commit to sequence", u64::from(seq), |state| state.commit(seq, tokens))
     }
 
     /// A child that shares the sealed blocks and has copies of the unsealed ones. The parent must not be in a lane's step.
@@ -98,8 +153,10 @@ impl Channel {
     /// # Errors
     /// `State`, `Limit`, `NoSpace`, `TimedOut`.
     pub fn fork(&mut self, seq: SeqId, timeout: Duration) -> Result<SeqId> {
-        let _ = (seq, timeout);
-        unconnected("fork sequence")
+        match self.blocking("fork sequence", u64::from(seq), Request::Fork { seq }, timeout)? {
+            Outcome::Seq(child) => Ok(child),
+            _ => Err(Error::call("fork sequence", u64::from(seq), Status::Internal)),
+        }
     }
 
     /// Rolls back to `tokens`. A cut inside a sealed block copies that block.
@@ -107,8 +164,8 @@ impl Channel {
     /// # Errors
     /// `Range`: more than committed. `Busy`: a page beyond the cut is pinned. `State`, `NoSpace`, `TimedOut`.
     pub fn truncate(&mut self, seq: SeqId, tokens: u64, timeout: Duration) -> Result<()> {
-        let _ = (seq, tokens, timeout);
-        unconnected("truncate sequence")
+        let request = Request::Truncate { seq, tokens };
+        self.blocking("truncate sequence", u64::from(seq), request, timeout).map(|_| ())
     }
 
     /// Gives `hashes.len()` sealed blocks from block index `first` their content hashes; `parent` is the hash of the block
@@ -125,8 +182,11 @@ impl Channel {
         level: Level,
         timeout: Duration,
     ) -> Result<Level> {
-        let _ = (seq, first, parent, hashes, level, timeout);
-        unconnected("publish blocks of sequence")
+        let request = Request::Publish { seq, first, parent, hashes, level };
+        match self.blocking("publish blocks of sequence", u64::from(seq), request, timeout)? {
+            Outcome::Level(level) => Ok(level),
+            _ => Err(Error::call("publish blocks of sequence", u64::from(seq), Status::Internal)),
+        }
     }
 
     /// Attaches the longest cached prefix of `hashes` to an empty sequence. Returns its blocks.
@@ -134,8 +194,10 @@ impl Channel {
     /// # Errors
     /// `State`: the sequence is not empty.
     pub fn map(&mut self, seq: SeqId, hashes: &[u128], timeout: Duration) -> Result<usize> {
-        let _ = (seq, hashes, timeout);
-        unconnected("map a prefix into sequence")
+        match self.blocking("map a prefix into sequence", u64::from(seq), Request::Map { seq, hashes }, timeout)? {
+            Outcome::Blocks(blocks) => Ok(blocks),
+            _ => Err(Error::call("map a prefix into sequence", u64::from(seq), Status::Internal)),
+        }
     }
 
     /// Lets an idle sequence leave tier 0, its tail included; `due`: when it is expected back, zero if unknown. Never waits.
@@ -143,8 +205,7 @@ impl Channel {
     /// # Errors
     /// `State`: it is in a lane's step. `Again`.
     pub fn park(&mut self, seq: SeqId, due: Duration) -> Result<()> {
-        let _ = (seq, due);
-        unconnected("park sequence")
+        self.at_once("park sequence", u64::from(seq), |state| state.park(seq, due, None))
     }
 
     /// Brings a parked sequence back; returns when its tail is writable.
@@ -152,8 +213,7 @@ impl Channel {
     /// # Errors
     /// `NoSpace`, `Lost`, `TimedOut`.
     pub fn resume(&mut self, seq: SeqId, timeout: Duration) -> Result<()> {
-        let _ = (seq, timeout);
-        unconnected("resume sequence")
+        self.blocking("resume sequence", u64::from(seq), Request::Resume { seq }, timeout).map(|_| ())
     }
 
     /// Says what will be done with blocks `first .. first + count`; `priority` counts for `Advice::Priority` only. Never waits.
@@ -161,8 +221,8 @@ impl Channel {
     /// # Errors
     /// `Range`, `Again`.
     pub fn advise(&mut self, seq: SeqId, first: u32, count: u32, advice: Advice, priority: u8) -> Result<()> {
-        let _ = (seq, first, count, advice, priority);
-        unconnected("advise on sequence")
+        let request = Request::Advise { seq, first, count, advice, priority };
+        self.at_once("advise on sequence", u64::from(seq), |state| state.start(&request, None))
     }
 
     /// Pins a range in tier 0, after loading what is missing. Local when all of it is resident.
@@ -170,8 +230,11 @@ impl Channel {
     /// # Errors
     /// `TooBig`: more pages than tier 0 can pin. `Range`, `Limit`, `TimedOut`, `Lost`.
     pub fn acquire(&mut self, range: PageRange, timeout: Duration) -> Result<Pin> {
-        let _ = (range, timeout);
-        unconnected("acquire pages of sequence")
+        let seq = u64::from(range.seq);
+        match self.blocking("acquire pages of sequence", seq, Request::Acquire { range }, timeout)? {
+            Outcome::Pin(pin) => Ok(pin),
+            _ => Err(Error::call("acquire pages of sequence", seq, Status::Internal)),
+        }
     }
 
     /// Unpins.
@@ -179,8 +242,7 @@ impl Channel {
     /// # Errors
     /// `State`: released before.
     pub fn release(&mut self, pin: Pin) -> Result<()> {
-        let _ = pin;
-        unconnected("release a pin")
+        self.at_once("release pin", pin.0, |state| state.release(pin))
     }
 
     /// Sends a request without waiting for its end. `user` comes back with it.
@@ -188,8 +250,9 @@ impl Channel {
     /// # Errors
     /// `Again`: `depth` requests are in flight.
     pub fn submit(&mut self, request: Request<'_>, timeout: Duration, user: u64) -> Result<Ticket> {
-        let _ = (request, timeout, user);
-        unconnected("submit a request")
+        const DOING: &str = "submit a request on channel";
+        let on = u64::from(self.index);
+        self.at_once(DOING, on, |state| state.submit(&request, timeout, user))
     }
 
     /// The end of one request, if it has ended; does not wait. After `Some` or an error the ticket is spent.
@@ -197,13 +260,22 @@ impl Channel {
     /// # Errors
     /// How the request failed; `NotFound`: no such ticket.
     pub fn poll(&mut self, ticket: Ticket) -> Result<Option<Outcome>> {
-        let _ = ticket;
-        unconnected("poll a request")
+        let (state, _) = self.parts("poll request", ticket.0)?;
+        state.progress();
+        match state.take(ticket) {
+            Ok(Some(completed)) => completed.result.map(Some),
+            Ok(None) => Ok(None),
+            Err(status) => Err(Error::call("poll request", ticket.0, status)),
+        }
     }
 
     /// The end of any submitted request that has ended.
     pub fn poll_any(&mut self) -> Option<Completed> {
-        None
+        let (state, _) = self.parts("poll channel", u64::from(self.index)).ok()?;
+        state.progress();
+        let _ = state.flush(); // what finds no room goes with the next call
+        state.port.ring();
+        state.finished.pop_front()
     }
 
     /// Waits for the end of a request and takes it; how it ended stands in the result. An error is the wait's own: on
@@ -212,15 +284,17 @@ impl Channel {
     /// # Errors
     /// `NotFound`: no such ticket; `TimedOut`.
     pub fn wait(&mut self, ticket: Ticket, timeout: Duration) -> Result<Completed> {
-        let _ = (ticket, timeout);
-        unconnected("wait for a request")
+        let (state, session) = self.parts("wait for request", ticket.0)?;
+        let deadline = Instant::now() + timeout;
+        let taken = state.wait_until(session, deadline, |state| state.take(ticket).transpose());
+        taken.and_then(|result| result).map_err(|status| Error::call("wait for request", ticket.0, status))
     }
 
     /// The descriptor that becomes readable when a request ends after [`Channel::arm`], or the daemon is gone. For event
     /// loops: to be polled only, never read.
     #[must_use]
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        None
+        self.state.as_deref().map(|state| state.port.bell())
     }
 
     /// Asks for a wake-up through [`Channel::fd`]. `true`: something has ended already; poll first, for the descriptor may
@@ -229,7 +303,15 @@ impl Channel {
     /// # Errors
     /// `Daemon`, `Fork`.
     pub fn arm(&mut self) -> Result<bool> {
-        unconnected("arm the descriptor of a channel")
+        let on = u64::from(self.index);
+        let (state, session) = self.parts("arm channel", on)?;
+        state.port.disarm();
+        let answered = state.port.arm();
+        if session.alive() {
+            Ok(answered || !state.finished.is_empty())
+        } else {
+            Err(Error::call("arm channel", on, Status::Daemon))
+        }
     }
 
     /// Asks to cancel a request. It still ends, with `Canceled` or, if that was first, as it would have.
@@ -237,7 +319,20 @@ impl Channel {
     /// # Errors
     /// `NotFound`: no such ticket. `Again`.
     pub fn cancel(&mut self, ticket: Ticket) -> Result<()> {
-        let _ = ticket;
-        unconnected("cancel a request")
+        self.at_once("cancel request", ticket.0, |state| state.cancel(ticket))
+    }
+}
+
+impl Drop for Channel {
+    /// The channel can be taken again; its sequences stay.
+    fn drop(&mut self) {
+        if self.inner.session.ours().is_err() {
+            return;
+        }
+        if let Some(mut state) = self.state.take() {
+            let _ = state.flush(); // the next owner's first call sends the rest
+            state.port.ring();
+            self.inner.give_channel(self.index, state);
+        }
     }
 }

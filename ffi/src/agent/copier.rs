@@ -1,0 +1,61 @@
+//! The copy thread: pumps whenever there is something to pump and no engine thread does it.
+
+use super::{
+    nudge,
+    session::{FOR_LANES, IDLE, Session},
+};
+use kvtide_wire::os::bell::Sleepable;
+use std::{
+    os::fd::AsFd,
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+/// How long it looks for more after its last progress, before it sleeps: about what a sleep and a wake-up cost.
+const SPIN: Duration = Duration::from_micros(30);
+/// The same while jobs wait for lanes, which come by every few hundred microseconds.
+const SPIN_FOR_LANES: Duration = Duration::from_micros(100);
+/// Longest sleep. Every wake-up is announced, so this bounds the damage of a bug, not any wait.
+const SLEEP_MAX: Duration = Duration::from_secs(5);
+/// Sleep while a ring towards the daemon is full: there is no bell for room.
+const SLEEP_FULL: Duration = Duration::from_millis(1);
+
+/// The thread's body: ends when the session is stopped or the daemon is gone.
+pub(crate) fn run(session: &Arc<Session>, bell: &Sleepable) {
+    let mut quiet_since: Option<Instant> = None;
+    while !session.stop.load(Ordering::Acquire) && session.alive() {
+        let round = session.try_round();
+        if round.progress {
+            quiet_since = None;
+            continue;
+        }
+        let since = *quiet_since.get_or_insert_with(Instant::now);
+        if since.elapsed() < if round.waiting { SPIN_FOR_LANES } else { SPIN } {
+            std::hint::spin_loop();
+            continue;
+        }
+        sleep(session, bell);
+        quiet_since = None;
+    }
+}
+
+/// Announces, looks once more, sleeps.
+fn sleep(session: &Session, bell: &Sleepable) {
+    session.announce_sleep(FOR_LANES);
+    let round = {
+        let mut pump = session.pump();
+        session.round(&mut pump)
+    };
+    if !round.waiting {
+        // Nothing to be woken by lanes for. A job that arrives now is rung for: the announcement to the daemon stands.
+        session.copier.announce(IDLE);
+    }
+    let stopped = session.stop.load(Ordering::Acquire) || !session.alive();
+    if !round.progress && !stopped {
+        let timeout = if round.pending { SLEEP_FULL } else { SLEEP_MAX };
+        nudge::sleep(&[bell.as_fd(), session.copier.as_fd(), session.socket()], session.socket(), timeout);
+    }
+    session.awake();
+    bell.quiet();
+    session.read_socket(&mut session.pump());
+}

@@ -1,0 +1,271 @@
+//! One session with a daemon: what its channels, lanes and copy thread share.
+
+use super::{
+    counters::Counters,
+    nudge::Nudge,
+    protocol::{Mover, Shared},
+    pump::{Pump, Round},
+};
+use crate::{Error, Result, memory::Tier0, process};
+use crossbeam::queue::ArrayQueue;
+use kvtide_wire::{
+    os::{
+        session::{Sleeper, Waker},
+        socket::Socket,
+    },
+    status::Status,
+    wake,
+};
+use std::{
+    mem::ManuallyDrop,
+    os::fd::{AsFd, BorrowedFd},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, TryLockError,
+        atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering, fence},
+    },
+    time::Duration,
+};
+
+/// The copy thread's announcement: it sleeps, with nothing to do.
+pub(crate) const IDLE: u32 = 1;
+/// The copy thread's announcement: it sleeps while jobs wait for lanes; a lane that moved must wake it.
+pub(crate) const FOR_LANES: u32 = 2;
+/// Blocks that the session's reserve holds at most.
+pub(crate) const RESERVE_MAX: usize = 4096;
+
+/// What is shared. Channels, lanes and the copy thread each hold it.
+pub(crate) struct Session {
+    pub shared: Arc<Shared>,
+    pub tier0: Arc<Tier0>,
+    pub counters: Counters,
+    pub timeout: Duration,
+    /// Blocks that are ready to be appended, and how many the engine wants there.
+    pub reserve: ArrayQueue<u32>,
+    pub reserve_level: AtomicU32,
+    pub reserve_asked: AtomicU32,
+    /// Free sequence slots.
+    pub seq_slots: ArrayQueue<u32>,
+    owner: u32,
+    socket: Socket,
+    /// 0 while the daemon is there, else the status that ended the session.
+    ended: AtomicI32,
+    /// The copy thread shall end.
+    pub stop: AtomicBool,
+    pump: Mutex<Pump>,
+    /// Log updates of which sleeping lanes were told.
+    told: AtomicU64,
+    pub copier: Nudge,
+    pub lanes: Box<[Nudge]>,
+    /// Engine threads that pump while they wait, and the word by which the daemon knows that the pump sleeps.
+    helpers: AtomicU32,
+    sleeper: Sleeper,
+    /// Keeps both regions mapped in a forked child: it never had the maps, so they must not be unmapped there.
+    regions: ManuallyDrop<(Sleeper, Waker)>,
+}
+
+/// What a session is made of.
+pub(crate) struct Parts {
+    pub shared: Arc<Shared>,
+    pub tier0: Arc<Tier0>,
+    pub timeout: Duration,
+    pub socket: Socket,
+    pub pump: Pump,
+    pub sleeper: Sleeper,
+    pub waker: Waker,
+}
+
+impl Session {
+    pub fn new(parts: Parts) -> Result<Session> {
+        let Parts { shared, tier0, timeout, socket, pump, sleeper, waker } = parts;
+        let nudge = || {
+            Nudge::new().map_err(|source| Error::System {
+                doing: "make an eventfd".into(),
+                status: Status::System,
+                source,
+            })
+        };
+        let bounds = *shared.geometry().bounds();
+        let seq_slots = ArrayQueue::new(bounds.seqs_max as usize);
+        for seq in 0..bounds.seqs_max {
+            let _ = seq_slots.push(seq); // as many places as slots
+        }
+        Ok(Session {
+            counters: Counters::default(),
+            reserve: ArrayQueue::new(RESERVE_MAX),
+            reserve_level: AtomicU32::new(0),
+            reserve_asked: AtomicU32::new(0),
+            seq_slots,
+            owner: process::id(),
+            ended: AtomicI32::new(0),
+            stop: AtomicBool::new(false),
+            pump: Mutex::new(pump),
+            told: AtomicU64::new(0),
+            copier: nudge()?,
+            lanes: (0..bounds.lanes).map(|_| nudge()).collect::<Result<_>>()?,
+            helpers: AtomicU32::new(0),
+            regions: ManuallyDrop::new((sleeper.clone(), waker)),
+            sleeper,
+            shared,
+            tier0,
+            timeout,
+            socket,
+        })
+    }
+
+    /// Whether this process may use the session.
+    ///
+    /// # Errors
+    /// `Fork`.
+    pub fn ours(&self) -> std::result::Result<(), Status> {
+        if self.owner == process::id() { Ok(()) } else { Err(Status::Fork) }
+    }
+
+    /// Whether the daemon is there, as far as is known.
+    pub fn alive(&self) -> bool {
+        self.ended.load(Ordering::Acquire) == 0
+    }
+
+    /// Whether requests may be sent.
+    ///
+    /// # Errors
+    /// `Fork`, `Daemon`.
+    pub fn usable(&self) -> std::result::Result<(), Status> {
+        self.ours()?;
+        if self.alive() { Ok(()) } else { Err(Status::Daemon) }
+    }
+
+    /// Why the session ended.
+    pub fn ended(&self) -> Option<Status> {
+        Status::from_code(self.ended.load(Ordering::Acquire)).filter(|status| *status != Status::Ok)
+    }
+
+    /// Ends the session, once: every wait returns.
+    pub fn fail(&self, status: Status) {
+        let first = self.ended.compare_exchange(0, status.code(), Ordering::AcqRel, Ordering::Acquire).is_ok();
+        if first {
+            // The daemon learns of it by EOF, threads that sleep on the socket by HUP. Not connected: they know already.
+            let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+            self.copier.wake();
+            self.lanes.iter().for_each(Nudge::wake);
+        }
+    }
+
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// The pump, waiting for whoever has it: rounds are short.
+    pub fn pump(&self) -> MutexGuard<'_, Pump> {
+        self.pump.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Pumps one round if nobody else does.
+    pub fn try_round(&self) -> Round {
+        match self.pump.try_lock() {
+            Ok(mut pump) => self.round(&mut pump),
+            Err(TryLockError::Poisoned(poisoned)) => self.round(&mut poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => Round::default(),
+        }
+    }
+
+    /// Pumps one round.
+    pub fn round(&self, pump: &mut Pump) -> Round {
+        if !self.alive() {
+            return Round::default();
+        }
+        let round = pump.round(&self.socket, &self.counters);
+        self.tell_lanes();
+        round.unwrap_or_else(|status| {
+            self.fail(status);
+            Round::default()
+        })
+    }
+
+    /// Reads what the daemon says on the socket.
+    pub fn read_socket(&self, pump: &mut Pump) {
+        if let Err(status) = pump.read_socket(&self.socket) {
+            self.fail(status);
+        }
+    }
+
+    /// Wakes lanes that sleep in a boundary if the table has changed since: they may have what they wait for, and the mover
+    /// may wait for them.
+    fn tell_lanes(&self) {
+        let updates = self.shared.updates();
+        if self.told.swap(updates, Ordering::Relaxed) == updates {
+            return;
+        }
+        fence(Ordering::SeqCst); // pairs with the one in Nudge::announce
+        self.lanes.iter().filter(|lane| lane.announced() != 0).for_each(Nudge::wake);
+    }
+
+    /// A lane has applied updates: wakes the copy thread if jobs wait for that.
+    pub fn lane_moved(&self) {
+        fence(Ordering::SeqCst); // pairs with the one in Nudge::announce
+        if self.copier.announced() == FOR_LANES {
+            self.copier.wake();
+        }
+    }
+
+    /// The calling thread pumps while it waits: the daemon need not ring for jobs meanwhile.
+    pub fn helping(&self) -> Helping<'_> {
+        self.helpers.fetch_add(1, Ordering::AcqRel);
+        self.sleeper.awake();
+        Helping(self)
+    }
+
+    /// Copy thread: announces that it will sleep. The caller looks for work once more afterwards.
+    pub fn announce_sleep(&self, how: u32) {
+        self.sleeper.announce();
+        self.copier.announce(how);
+    }
+
+    /// Copy thread: is awake.
+    pub fn awake(&self) {
+        self.copier.awake();
+        self.sleeper.awake();
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if self.owner == process::id() {
+            // SAFETY: dropped once, here; nothing uses it afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.regions) };
+        }
+    }
+}
+
+/// A thread that pumps while it waits.
+pub(crate) struct Helping<'a>(&'a Session);
+
+impl Drop for Helping<'_> {
+    fn drop(&mut self) {
+        let session = self.0;
+        if session.helpers.fetch_sub(1, Ordering::AcqRel) != 1 || session.copier.announced() == 0 {
+            return;
+        }
+        // The copy thread sleeps, and while we helped the daemon saw no announcement: make it again, and look whether
+        // something came that nobody was rung for.
+        session.sleeper.announce();
+        wake::announced();
+        let left = {
+            let mut pump = session.pump();
+            pump.has_work() || session.round(&mut pump).waiting
+        };
+        if left {
+            session.copier.wake();
+        }
+    }
+}
+
+/// Makes the mover of a session.
+pub(crate) fn mover(shared: &Arc<Shared>) -> Result<Mover> {
+    Mover::new(Arc::clone(shared)).ok_or_else(|| no_memory("the agent's jobs"))
+}
+
+/// The system has no memory for what it is asked.
+pub(crate) fn no_memory(what: &str) -> Error {
+    let source = rustix::io::Errno::NOMEM.into();
+    Error::System { doing: format!("allocate {what}"), status: Status::System, source }
+}

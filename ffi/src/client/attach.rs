@@ -1,0 +1,204 @@
+//! Attaching: handshake, tables, tier 0, copy thread.
+
+use super::{
+    BlockId, Error, Layout, Options, Result, channel,
+    inner::{Inner, Parts, Slot},
+    lane,
+    layout::PlaneLayout,
+};
+use crate::{
+    agent::{
+        copier,
+        port::Port,
+        protocol::{Geometry, LaneView, Shared, geometry::Bounds, step::Reader},
+        pump::Pump,
+        session::{self, Session},
+    },
+    memory::{CpuMemory, Tier0},
+};
+use kvtide_wire::{
+    Error as WireError,
+    hello::{Hello, Limits},
+    layout::CHANNELS_MAX,
+    os::{bell::Sleepable, session::EngineSide, socket::Socket},
+    status::Status,
+};
+use std::sync::{Arc, Mutex};
+
+/// Least entries of the update log: what a lane may lag behind before jobs wait for it. 24 bytes each.
+const LOG_ENTRIES: u32 = 1 << 14;
+/// Pins held at once.
+const PINS_MAX: u32 = 1024;
+
+/// A session that is connected, whose copy thread does not run yet.
+pub(super) struct Connected {
+    pub session: Arc<Session>,
+    pub channels: Vec<channel::State>,
+    pub lanes: Vec<lane::State>,
+    pub bell: Sleepable,
+}
+
+fn bad(option: &'static str, why: impl Into<String>) -> Error {
+    Error::Options { option, why: why.into() }
+}
+
+/// The handshake's failure as the client's error.
+fn refused(options: &Options, error: WireError) -> Error {
+    match error {
+        WireError::Refused { status, text } => Error::Refused { socket: options.socket.clone(), status, text },
+        WireError::Bound { .. } | WireError::PowerOfTwo { .. } => bad("handshake", error.to_string()),
+        WireError::Message { message: "hello" | "plane", field, found, expected } => {
+            bad(field, format!("is {found}, expected {expected}"))
+        }
+        error => {
+            // Nobody there is the same to an engine as a daemon that died.
+            let status = match error.status() {
+                Status::System | Status::TimedOut => Status::Daemon,
+                status => status,
+            };
+            let doing = format!("attach to {}", options.socket.display());
+            Error::System { doing, status, source: std::io::Error::other(error) }
+        }
+    }
+}
+
+fn hello(options: &Options) -> Result<Hello> {
+    let rings = options.channels.saturating_add(options.lanes);
+    if options.channels == 0 || options.lanes == 0 {
+        return Err(bad("channels, lanes", "at least one of each is needed"));
+    }
+    if rings > CHANNELS_MAX {
+        return Err(bad("channels + lanes", format!("{rings} rings; a session has {CHANNELS_MAX}")));
+    }
+    let depth = options.depth.max(4).checked_next_power_of_two();
+    Ok(Hello {
+        features: 0,
+        name: options.space.name.clone(),
+        fingerprint: options.space.fingerprint,
+        page_tokens: options.space.page_tokens,
+        planes: options.space.planes.clone(),
+        shards: options.space.shards,
+        shard: options.space.shard,
+        lanes: options.lanes,
+        channels: rings,
+        depth: depth.ok_or_else(|| bad("depth", "larger than a ring can be"))?,
+        seqs_max: options.seqs_max,
+        tier0_frames: options.tier0_frames.clone(),
+    })
+}
+
+/// What was granted must fit what was asked for.
+fn geometry(options: &Options, limits: &Limits, hello: &Hello) -> Result<Geometry> {
+    let shape = limits.shape;
+    if (shape.channels, shape.lanes) != (hello.channels, hello.lanes) {
+        return Err(bad("channels, lanes", format!("the daemon granted {} and {}", shape.channels, shape.lanes)));
+    }
+    let planes = options.space.planes.len();
+    let log_entries = LOG_ENTRIES.max((4 * planes as u32).next_power_of_two());
+    let bounds = Bounds {
+        page_tokens: options.space.page_tokens,
+        blocks_max: limits.blocks_max,
+        seqs_max: limits.seqs_max,
+        seq_blocks_max: limits.seq_blocks_max.min(limits.blocks_max),
+        lanes: shape.lanes,
+        jobs_max: shape.jobs,
+        log_entries,
+        pins_max: PINS_MAX,
+    };
+    Geometry::new(&options.space.planes, &options.tier0_frames, bounds).map_err(|e| bad("space", e.to_string()))
+}
+
+/// Shakes hands and builds the session around `tier0`, or around a new one.
+pub(super) fn connect(options: &Options, tier0: Option<Arc<Tier0>>) -> Result<Connected> {
+    let hello = hello(options)?;
+    let attached = kvtide_wire::os::session::attach(&options.socket, &hello, options.timeout);
+    let (socket, _, limits, side) = attached.map_err(|e| refused(options, e))?;
+    let geometry = geometry(options, &limits, &hello)?;
+    let tier0 = match tier0 {
+        Some(tier0) => tier0,
+        None => Arc::new(Tier0::new(&geometry)?),
+    };
+    let shared = Shared::new(geometry).map_err(|_| session::no_memory("the page tables"))?;
+    assemble(options, Arc::new(shared), tier0, socket, side, limits.shape.depth)
+}
+
+fn assemble(
+    options: &Options,
+    shared: Arc<Shared>,
+    tier0: Arc<Tier0>,
+    socket: Socket,
+    side: EngineSide,
+    depth: u16,
+) -> Result<Connected> {
+    let kvtide_wire::os::session::Pump { jobs, done, waker, sleeper, bell } = side.pump;
+    let memory = CpuMemory::new(shared.geometry(), Arc::clone(&tier0));
+    let pump = Pump::new((jobs, done, waker.clone()), session::mover(&shared)?, Box::new(memory), Arc::clone(&shared));
+    let parts =
+        session::Parts { shared: Arc::clone(&shared), tier0, timeout: options.timeout, socket, pump, sleeper, waker };
+    let session = Arc::new(Session::new(parts)?);
+    let mut ports = side.channels.into_iter().map(|wire| Port::new(wire, depth));
+    let channels = (0..options.channels).filter_map(|index| Some(channel::State::new(index, ports.next()?, &session)));
+    let channels: Vec<_> = channels.collect();
+    let mut lanes = Vec::with_capacity(usize::from(options.lanes));
+    for (index, (port, words)) in ports.zip(side.lanes).enumerate() {
+        let view = LaneView::new(Arc::clone(&shared), index as u16);
+        let view = view.ok_or_else(|| session::no_memory("a lane's page table"))?;
+        lanes.push(lane::State::new(Reader::new(view), port, words));
+    }
+    if channels.len() != usize::from(options.channels) || lanes.len() != usize::from(options.lanes) {
+        return Err(bad("channels, lanes", "the daemon passed fewer rings than it granted"));
+    }
+    Ok(Connected { session, channels, lanes, bell })
+}
+
+/// Where the frames are.
+fn layout(options: &Options, session: &Session) -> Layout {
+    let geometry = session.shared.geometry();
+    let planes = options.space.planes.iter().enumerate().filter_map(|(plane, spec)| {
+        let class = geometry.class_of(plane as u16)?;
+        let (_, stride, frames) = geometry.class(usize::from(class))?;
+        let (offset, first_frame, _) = session.tier0.class(usize::from(class))?;
+        let (class, offset) = (u32::from(class), offset as u64);
+        Some(PlaneLayout { class, page_bytes: spec.page_bytes, stride, first_frame, frames, offset })
+    });
+    Layout {
+        tier0: session.tier0.start(),
+        bytes: session.tier0.bytes(),
+        page_tokens: options.space.page_tokens,
+        blocks_max: geometry.bounds().blocks_max as BlockId,
+        planes: planes.collect(),
+    }
+}
+
+/// Starts the copy thread.
+pub(super) fn start(options: Options, connected: Connected) -> Result<Arc<Inner>> {
+    let Connected { session, channels, lanes, bell } = connected;
+    let body = Arc::clone(&session);
+    let run = move || {
+        // A panic in it would leave waiters without anybody who looks at the socket.
+        let guard = EndsSession(body);
+        copier::run(&guard.0, &bell);
+    };
+    let thread = std::thread::Builder::new().name("kvtide-copy".into()).spawn(run);
+    let thread = thread.map_err(|source| Error::System {
+        doing: "start the copy thread".into(),
+        status: Status::System,
+        source,
+    })?;
+    let parts = Parts {
+        channels: channels.into_iter().map(|state| Slot::Here(Box::new(state))).collect(),
+        lanes: lanes.into_iter().map(|state| Slot::Here(Box::new(state))).collect(),
+    };
+    let layout = layout(&options, &session);
+    let copier = Mutex::new(Some(thread));
+    Ok(Arc::new(Inner { layout, session, options, parts: Mutex::new(parts), copier }))
+}
+
+/// Ends the session when its copy thread ends, however that happens.
+struct EndsSession(Arc<Session>);
+
+impl Drop for EndsSession {
+    fn drop(&mut self) {
+        self.0.fail(Status::Daemon);
+    }
+}

@@ -1,0 +1,441 @@
+//! Requests in flight on a channel: what each is about, and what its end means for the session.
+
+use super::{
+    super::{Error, request::Completed, request::Outcome, request::Ticket},
+    owned::Owned,
+};
+use crate::agent::{
+    port::{Answer, Port},
+    protocol::PinId,
+    session::Session,
+};
+use kvtide_wire::{
+    entry::{Level, NONE_U32, Op, Submission},
+    lists::HASHES_MAX,
+    status::Status,
+};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+/// Blocks that one request grants at most: its answer's list.
+pub(super) const BLOCKS_MAX: u32 = kvtide_wire::entry::LIST_WORDS as u32;
+
+/// What a request is about.
+#[derive(Debug)]
+pub(super) enum Work {
+    /// Nothing follows from its end.
+    Plain,
+    /// The daemon's mirror of a sequence: if it fails, the two have come apart.
+    Tell {
+        seq: u32,
+    },
+    /// The slot is free afterwards.
+    Drop {
+        seq: u32,
+    },
+    /// `left` more blocks are wanted after this request.
+    Reserve {
+        seq: u32,
+        left: u32,
+    },
+    /// The same for the session's reserve.
+    ReserveSession {
+        asked: u32,
+        left: u32,
+        granted: u32,
+    },
+    Fork {
+        parent: u32,
+        child: u32,
+    },
+    Truncate {
+        seq: u32,
+        tokens: u64,
+    },
+    /// `rest` is published after this request.
+    Publish {
+        seq: u32,
+        first: u32,
+        sent: Vec<u128>,
+        rest: Vec<u128>,
+        reached: Level,
+        level: Level,
+    },
+    /// `rest` is mapped after this request.
+    Map {
+        seq: u32,
+        sent: usize,
+        rest: Vec<u128>,
+    },
+    Park {
+        seq: u32,
+    },
+    Resume {
+        seq: u32,
+    },
+    Acquire {
+        seq: u32,
+        pin: PinId,
+    },
+}
+
+impl Work {
+    /// What is done, and to what: for errors.
+    pub fn describe(&self) -> (&'static str, u64) {
+        match self {
+            Work::Plain => ("ask the daemon on channel", 0),
+            Work::Tell { seq } => ("tell the daemon of sequence", u64::from(*seq)),
+            Work::Drop { seq } => ("drop sequence", u64::from(*seq)),
+            Work::Reserve { seq, .. } => ("reserve for sequence", u64::from(*seq)),
+            Work::ReserveSession { .. } => ("reserve for the session", 0),
+            Work::Fork { parent, .. } => ("fork sequence", u64::from(*parent)),
+            Work::Truncate { seq, .. } => ("truncate sequence", u64::from(*seq)),
+            Work::Publish { seq, .. } => ("publish blocks of sequence", u64::from(*seq)),
+            Work::Map { seq, .. } => ("map a prefix into sequence", u64::from(*seq)),
+            Work::Park { seq } => ("park sequence", u64::from(*seq)),
+            Work::Resume { seq } => ("resume sequence", u64::from(*seq)),
+            Work::Acquire { seq, .. } => ("acquire pages of sequence", u64::from(*seq)),
+        }
+    }
+
+    /// The sequence that nothing else may change meanwhile.
+    fn changes(&self) -> Option<u32> {
+        match self {
+            Work::Reserve { seq, .. }
+            | Work::Fork { parent: seq, .. }
+            | Work::Truncate { seq, .. }
+            | Work::Map { seq, .. }
+            | Work::Park { seq }
+            | Work::Resume { seq } => Some(*seq),
+            _ => None,
+        }
+    }
+}
+
+/// A request in flight.
+#[derive(Debug)]
+pub(super) struct Call {
+    /// Who is told of its end; nobody if `None`.
+    pub ticket: Option<Ticket>,
+    pub user: u64,
+    pub timeout: Duration,
+    pub work: Work,
+}
+
+/// What follows from an answer.
+enum Next {
+    Done(Result<Outcome, Status>),
+    /// The same call goes on with another request.
+    More(Op, Submission, Vec<u128>),
+}
+
+/// A channel's requests and sequences.
+pub(crate) struct State {
+    pub(super) index: u16,
+    pub(super) port: Port,
+    calls: Vec<Option<Call>>,
+    pub(super) finished: VecDeque<Completed>,
+    pub(super) tickets: u64,
+    pub(super) owned: HashMap<u32, Owned>,
+    /// Sequences of which the daemon has not been told everything.
+    pub(super) dirty: VecDeque<u32>,
+    /// Releases that found no room in the ring.
+    pub(super) releases: VecDeque<Submission>,
+    session: Arc<Session>,
+}
+
+impl State {
+    pub fn new(index: u16, port: Port, session: &Arc<Session>) -> State {
+        let calls = (0..=port.room()).map(|_| None).collect();
+        State {
+            index,
+            port,
+            calls,
+            finished: VecDeque::new(),
+            tickets: u64::from(index) << 48,
+            owned: HashMap::new(),
+            dirty: VecDeque::new(),
+            releases: VecDeque::new(),
+            session: Arc::clone(session),
+        }
+    }
+
+    pub(super) fn session(&self) -> Arc<Session> {
+        Arc::clone(&self.session)
+    }
+
+    /// Tickets that are not spent.
+    pub(super) fn open_tickets(&self) -> usize {
+        self.calls.iter().flatten().filter(|call| call.ticket.is_some()).count() + self.finished.len()
+    }
+
+    pub(super) fn room(&self) -> usize {
+        self.calls.len() - 1
+    }
+
+    /// The request in flight of a ticket.
+    pub(super) fn in_flight(&mut self, ticket: Ticket) -> Option<(u16, &mut Call)> {
+        let mut calls = self.calls.iter_mut().enumerate();
+        calls.find_map(|(tag, call)| {
+            let call = call.as_mut().filter(|call| call.ticket == Some(ticket))?;
+            Some((tag as u16, call))
+        })
+    }
+
+    /// Sends a request for a call.
+    pub(super) fn send(
+        &mut self,
+        op: Op,
+        mut request: Submission,
+        hashes: &[u128],
+        call: Call,
+    ) -> Result<(), (Status, Call)> {
+        request.timeout_us = u64::try_from(call.timeout.as_micros()).unwrap_or(u64::MAX);
+        let session = &self.session;
+        let sent = if hashes.is_empty() {
+            self.port.send(session, op, request, &[])
+        } else {
+            self.port.send_hashes(session, op, request, hashes)
+        };
+        match sent {
+            Ok(tag) => {
+                if let Some(owned) = call.work.changes().and_then(|seq| self.owned.get_mut(&seq)) {
+                    owned.changing = true;
+                }
+                self.calls[usize::from(tag)] = Some(call);
+                Ok(())
+            }
+            Err(status) => Err((status, call)),
+        }
+    }
+
+    /// Takes the daemon's answers; after its death, ends every call.
+    pub(super) fn progress(&mut self) {
+        let session = self.session();
+        while let Ok(Some(answer)) = self.port.next(&session) {
+            if let Some(call) = self.calls.get_mut(usize::from(answer.tag)).and_then(Option::take) {
+                self.answered(call, &answer);
+            }
+        }
+        if !session.alive() && self.calls.iter().any(Option::is_some) {
+            for tag in 0..self.calls.len() {
+                if let Some(call) = self.calls[tag].take() {
+                    self.answered(call, &Answer { tag: tag as u16, status: Status::Daemon, value: 0 });
+                }
+            }
+        }
+    }
+
+    fn answered(&mut self, mut call: Call, answer: &Answer) {
+        if let Some(owned) = call.work.changes().and_then(|seq| self.owned.get_mut(&seq)) {
+            owned.changing = false;
+        }
+        let list = if answer.status == Status::Ok { self.port.list.words().to_vec() } else { Vec::new() };
+        let result = match self.apply(&mut call.work, answer.status, answer.value, &list) {
+            Next::Done(result) => result,
+            Next::More(op, request, hashes) => match self.send(op, request, &hashes, call) {
+                Ok(()) => return,
+                Err((status, back)) => {
+                    call = back;
+                    Err(status)
+                }
+            },
+        };
+        self.finish(call, result);
+    }
+
+    /// Tells whoever waits; an outcome that nobody waits for any more is undone.
+    pub(super) fn finish(&mut self, call: Call, result: Result<Outcome, Status>) {
+        match (call.ticket, result) {
+            (Some(ticket), result) => {
+                let (doing, on) = call.work.describe();
+                let result = result.map_err(|status| Error::call(doing, on, status));
+                self.finished.push_back(Completed { ticket, user: call.user, result });
+            }
+            (None, Ok(Outcome::Pin(pin))) => {
+                let _ = self.release(pin); // it was just taken
+            }
+            (None, Ok(Outcome::Seq(child))) => {
+                let _ = self.drop_seq(child); // gone with the session if there is no room to say so
+            }
+            (None, _) => {}
+        }
+    }
+
+    /// What an answer means for the mirror. Answers that contradict the request are the daemon's failure.
+    fn apply(&mut self, work: &mut Work, status: Status, value: u64, list: &[u32]) -> Next {
+        let session = self.session();
+        let seqs = session.shared.seqs();
+        let ok = status == Status::Ok;
+        let blocks_max = session.shared.geometry().bounds().blocks_max;
+        let blocks_ok = list.iter().all(|block| *block < blocks_max);
+        let verdict = |fits: bool| match (ok, fits && blocks_ok) {
+            (true, true) => Ok(()),
+            (true, false) => Err(Status::Protocol),
+            (false, _) => Err(status),
+        };
+        let done = |result: Result<(), Status>| Next::Done(result.map(|()| Outcome::Done));
+        match work {
+            Work::Plain => done(verdict(true)),
+            Work::Tell { seq } => {
+                if let (false, Some(owned)) = (ok, self.owned.get_mut(seq)) {
+                    owned.broken.get_or_insert(status);
+                }
+                done(verdict(true))
+            }
+            Work::Drop { seq } => {
+                self.forget(*seq);
+                done(verdict(true))
+            }
+            Work::Reserve { seq, left } => {
+                if let Err(status) = verdict(value == list.len() as u64 && !list.is_empty()) {
+                    return Next::Done(Err(status));
+                }
+                if !list.iter().all(|block| seqs.push(*seq, *block)) {
+                    return Next::Done(Err(Status::Protocol));
+                }
+                self.told(*seq);
+                if *left == 0 {
+                    return Next::Done(Ok(Outcome::Done));
+                }
+                let count = (*left).min(BLOCKS_MAX);
+                *left -= count;
+                Next::More(Op::Reserve, Submission { seq: *seq, count, ..Submission::default() }, Vec::new())
+            }
+            Work::ReserveSession { asked, left, granted } => {
+                session.reserve_asked.fetch_sub(*asked, std::sync::atomic::Ordering::Relaxed);
+                let fits = value == list.len() as u64 && list.len() as u64 <= u64::from(*asked);
+                if let Err(status) = verdict(fits) {
+                    return Next::Done(if *granted > 0 { Ok(Outcome::Blocks(*granted as usize)) } else { Err(status) });
+                }
+                for block in list {
+                    *granted += u32::from(session.reserve.push(*block).is_ok());
+                }
+                *asked = (*left).min(BLOCKS_MAX);
+                *left -= *asked;
+                if *asked == 0 {
+                    return Next::Done(Ok(Outcome::Blocks(*granted as usize)));
+                }
+                session.reserve_asked.fetch_add(*asked, std::sync::atomic::Ordering::Relaxed);
+                Next::More(
+                    Op::Reserve,
+                    Submission { seq: NONE_U32, count: *asked, ..Submission::default() },
+                    Vec::new(),
+                )
+            }
+            Work::Fork { parent, child } => {
+                let (parent, child) = (*parent, *child);
+                let shared = u32::try_from(value).unwrap_or(u32::MAX);
+                let whole = u64::from(shared) + list.len() as u64 <= u64::from(seqs.len(parent));
+                let result = verdict(whole);
+                seqs.open(parent);
+                match result {
+                    Ok(()) => {
+                        let blocks =
+                            (0..shared).filter_map(|index| seqs.block(parent, index)).chain(list.iter().copied());
+                        blocks.for_each(|block| {
+                            seqs.push(child, block);
+                        });
+                        seqs.commit(child, seqs.committed(parent));
+                        self.told(child);
+                        seqs.open(child);
+                        Next::Done(Ok(Outcome::Seq(child)))
+                    }
+                    Err(status) => {
+                        self.forget(child);
+                        Next::Done(Err(status))
+                    }
+                }
+            }
+            Work::Truncate { seq, tokens } => {
+                let len = session.shared.geometry().blocks_for(*tokens);
+                let result = verdict(list.len() <= 1 && list.len() as u32 <= len);
+                if result.is_ok() {
+                    seqs.cut(*seq, len - list.len() as u32);
+                    list.iter().for_each(|block| {
+                        seqs.push(*seq, *block);
+                    });
+                    seqs.commit(*seq, *tokens);
+                    self.told(*seq);
+                }
+                seqs.open(*seq);
+                done(result)
+            }
+            Work::Publish { seq, first, sent, rest, reached, level } => {
+                let got = [Level::Published, Level::Stored, Level::Durable].into_iter().find(|l| *l as u64 == value);
+                match (verdict(got.is_some()), got) {
+                    (Ok(()), Some(got)) => *reached = got.min(*reached),
+                    (result, _) => return Next::Done(Err(result.err().unwrap_or(Status::Protocol))),
+                }
+                if rest.is_empty() {
+                    return Next::Done(Ok(Outcome::Level(*reached)));
+                }
+                let parent = sent.last().copied().unwrap_or(0);
+                *first += sent.len() as u32;
+                let later = rest.split_off(rest.len().min(HASHES_MAX));
+                *sent = std::mem::replace(rest, later);
+                Next::More(Op::Publish, publish(*seq, *first, parent, sent.len(), *level), sent.clone())
+            }
+            Work::Map { seq, sent, rest } => {
+                let geometry = session.shared.geometry();
+                let before = seqs.len(*seq);
+                let mapped = |seqs: u32| Next::Done(Ok(Outcome::Blocks(seqs as usize)));
+                match verdict(value == list.len() as u64 && list.len() <= *sent) {
+                    // What earlier requests mapped stays mapped.
+                    Err(status) if before == 0 || status == Status::Daemon => return Next::Done(Err(status)),
+                    Err(_) => return mapped(before),
+                    Ok(()) => {}
+                }
+                if !list.iter().all(|block| seqs.push(*seq, *block)) {
+                    return Next::Done(Err(Status::Protocol));
+                }
+                let len = seqs.len(*seq);
+                seqs.commit(*seq, u64::from(len) * u64::from(geometry.bounds().page_tokens));
+                self.told(*seq);
+                if list.len() < *sent || rest.is_empty() {
+                    return mapped(len);
+                }
+                let later = rest.split_off(rest.len().min(HASHES_MAX));
+                let hashes = std::mem::replace(rest, later);
+                *sent = hashes.len();
+                let request = Submission { seq: *seq, count: hashes.len() as u32, ..Submission::default() };
+                Next::More(Op::Map, request, hashes)
+            }
+            Work::Park { seq } => {
+                if !ok {
+                    self.unpark(*seq);
+                }
+                done(verdict(true))
+            }
+            Work::Resume { seq } => {
+                if ok {
+                    self.unpark(*seq);
+                }
+                done(verdict(true))
+            }
+            Work::Acquire { seq, pin } => {
+                let result = verdict(true);
+                let owned = self.owned.get_mut(seq);
+                match (result, owned) {
+                    (Ok(()), Some(owned)) => {
+                        owned.pins.push((*pin, true));
+                        Next::Done(Ok(Outcome::Pin(super::pin_of(*pin))))
+                    }
+                    (result, _) => {
+                        session.shared.pins().release(seqs, *pin);
+                        Next::Done(Err(result.err().unwrap_or(Status::NotFound)))
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The request that publishes `count` blocks.
+pub(super) fn publish(seq: u32, first: u32, parent: u128, count: usize, level: Level) -> Submission {
+    let hash = [parent as u64, (parent >> 64) as u64];
+    Submission { seq, first, count: count as u32, flags: level as u16, hash, ..Submission::default() }
+}

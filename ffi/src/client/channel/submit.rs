@@ -1,0 +1,360 @@
+//! Calls become requests, or are done at once where the session can do them alone.
+
+use super::{
+    calls::{BLOCKS_MAX, Call, State, Work, publish},
+    pin_id, pin_of,
+};
+use crate::{
+    agent::{
+        protocol::PageRange,
+        session::{RESERVE_MAX, Session},
+    },
+    client::request::{Completed, Outcome, Pin, Request, Ticket},
+};
+use kvtide_wire::{
+    entry::{Advice, Level, NONE_U32, Op, Submission},
+    lists::HASHES_MAX,
+    status::Status,
+};
+use std::{sync::atomic::Ordering, time::Duration};
+
+/// What a call became.
+enum Started {
+    /// Done without the daemon.
+    Done(Outcome),
+    /// To be sent, with hashes.
+    Send(Op, Submission, Vec<u128>, Work),
+}
+
+impl State {
+    /// Starts a request; its end is kept for `ticket`'s owner.
+    pub(super) fn submit(&mut self, request: &Request<'_>, timeout: Duration, user: u64) -> Result<Ticket, Status> {
+        if self.open_tickets() >= self.room() {
+            return Err(Status::Again);
+        }
+        let ticket = Ticket(self.tickets + 1);
+        self.start_for(request, timeout, user, Some(ticket))?;
+        self.tickets += 1;
+        Ok(ticket)
+    }
+
+    /// Starts a request of which nobody wants to know the end.
+    pub(super) fn start(&mut self, request: &Request<'_>, ticket: Option<Ticket>) -> Result<(), Status> {
+        self.start_for(request, Duration::ZERO, 0, ticket)
+    }
+
+    fn start_for(
+        &mut self,
+        request: &Request<'_>,
+        timeout: Duration,
+        user: u64,
+        ticket: Option<Ticket>,
+    ) -> Result<(), Status> {
+        let session = self.session();
+        session.usable()?;
+        self.flush()?; // the daemon sees a channel's calls in their order
+        let (op, submission, hashes, work) = match self.prepare(&session, request)? {
+            Started::Done(outcome) => {
+                let call = Call { ticket, user, timeout, work: Work::Plain };
+                self.finish(call, Ok(outcome));
+                return Ok(());
+            }
+            Started::Send(op, submission, hashes, work) => (op, submission, hashes, work),
+        };
+        let sent = self.send(op, submission, &hashes, Call { ticket, user, timeout, work });
+        sent.map_err(|(status, call)| {
+            self.take_back(&session, &call.work);
+            status
+        })
+    }
+
+    /// Undoes what `prepare` did for a request that could not be sent.
+    fn take_back(&mut self, session: &Session, work: &Work) {
+        let seqs = session.shared.seqs();
+        match work {
+            Work::Fork { parent, child } => {
+                seqs.open(*parent);
+                self.forget(*child);
+            }
+            Work::Truncate { seq, .. } => seqs.open(*seq),
+            Work::Park { seq } => self.unpark(*seq),
+            Work::Acquire { pin, .. } => {
+                session.shared.pins().release(seqs, *pin);
+            }
+            Work::ReserveSession { asked, .. } => {
+                session.reserve_asked.fetch_sub(*asked, Ordering::Relaxed);
+            }
+            _ => {}
+        }
+    }
+
+    fn prepare(&mut self, session: &Session, request: &Request<'_>) -> Result<Started, Status> {
+        let seqs = session.shared.seqs();
+        let geometry = session.shared.geometry();
+        let page_tokens = u64::from(geometry.bounds().page_tokens);
+        let plain = Submission::default();
+        Ok(match *request {
+            Request::Nop => Started::Send(Op::Nop, plain, Vec::new(), Work::Plain),
+            Request::Reserve { seq, tokens } => {
+                self.steady(seq)?;
+                let wanted = geometry.blocks_for(tokens);
+                if wanted > seqs.seq_blocks_max() {
+                    return Err(Status::Limit);
+                }
+                let missing = wanted.saturating_sub(seqs.len(seq));
+                if missing == 0 {
+                    return Ok(Started::Done(Outcome::Done));
+                }
+                let count = missing.min(BLOCKS_MAX);
+                let work = Work::Reserve { seq, left: missing - count };
+                Started::Send(Op::Reserve, Submission { seq, count, ..plain }, Vec::new(), work)
+            }
+            Request::ReserveSession { blocks } => {
+                if blocks as usize > RESERVE_MAX {
+                    return Err(Status::Limit);
+                }
+                session.reserve_level.store(blocks, Ordering::Relaxed);
+                match self.refill(session, blocks) {
+                    Some(started) => started,
+                    None => Started::Done(Outcome::Blocks(0)),
+                }
+            }
+            Request::Fork { seq } => {
+                self.steady(seq)?;
+                seqs.close(seq)?;
+                let child = self.new_slot().inspect_err(|_| seqs.open(seq))?;
+                let _ = seqs.close(child); // fresh: it is open, and nobody knows it
+                let work = Work::Fork { parent: seq, child };
+                Started::Send(Op::Fork, Submission { seq, block: child, ..plain }, Vec::new(), work)
+            }
+            Request::Truncate { seq, tokens } => {
+                self.steady(seq)?;
+                if tokens > seqs.committed(seq) {
+                    return Err(Status::Range);
+                }
+                self.check_pins(session, seq, tokens, page_tokens)?;
+                seqs.close(seq)?;
+                let work = Work::Truncate { seq, tokens };
+                Started::Send(Op::Truncate, Submission { seq, value: tokens, ..plain }, Vec::new(), work)
+            }
+            Request::Publish { seq, first, parent, hashes, level } => {
+                self.seq(seq)?;
+                let sealed = seqs.committed(seq) / page_tokens;
+                if u64::from(first) + hashes.len() as u64 > sealed {
+                    return Err(Status::State);
+                }
+                let (sent, rest) = hashes.split_at(hashes.len().min(HASHES_MAX));
+                if sent.is_empty() {
+                    return Ok(Started::Done(Outcome::Level(level)));
+                }
+                let submission = publish(seq, first, parent, sent.len(), level);
+                let (sent, rest, reached) = (sent.to_vec(), rest.to_vec(), Level::Durable);
+                let hashes = sent.clone();
+                Started::Send(Op::Publish, submission, hashes, Work::Publish { seq, first, sent, rest, reached, level })
+            }
+            Request::Map { seq, hashes } => {
+                self.steady(seq)?;
+                if !seqs.is_empty(seq) {
+                    return Err(Status::State);
+                }
+                let (sent, rest) = hashes.split_at(hashes.len().min(HASHES_MAX));
+                if sent.is_empty() {
+                    return Ok(Started::Done(Outcome::Blocks(0)));
+                }
+                let work = Work::Map { seq, sent: sent.len(), rest: rest.to_vec() };
+                Started::Send(Op::Map, Submission { seq, count: sent.len() as u32, ..plain }, sent.to_vec(), work)
+            }
+            Request::Park { seq, due } => {
+                let owned = self.steady(seq)?;
+                if owned.parked {
+                    return Err(Status::State);
+                }
+                seqs.close(seq)?;
+                if let Some(owned) = self.owned.get_mut(&seq) {
+                    owned.parked = true;
+                }
+                let value = u64::try_from(due.as_micros()).unwrap_or(u64::MAX);
+                Started::Send(Op::Park, Submission { seq, value, ..plain }, Vec::new(), Work::Park { seq })
+            }
+            Request::Resume { seq } => {
+                if !self.steady(seq)?.parked {
+                    return Err(Status::State);
+                }
+                Started::Send(Op::Resume, Submission { seq, ..plain }, Vec::new(), Work::Resume { seq })
+            }
+            Request::Advise { seq, first, count, advice, priority } => {
+                self.seq(seq)?;
+                let end = first.checked_add(count).filter(|end| *end <= seqs.len(seq));
+                if end.is_none() {
+                    return Err(Status::Range);
+                }
+                let value = if advice == Advice::Priority { u64::from(priority) } else { 0 };
+                let submission = Submission { seq, first, count, flags: advice as u16, value, ..plain };
+                Started::Send(Op::Advise, submission, Vec::new(), Work::Plain)
+            }
+            Request::Acquire { range } => self.acquire(session, range)?,
+        })
+    }
+
+    /// Pins a range; asks the daemon only if something of it is missing.
+    fn acquire(&mut self, session: &Session, range: PageRange) -> Result<Started, Status> {
+        let PageRange { seq, first, count, plane, planes } = range;
+        let shared = &session.shared;
+        self.steady(seq)?;
+        let all = shared.geometry().plane_count();
+        let blocks = first.checked_add(count).is_some_and(|end| end <= shared.seqs().len(seq));
+        if !blocks || u32::from(plane) + u32::from(planes) > all {
+            return Err(Status::Range);
+        }
+        let pin = shared.pins().pin(shared.seqs(), &range).ok_or(Status::Limit)?;
+        let resident = (first..first + count).filter_map(|index| shared.seqs().block(seq, index)).all(|block| {
+            shared.resident_pages(block) == all
+                || (plane..plane + planes).all(|plane| shared.resident(block, plane).is_some())
+        });
+        if resident {
+            if let Some(owned) = self.owned.get_mut(&seq) {
+                owned.pins.push((pin, false));
+            }
+            return Ok(Started::Done(Outcome::Pin(pin_of(pin))));
+        }
+        Ok(Started::Send(Op::Acquire, acquire(range), Vec::new(), Work::Acquire { seq, pin }))
+    }
+
+    /// A cut must leave pinned blocks as they are.
+    fn check_pins(&self, session: &Session, seq: u32, tokens: u64, page_tokens: u64) -> Result<(), Status> {
+        let pins = self.owned.get(&seq).map_or(&[][..], |owned| &owned.pins);
+        let touched = pins
+            .iter()
+            .filter_map(|(pin, _)| session.shared.pins().range(*pin))
+            .any(|range| u64::from(range.first + range.count) * page_tokens > tokens);
+        if touched { Err(Status::Busy) } else { Ok(()) }
+    }
+
+    /// Asks for blocks of the session's reserve.
+    fn refill(&mut self, session: &Session, blocks: u32) -> Option<Started> {
+        let there = session.reserve.len() as u32 + session.reserve_asked.load(Ordering::Relaxed);
+        let wanted = blocks.min((RESERVE_MAX as u32).saturating_sub(there));
+        let asked = wanted.min(BLOCKS_MAX);
+        if asked == 0 {
+            return None;
+        }
+        session.reserve_asked.fetch_add(asked, Ordering::Relaxed);
+        let work = Work::ReserveSession { asked, left: wanted - asked, granted: 0 };
+        let submission = Submission { seq: NONE_U32, count: asked, ..Submission::default() };
+        Some(Started::Send(Op::Reserve, submission, Vec::new(), work))
+    }
+
+    pub(super) fn create(&mut self) -> Result<u32, Status> {
+        let session = self.session();
+        session.usable()?;
+        let seq = self.new_slot()?;
+        let request = Submission { seq, ..Submission::default() };
+        self.post(Op::SeqCreate, request, Work::Tell { seq }).inspect_err(|_| self.forget(seq))?;
+        Ok(seq)
+    }
+
+    pub(super) fn append(&mut self, seq: u32, tokens: u64) -> Result<(), Status> {
+        let session = self.session();
+        let seqs = session.shared.seqs();
+        session.usable()?;
+        self.steady(seq)?;
+        let wanted = session.shared.geometry().blocks_for(seqs.committed(seq).saturating_add(tokens));
+        if wanted > seqs.seq_blocks_max() {
+            return Err(Status::Limit);
+        }
+        let before = seqs.len(seq);
+        let mut result = Ok(());
+        while seqs.len(seq) < wanted {
+            match session.reserve.pop() {
+                Some(block) => {
+                    seqs.push(seq, block);
+                }
+                None => {
+                    result = Err(Status::Again);
+                    break;
+                }
+            }
+        }
+        if seqs.len(seq) != before {
+            self.touch(seq);
+            let _ = self.flush(); // what finds no room goes with a later call
+        }
+        if seqs.len(seq) != before || result.is_err() {
+            self.keep_reserve(&session);
+        }
+        result
+    }
+
+    /// Fills the session's reserve up when it is half empty.
+    fn keep_reserve(&mut self, session: &Session) {
+        let level = session.reserve_level.load(Ordering::Relaxed);
+        let there = session.reserve.len() as u32 + session.reserve_asked.load(Ordering::Relaxed);
+        if there > level / 2 || level == 0 {
+            return;
+        }
+        if let Some(Started::Send(op, submission, hashes, work)) = self.refill(session, level - there) {
+            let call = Call { ticket: None, user: 0, timeout: Duration::ZERO, work };
+            if let Err((_, call)) = self.send(op, submission, &hashes, call) {
+                self.take_back(session, &call.work); // the next append asks again
+            }
+        }
+    }
+
+    pub(super) fn commit(&mut self, seq: u32, tokens: u64) -> Result<(), Status> {
+        let session = self.session();
+        let seqs = session.shared.seqs();
+        session.usable()?;
+        self.seq(seq)?;
+        let room = u64::from(seqs.len(seq)) * u64::from(session.shared.geometry().bounds().page_tokens);
+        if tokens > room || tokens < seqs.committed(seq) {
+            return Err(Status::State);
+        }
+        seqs.commit(seq, tokens);
+        self.touch(seq);
+        let _ = self.flush(); // what finds no room goes with a later call
+        Ok(())
+    }
+
+    pub(super) fn park(&mut self, seq: u32, due: Duration, ticket: Option<Ticket>) -> Result<(), Status> {
+        self.start(&Request::Park { seq, due }, ticket)
+    }
+
+    pub(super) fn release(&mut self, pin: Pin) -> Result<(), Status> {
+        let session = self.session();
+        let shared = &session.shared;
+        let id = pin_id(&pin);
+        let range = shared.pins().range(id).ok_or(Status::State)?;
+        let owned = self.owned.get_mut(&range.seq).ok_or(Status::NotFound)?;
+        let at = owned.pins.iter().position(|(known, _)| *known == id).ok_or(Status::NotFound)?;
+        let (_, remote) = owned.pins.swap_remove(at);
+        shared.pins().release(shared.seqs(), id);
+        if remote && session.alive() {
+            self.releases.push_back(acquire(range));
+            let _ = self.flush(); // what finds no room goes with a later call
+        }
+        Ok(())
+    }
+
+    /// Asks to cancel a request in flight.
+    pub(super) fn cancel(&mut self, ticket: Ticket) -> Result<(), Status> {
+        let Some((tag, _)) = self.in_flight(ticket) else {
+            let ended = self.finished.iter().any(|completed| completed.ticket == ticket);
+            return if ended { Ok(()) } else { Err(Status::NotFound) };
+        };
+        self.post(Op::Cancel, Submission { value: u64::from(tag), ..Submission::default() }, Work::Plain)
+    }
+
+    /// The end of a request, if it has ended.
+    pub(super) fn take(&mut self, ticket: Ticket) -> Result<Option<Completed>, Status> {
+        if let Some(at) = self.finished.iter().position(|completed| completed.ticket == ticket) {
+            return Ok(self.finished.remove(at));
+        }
+        if self.in_flight(ticket).is_some() { Ok(None) } else { Err(Status::NotFound) }
+    }
+}
+
+/// The request that pins a range, and that unpins it.
+fn acquire(range: PageRange) -> Submission {
+    let PageRange { seq, first, count, plane, planes } = range;
+    Submission { seq, first, count, lane: plane, flags: planes, ..Submission::default() }
+}

@@ -1,0 +1,96 @@
+//! What all handles of a client hold in common.
+
+use super::{Error, Layout, Options, Result, channel, lane};
+use crate::agent::session::Session;
+use kvtide_wire::status::Status;
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
+    thread::JoinHandle,
+};
+
+/// A thing that one owner has at a time.
+pub(crate) enum Slot<T> {
+    /// Here to be taken.
+    Here(Box<T>),
+    /// With its owner, who gives it back when it is dropped.
+    Taken,
+}
+
+impl<T> Slot<T> {
+    fn take(&mut self) -> Option<Box<T>> {
+        match std::mem::replace(self, Slot::Taken) {
+            Slot::Here(thing) => Some(thing),
+            Slot::Taken => None,
+        }
+    }
+}
+
+/// The parts of a session that handles own one at a time.
+pub(crate) struct Parts {
+    pub channels: Vec<Slot<channel::State>>,
+    pub lanes: Vec<Slot<lane::State>>,
+}
+
+/// One attached session. The last handle stops the copy thread.
+pub(crate) struct Inner {
+    pub session: Arc<Session>,
+    pub options: Options,
+    pub layout: Layout,
+    pub parts: Mutex<Parts>,
+    pub copier: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Inner {
+    fn parts(&self) -> MutexGuard<'_, Parts> {
+        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn take_channel(&self, index: u16) -> Result<Box<channel::State>> {
+        let error = |status| Error::call("take channel", u64::from(index), status);
+        self.session.ours().map_err(error)?;
+        let mut parts = self.parts();
+        let slot = parts.channels.get_mut(usize::from(index)).ok_or(error(Status::Range))?;
+        slot.take().ok_or(error(Status::State))
+    }
+
+    pub fn give_channel(&self, index: u16, state: Box<channel::State>) {
+        if let Some(slot) = self.parts().channels.get_mut(usize::from(index)) {
+            *slot = Slot::Here(state);
+        }
+    }
+
+    pub fn take_lane(&self, index: u16) -> Result<Box<lane::State>> {
+        let error = |status| Error::call("take lane", u64::from(index), status);
+        self.session.ours().map_err(error)?;
+        let mut parts = self.parts();
+        let slot = parts.lanes.get_mut(usize::from(index)).ok_or(error(Status::Range))?;
+        slot.take().ok_or(error(Status::State))
+    }
+
+    pub fn give_lane(&self, index: u16, state: Box<lane::State>) {
+        if let Some(slot) = self.parts().lanes.get_mut(usize::from(index)) {
+            *slot = Slot::Here(state);
+        }
+    }
+
+    /// Ends the copy thread. Waits for the round that it may be in.
+    pub fn stop(&self) {
+        self.session.stop.store(true, Ordering::Release);
+        self.session.copier.wake();
+        let thread = self.copier.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            let _ = thread.join(); // a panic of it has ended the session already
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if self.session.ours().is_ok() {
+            self.session.fail(Status::Daemon);
+            self.stop();
+        } else if let Ok(copier) = self.copier.get_mut() {
+            std::mem::forget(copier.take()); // a thread of the parent: not here to be detached
+        }
+    }
+}
