@@ -28,6 +28,8 @@ pub(crate) enum On {
     Dirty,
     /// Streams for a lane's scan, in order of use; also while a job fills it.
     Ring,
+    /// Like `Dirty`, to be stored as soon as possible.
+    Early,
     /// Waits for its Evict job.
     Evict,
     /// Stands for all frames of its block, which wait for their Drop job.
@@ -57,8 +59,8 @@ pub(crate) struct Frame {
     pub ring: u16,
     pub state: FrameState,
     pub on: On,
-    /// A request waits for the job on it.
-    pub waited: bool,
+    /// Its sequence's priority has spared it once since it was last touched.
+    pub spared: bool,
 }
 
 impl Default for Frame {
@@ -76,7 +78,7 @@ impl Default for Frame {
             ring: NO_LANE,
             state: FrameState::Free,
             on: On::Nothing,
-            waited: false,
+            spared: false,
         }
     }
 }
@@ -100,6 +102,7 @@ pub(crate) struct Tier0Class {
     pub free: List,
     pub clean: List,
     pub dirty: List,
+    pub early: List,
     /// Live pages of blocks that are at home in this session.
     pub owned: u64,
     /// Pages whose frame may not be taken: unsealed and not parked, or to be so (admitted requests).

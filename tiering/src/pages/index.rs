@@ -165,18 +165,11 @@ impl Index {
         self.recs[c as usize].active += 1;
     }
 
-    /// One fewer.
+    /// One fewer. A sequence lets go of its deepest block first, so leaves are the least recently used and go first.
     pub fn deactivate(&mut self, c: u32) {
         self.recs[c as usize].active -= 1;
         if self.recs[c as usize].active == 0 {
             self.idle.push_back(&mut self.recs, c);
-        }
-    }
-
-    /// Makes an idle content the most recently used. Callers touch a chain deepest first, so that leaves go first.
-    pub fn touch(&mut self, c: u32) {
-        if self.recs[c as usize].active == 0 {
-            self.idle.move_back(&mut self.recs, c);
         }
     }
 
@@ -209,7 +202,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn behaves_like_a_map(ops in prop::collection::vec((0u8..6, 0u128..24), 1..400)) {
+        fn behaves_like_a_map(ops in prop::collection::vec((0u8..5, 0u128..24), 1..400)) {
             // Hashes that fold to few homes, so that probing and deletion meet chains.
             let hash = |k: u128| (k % 3) | (k << 64) | (k ^ (k % 3));
             let mut index = Index::new(16);
@@ -232,7 +225,7 @@ mod tests {
                     4 => if let Some(c) = index.find(h) {
                         if index.recs[c as usize].active == 0 { index.activate(c) } else { index.deactivate(c) }
                     },
-                    _ => if let Some(c) = index.find(h) { index.touch(c) },
+                    _ => {}
                 }
                 for k in 0..25 {
                     prop_assert_eq!(index.find(hash(k)), model.get(&hash(k)).copied());

@@ -15,7 +15,7 @@ impl Core {
             let policy = self.cfg.policy;
             let jobs_max = self.cfg.limits.jobs_max;
             let c = &mut self.sessions[usize::from(s)].classes[class];
-            if c.dirty.is_empty() {
+            if c.dirty.is_empty() && c.early.is_empty() {
                 continue;
             }
             let ready = c.free.len + c.clean.len + c.storing;
@@ -25,7 +25,8 @@ impl Core {
             // Cleaning ahead of need leaves job slots for what lanes wait for.
             let ahead = if c.cleaning { (high as u32).saturating_sub(ready).min((jobs_max / 4).max(1)) } else { 0 };
             let starved = c.starved.saturating_sub(c.storing);
-            for i in 0..ahead.max(starved) {
+            let early = c.early.len.min((jobs_max / 4).max(1));
+            for i in 0..ahead.max(starved).max(early) {
                 if !self.can_send(s, buf) || !self.clean_coldest(s, class as u8, i < starved, buf) {
                     break;
                 }
@@ -34,7 +35,8 @@ impl Core {
     }
 
     fn clean_coldest(&mut self, s: u16, class: u8, must: bool, buf: &mut ActionBuf) -> bool {
-        let f = self.sessions[usize::from(s)].classes[usize::from(class)].dirty.head;
+        let c = &self.sessions[usize::from(s)].classes[usize::from(class)];
+        let f = if c.early.is_empty() { c.dirty.head } else { c.early.head };
         f != NONE && self.store(s, f, Reason::Clean, NONE, must, buf)
     }
 

@@ -7,6 +7,7 @@
 
 use crate::api::{FrameId, NONE};
 use crate::pages::{FrameState, NO_LANE, On};
+use crate::sequences::NEUTRAL_PRIORITY;
 use crate::space::{Core, Pick};
 
 /// Frames with a second chance that one look passes over.
@@ -41,14 +42,18 @@ impl Core {
             }
             let frame = &session.frames[f as usize];
             let block = &self.blocks[self.geo.block_of(frame.page)];
-            let stamp = match session.seqs.get(block.seq as usize) {
-                Some(seq) if block.home == s && seq.live && !seq.sequential => frame.stamp.max(seq.stamp),
+            let seq = session.seqs.get(block.seq as usize).filter(|q| block.home == s && q.live && !q.sequential);
+            let stamp = match seq {
+                // A page that was cooled on purpose stays so.
+                Some(q) if frame.stamp > 0 && !q.parked && q.priority >= NEUTRAL_PRIORITY => frame.stamp.max(q.stamp),
                 _ => frame.stamp,
             };
+            let dear = !frame.spared && seq.is_some_and(|q| q.priority > NEUTRAL_PRIORITY);
             let held = session.lanes.iter().any(|l| l.hold == f);
-            if stamp != frame.stamp || held && session.classes[usize::from(class)].clean.len > 1 {
+            if stamp != frame.stamp || dear || held && session.classes[usize::from(class)].clean.len > 1 {
                 let session = &mut self.sessions[usize::from(s)];
                 session.frames[f as usize].stamp = stamp;
+                session.frames[f as usize].spared |= dear;
                 session.classes[usize::from(class)].clean.move_back(&mut session.frames, f);
                 continue;
             }

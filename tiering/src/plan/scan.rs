@@ -307,7 +307,7 @@ impl Core {
         let session = &mut self.sessions[usize::from(s)];
         let clock = session.clock;
         let frame = &mut session.frames[f as usize];
-        frame.stamp = clock;
+        (frame.stamp, frame.spared) = (clock, false);
         let on = frame.on;
         let class = usize::from(session.class_of_frame(f));
         let c = &mut session.classes[class];

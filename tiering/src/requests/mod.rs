@@ -9,6 +9,7 @@ pub(crate) use deadlines::Deadlines;
 use crate::api::{NONE, Status};
 use crate::lists::{Linked, Links, List};
 use crate::pages::NO_LANE;
+use crate::sessions::Pin;
 use serde::{Deserialize, Serialize};
 
 /// What a pending request does.
@@ -84,8 +85,10 @@ pub(crate) struct Op {
     /// Its place among the deadlines, or none.
     pub due_at: u32,
     pub due_us: u64,
-    /// Transfers that failed for it.
-    pub fails: u8,
+    /// Fork, truncate: the block that is copied, held until the end.
+    pub source: u32,
+    /// Resume: its blocks count as unsealed again.
+    pub started: bool,
 }
 
 impl Default for Op {
@@ -112,8 +115,16 @@ impl Default for Op {
             blocks: List::default(),
             due_at: NONE,
             due_us: 0,
-            fails: 0,
+            source: NONE,
+            started: false,
         }
+    }
+}
+
+impl Op {
+    /// The range of an acquire.
+    pub fn range(&self) -> Pin {
+        Pin { seq: self.seq, plane: self.plane, planes: self.planes, first: self.first, count: self.count }
     }
 }
 

@@ -35,6 +35,8 @@ impl Core {
             return Status::NotFound;
         }
         self.end_ops_of(s, seq);
+        self.release_all(s, seq);
+        self.forget_due(s, seq);
         self.drop_tail(s, seq, 0);
         *self.seq_mut(s, seq) = Seq::default();
         Status::Ok

@@ -1,10 +1,15 @@
 //! What engines ask about sequences: one file a call. Each validates everything it is told, then changes the tables of `pages`
 //! and `sessions`, and leaves moving bytes to `plan`.
 
+mod acquire;
 mod bind;
 mod commit;
 mod create;
+mod declare;
+mod fork;
 mod ops;
+mod park;
+mod publish;
 mod reserve;
 mod table;
 

@@ -3,6 +3,7 @@
 use crate::actions::ActionBuf;
 use crate::api::{Action, NONE, SeqId, Status};
 use crate::requests::{Op, Phase, Work};
+use crate::sequences::Seq;
 use crate::space::{Admit, Core, Who};
 
 /// Where an op that takes frames has got to.
@@ -65,6 +66,23 @@ impl Core {
         while let Some(b) = self.pop_chain(s, op) {
             self.drop_ref(s, b);
         }
+        self.end_copy(s, op);
+        let rec = self.sessions[usize::from(s)].ops[op];
+        match rec.work {
+            Work::Fork => {
+                self.drop_tail(s, rec.child, 0);
+                *self.seq_mut(s, rec.child) = Seq::default();
+            }
+            Work::Map => {
+                self.drop_tail(s, rec.seq, rec.first);
+                let q = self.seq_mut(s, rec.seq);
+                (q.tokens, q.busy) = (rec.tokens, 0);
+            }
+            Work::Truncate | Work::Park => self.seq_mut(s, rec.seq).busy = 0,
+            Work::Resume => self.undo_resume(s, op),
+            Work::Acquire => self.undo_acquire(s, op),
+            Work::Reserve | Work::Fault | Work::Declare => {}
+        }
     }
 
     /// Ends all pending requests about a sequence that goes.
@@ -81,7 +99,11 @@ impl Core {
     pub(crate) fn try_admit(&mut self, s: u16, op: u32) -> bool {
         let verdict = match self.sessions[usize::from(s)].ops[op].work {
             Work::Reserve => self.admit_reserve(s, op),
-            _ => Admit::Yes,
+            Work::Fork => self.admit_fork(s, op),
+            Work::Truncate => self.admit_truncate(s, op),
+            Work::Map => self.admit_map(s, op),
+            Work::Resume => self.admit_resume(s, op),
+            Work::Park | Work::Acquire | Work::Fault | Work::Declare => Admit::Yes,
         };
         match verdict {
             Admit::Yes => self.sessions[usize::from(s)].ops.enter(op, Phase::Frames),
@@ -103,17 +125,26 @@ impl Core {
             }
             let next = match self.sessions[usize::from(s)].ops[op].work {
                 Work::Reserve => self.reserve_next(s, op, buf),
-                _ => Next::Over,
+                Work::Fork | Work::Truncate => self.copy_next(s, op, buf),
+                Work::Resume => self.resume_next(s, op, buf),
+                Work::Acquire => self.acquire_next(s, op, buf),
+                Work::Map | Work::Park | Work::Fault | Work::Declare => Next::AllSent,
             };
             match next {
                 Next::Sent | Next::Over => {}
                 Next::Stalled => return,
-                Next::AllSent => {
-                    let ops = &mut self.sessions[usize::from(s)].ops;
-                    let phase = if ops[op].pending == 0 { Phase::Ready } else { Phase::Jobs };
-                    ops.enter(op, phase);
-                }
+                Next::AllSent if self.sessions[usize::from(s)].ops[op].pending == 0 => self.all_done(s, op),
+                Next::AllSent => self.sessions[usize::from(s)].ops.enter(op, Phase::Jobs),
             }
+        }
+    }
+
+    /// Nothing more to wait for.
+    fn all_done(&mut self, s: u16, op: u32) {
+        match self.sessions[usize::from(s)].ops[op].work {
+            Work::Acquire => self.acquired(s, op),
+            Work::Resume => self.resumed(s, op),
+            _ => self.sessions[usize::from(s)].ops.enter(op, Phase::Ready),
         }
     }
 
@@ -122,7 +153,7 @@ impl Core {
         let ops = &mut self.sessions[usize::from(s)].ops;
         ops[op].pending -= 1;
         if ops[op].pending == 0 && ops[op].phase == Phase::Jobs {
-            ops.enter(op, Phase::Ready);
+            self.all_done(s, op);
         }
     }
 
@@ -143,7 +174,15 @@ impl Core {
         let start = buf.list_start();
         let (status, value) = match rec.work {
             Work::Reserve => self.complete_reserve(s, op, buf),
-            _ => (Status::Ok, 0),
+            Work::Fork => self.complete_fork(s, op, buf),
+            Work::Truncate => self.complete_truncate(s, op, buf),
+            Work::Map => self.complete_map(s, op, buf),
+            Work::Declare => {
+                buf.push_word(rec.at);
+                (Status::Ok, 1)
+            }
+            // These complete without a list, by `finish_plain`.
+            Work::Park | Work::Resume | Work::Acquire | Work::Fault => (rec.status, 0),
         };
         let list = (start, buf.list_start() - start);
         let action = Action::Complete { session: s, channel: rec.channel, tag: rec.tag, status, value, list };

@@ -101,10 +101,6 @@ impl Jobs {
         !self.free.is_empty()
     }
 
-    pub fn free_slots(&self) -> u32 {
-        self.free.len
-    }
-
     /// Takes a slot. The caller checked that one is free.
     pub fn alloc(&mut self, job: JobRec) -> u32 {
         let slot = self.free.pop_front(&mut self.recs).expect("callers check for a free slot before they plan a job");

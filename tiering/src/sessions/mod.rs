@@ -85,8 +85,6 @@ pub(crate) struct Session {
     pub drop_mark: u32,
     /// Parked sequences with a due time.
     pub dues: u32,
-    /// Unsealed pages on their way out (parks in progress).
-    pub leaving: u32,
 }
 
 impl Session {
@@ -128,10 +126,6 @@ impl Session {
 
     pub fn dir(&self, seq: u32) -> &[u32] {
         &self.dirs[seq as usize * self.dir_len..(seq as usize + 1) * self.dir_len]
-    }
-
-    pub fn dir_mut(&mut self, seq: u32) -> &mut [u32] {
-        &mut self.dirs[seq as usize * self.dir_len..(seq as usize + 1) * self.dir_len]
     }
 
     pub fn class_of_frame(&self, frame: u32) -> u8 {

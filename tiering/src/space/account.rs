@@ -69,11 +69,8 @@ impl Core {
                 return Admit::No(Status::TooBig);
             }
             if c.unsealed + c.pinned + stay > c.room() {
-                if self.sessions[usize::from(s)].leaving == 0 {
-                    return Admit::No(Status::NoSpace);
-                }
-                verdict = Admit::Wait;
-                continue;
+                // Only the engine itself can change that: nothing in flight will.
+                return Admit::No(Status::NoSpace);
             }
             let more = (c.owned + pages).saturating_sub(c.room()) - c.owned.saturating_sub(c.room());
             match self.admit_host(class as u8, more) {

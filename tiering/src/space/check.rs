@@ -119,6 +119,7 @@ impl Core {
             enter(&c.free, On::Free)?;
             enter(&c.clean, On::Clean)?;
             enter(&c.dirty, On::Dirty)?;
+            enter(&c.early, On::Early)?;
             for lane in &session.lanes {
                 enter(&lane.rings[class], On::Ring)?;
             }
@@ -183,14 +184,14 @@ impl Core {
         let frame = self.frame(s, f);
         let block = &self.blocks[self.geo.block_of(frame.page)];
         let page = &self.pages[frame.page as usize];
-        if !matches!(frame.on, On::Clean | On::Dirty | On::Ring) || frame.state == FrameState::Incoming {
+        if !matches!(frame.on, On::Clean | On::Dirty | On::Early | On::Ring) || frame.state == FrameState::Incoming {
             return Ok(());
         }
         let may = block.state == BlockState::Sealed || block.state == BlockState::Unsealed && block.parked;
         ensure!(may, "session {s}: frame {f} of a {:?} block may be taken", block.state);
         ensure!(frame.pins == 0 && frame.job == NONE, "session {s}: frame {f} is in use and may be taken");
         ensure!(
-            (page.host == NONE) == (frame.on == On::Dirty),
+            (page.host == NONE) == matches!(frame.on, On::Dirty | On::Early),
             "session {s}: frame {f} is on {:?}, host {}",
             frame.on,
             page.host
@@ -350,7 +351,8 @@ impl Core {
     }
 
     /// Holds of requests that have yet to copy from the block.
-    fn op_holds(&self, _b: u32) -> u32 {
-        0
+    fn op_holds(&self, b: u32) -> u32 {
+        let ops = self.sessions.iter().flat_map(|s| &s.ops.recs);
+        ops.filter(|o| o.phase != Phase::Free && o.source == b).count() as u32
     }
 }

@@ -3,7 +3,7 @@
 use super::{Core, Who};
 use crate::api::{Event, Request, Status};
 use crate::error::Error;
-use crate::sessions::Life;
+use crate::sessions::{Life, Pin};
 
 impl Core {
     pub(crate) fn dispatch(&mut self, event: Event<'_>) -> Result<(), Error> {
@@ -80,7 +80,26 @@ impl Core {
                 let status = self.cancel(s, who.channel, tag);
                 self.complete(who, status, 0);
             }
-            _ => self.complete(who, Status::Invalid, 0),
+            Request::Fork { parent, child } => self.fork(who, parent, child, due),
+            Request::Truncate { seq, tokens } => self.truncate(who, seq, tokens, due),
+            Request::Publish { seq, first, parent, hashes, level } => {
+                self.publish(who, seq, first, parent, hashes, level);
+            }
+            Request::Map { seq, hashes } => self.map(who, seq, hashes, due),
+            Request::Park { seq, due_us } => self.park(who, seq, due_us, due),
+            Request::Resume { seq } => self.resume(who, seq, due),
+            Request::Advise { seq, first, count, advice } => {
+                let status = self.advise(s, seq, first, count, advice);
+                self.complete(who, status, 0);
+            }
+            Request::Acquire { seq, plane, planes, first, count } => {
+                self.acquire(who, Pin { seq, plane, planes, first, count }, due);
+            }
+            Request::Release { seq, plane, planes, first, count } => {
+                let status = self.release(s, Pin { seq, plane, planes, first, count });
+                self.complete(who, status, 0);
+            }
+            Request::Declare { seq, index, tokens, frames } => self.declare(who, seq, index, tokens, frames, due),
         }
         Ok(())
     }

@@ -65,8 +65,13 @@ impl Core {
         }
         if rec.pending > 0 {
             let session = &mut self.sessions[usize::from(s)];
-            session.jobs.recs.iter_mut().filter(|j| j.live && j.op == op).for_each(|j| j.op = NONE);
             session.ops[op].pending = 0;
+            for job in session.jobs.recs.iter_mut().filter(|j| j.live && j.op == op) {
+                job.op = NONE;
+                if job.task == Task::Store && mutants::on(Mutant::CancelFreesStoreTarget) {
+                    self.host.free(job.host);
+                }
+            }
         }
     }
 
@@ -136,7 +141,7 @@ impl Core {
         let clock = session.clock;
         let frame = &mut session.frames[f as usize];
         frame.state = FrameState::Incoming;
-        (frame.job, frame.stamp, frame.waited) = (slot, clock, false);
+        (frame.job, frame.stamp, frame.spared) = (slot, clock, false);
         frame.lane = crate::pages::NO_LANE;
         self.add_copy(page, s, f);
         if ring != crate::pages::NO_LANE {

@@ -83,6 +83,7 @@ impl Core {
             On::Free => &mut c.free,
             On::Clean => &mut c.clean,
             On::Dirty => &mut c.dirty,
+            On::Early => &mut c.early,
             On::Ring => &mut session.lanes[usize::from(ring)].rings[class],
             On::Evict => &mut session.evicts,
             On::Drop => &mut session.drops,
@@ -103,6 +104,7 @@ impl Core {
             On::Free => &mut c.free,
             On::Clean => &mut c.clean,
             On::Dirty => &mut c.dirty,
+            On::Early => &mut c.early,
             On::Ring => &mut session.lanes[usize::from(ring)].rings[class],
             On::Evict => &mut session.evicts,
             On::Drop => &mut session.drops,
@@ -132,6 +134,8 @@ impl Core {
             On::Ring
         } else if clean {
             On::Clean
+        } else if block.content != NONE || frame.on == On::Early {
+            On::Early
         } else {
             On::Dirty
         };

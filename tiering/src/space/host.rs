@@ -3,7 +3,7 @@
 use super::Core;
 use crate::api::{Action, NONE};
 use crate::mutants::{self, Mutant};
-use crate::pages::{BlockState, On};
+use crate::pages::BlockState;
 
 impl Core {
     /// A host frame for a page that is to be stored. `must`: somebody waits, so what is cached or held twice gives way.
@@ -106,10 +106,5 @@ impl Core {
         while u128::from(used) > low && self.drop_idle_content() {
             used = used.saturating_sub(block_bytes * u64::from(self.cfg.shards));
         }
-    }
-
-    /// Whether the frame may give its page up at once.
-    pub(crate) fn evictable(&self, s: u16, f: u32) -> bool {
-        matches!(self.frame(s, f).on, On::Clean | On::Ring)
     }
 }

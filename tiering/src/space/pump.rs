@@ -61,6 +61,9 @@ impl Core {
                     false => self.set_timer(again_at),
                 }
             }
+            if self.sessions[usize::from(s)].dues > 0 {
+                self.wish_for_due(s);
+            }
         }
     }
 
@@ -92,12 +95,14 @@ impl Core {
             class.starved = 0;
         }
         self.pump_faults(s, buf);
+        let left = self.pump_leaving(s, buf);
         self.pump_frames(s, buf);
         let walked = self.pump_lanes(s, buf);
+        self.pump_wishes(s, buf);
         self.pump_cleaning(s, buf);
         // Ops may have become ready, capacity may have changed.
         self.pump_ready(s, buf);
-        self.flush_outbox(buf) && walked && buf.room() > 0 && self.sessions[usize::from(s)].ops.ready.is_empty()
+        self.flush_outbox(buf) && walked && left && buf.room() > 0 && self.sessions[usize::from(s)].ops.ready.is_empty()
     }
 
     /// Ready ops complete while their lists fit.

@@ -1,0 +1,256 @@
+//! Acquire and release: ranges that stay in tier 0. Advise: what the engine knows about its future.
+
+use super::ops::Next;
+use crate::actions::ActionBuf;
+use crate::api::{Advice, NONE, SeqId, Status};
+use crate::counters::Reason;
+use crate::pages::{BlockState, FrameState, On};
+use crate::requests::{Op, Phase, Work};
+use crate::sessions::{Pin, Task, WISHES_MAX, Wish};
+use crate::space::{Core, NewJob, Who};
+
+/// Pages ahead of the one that an acquire waits for that it has on their way.
+const AHEAD: u32 = 16;
+/// Pages that one piece of advice touches: it is only a hint.
+const ADVICE_PAGES_MAX: u64 = 1 << 16;
+
+impl Core {
+    fn pin_range(&self, s: u16, range: Pin) -> Result<(), Status> {
+        let q = self.live_seq(s, range.seq).ok_or(Status::NotFound)?;
+        let planes_end = usize::from(range.plane) + usize::from(range.planes);
+        let end = u64::from(range.first) + u64::from(range.count);
+        if range.planes == 0 || range.count == 0 {
+            return Err(Status::Invalid);
+        }
+        if planes_end > self.geo.planes.len() || end > u64::from(q.blocks) {
+            return Err(Status::Range);
+        }
+        if q.parked { Err(Status::State) } else { Ok(()) }
+    }
+
+    /// Page at position `i` of a range, planes within blocks.
+    fn range_page(&self, s: u16, range: &Pin, i: u32) -> u32 {
+        let planes = u32::from(range.planes);
+        let b = self.seq_block(s, range.seq, range.first + i / planes);
+        self.geo.page(b, range.plane + (i % planes) as u16)
+    }
+
+    pub(crate) fn acquire(&mut self, who: Who, range: Pin, due: u64) {
+        let s = who.session;
+        if let Err(status) = self.pin_range(s, range).and_then(|()| self.pins_fit(s, range)) {
+            return self.complete(who, status, 0);
+        }
+        let Pin { seq, plane, planes, first, count } = range;
+        let op = Op { work: Work::Acquire, seq, plane, planes, first, count, at: 0, ..Op::default() };
+        if let Some(op) = self.new_op(who, op, due) {
+            self.sessions[usize::from(s)].ops.enter(op, Phase::Frames);
+        }
+    }
+
+    /// Whether the range can be pinned beside what must stay already.
+    fn pins_fit(&self, s: u16, range: Pin) -> Result<(), Status> {
+        let session = &self.sessions[usize::from(s)];
+        let mut all = [0u64; crate::config::CLASSES_MAX];
+        for plane in range.plane..range.plane + range.planes {
+            all[usize::from(self.geo.class_of(plane))] += u64::from(range.count);
+        }
+        for (class, c) in session.classes.iter().enumerate() {
+            if all[class] > c.room() {
+                return Err(Status::TooBig);
+            }
+        }
+        let acquiring = session.ops.recs.iter().filter(|o| o.phase != Phase::Free && o.work == Work::Acquire).count();
+        if session.pins.len() + acquiring >= session.pins.capacity() {
+            return Err(Status::Limit);
+        }
+        let mut more = [0u64; crate::config::CLASSES_MAX];
+        for i in 0..range.count * u32::from(range.planes) {
+            let page = self.range_page(s, &range, i);
+            let state = &self.pages[page as usize];
+            if state.lost || state.retired {
+                return Err(Status::Lost);
+            }
+            let stays = self.blocks[self.geo.block_of(page)].state == BlockState::Unsealed
+                || self.find_copy(page, s).is_some_and(|f| self.frame(s, f).pins > 0);
+            more[usize::from(self.geo.class_of_page(page))] += u64::from(!stays);
+        }
+        let full = session.classes.iter().enumerate().any(|(i, c)| c.unsealed + c.pinned + more[i] > c.room());
+        if full { Err(Status::NoSpace) } else { Ok(()) }
+    }
+
+    /// Pins the next page of a range, or brings it and those behind it in.
+    pub(crate) fn acquire_next(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> Next {
+        let rec = self.sessions[usize::from(s)].ops[op];
+        let range = rec.range();
+        let len = range.count * u32::from(range.planes);
+        if rec.at == len {
+            return Next::AllSent;
+        }
+        let page = self.range_page(s, &range, rec.at);
+        if let Some(f) = self.present(page, s) {
+            self.pin(s, f);
+            self.sessions[usize::from(s)].ops[op].at += 1;
+            return Next::Sent;
+        }
+        for i in rec.at..len.min(rec.at + AHEAD) {
+            let page = self.range_page(s, &range, i);
+            if self.find_copy(page, s).is_some() || self.waits_to_be_sent_again(s, page) {
+                continue;
+            }
+            let state = self.pages[page as usize];
+            if state.lost || state.retired {
+                self.fail_op(s, op, Status::Lost);
+                return Next::Over;
+            }
+            if !self.can_send(s, buf) {
+                break;
+            }
+            if state.host == NONE {
+                self.fetch_from_elsewhere(page, buf);
+                continue;
+            }
+            let Some(pick) = self.pick_any(s, self.geo.class_of_page(page)) else { break };
+            self.place(s, pick, NewJob { task: Task::Load, page, reason: Reason::Request, op, source: NONE }, buf);
+        }
+        Next::Stalled
+    }
+
+    /// Every page of the range is pinned.
+    pub(crate) fn acquired(&mut self, s: u16, op: u32) {
+        let range = self.sessions[usize::from(s)].ops[op].range();
+        self.sessions[usize::from(s)].pins.push(range);
+        self.finish_plain(s, op, Status::Ok);
+    }
+
+    /// Unpins what an acquire that failed had pinned so far.
+    pub(crate) fn undo_acquire(&mut self, s: u16, op: u32) {
+        let rec = self.sessions[usize::from(s)].ops[op];
+        self.unpin_pages(s, &rec.range(), rec.at);
+    }
+
+    fn unpin_pages(&mut self, s: u16, range: &Pin, pages: u32) {
+        for i in 0..pages {
+            let page = self.range_page(s, range, i);
+            if let Some(f) = self.present(page, s) {
+                self.unpin(s, f);
+            }
+        }
+    }
+
+    pub(crate) fn release(&mut self, s: u16, range: Pin) -> Status {
+        if self.live_seq(s, range.seq).is_none() {
+            return Status::NotFound;
+        }
+        let Some(at) = self.sessions[usize::from(s)].pins.iter().position(|&p| p == range) else {
+            return Status::State;
+        };
+        self.sessions[usize::from(s)].pins.swap_remove(at);
+        self.unpin_pages(s, &range, range.count * u32::from(range.planes));
+        Status::Ok
+    }
+
+    /// Releases everything acquired of a sequence that goes.
+    pub(crate) fn release_all(&mut self, s: u16, seq: SeqId) {
+        while let Some(at) = self.sessions[usize::from(s)].pins.iter().position(|p| p.seq == seq) {
+            let range = self.sessions[usize::from(s)].pins.swap_remove(at);
+            self.unpin_pages(s, &range, range.count * u32::from(range.planes));
+        }
+    }
+
+    /// Whether blocks of the sequence from `index` on are acquired or being acquired.
+    pub(crate) fn pinned_from(&self, s: u16, seq: SeqId, index: u64) -> bool {
+        let session = &self.sessions[usize::from(s)];
+        let reaches = |p: &Pin| p.seq == seq && u64::from(p.first) + u64::from(p.count) > index;
+        session.pins.iter().any(reaches)
+            || session.ops.recs.iter().any(|o| o.phase != Phase::Free && o.work == Work::Acquire && reaches(&o.range()))
+    }
+
+    pub(crate) fn advise(&mut self, s: u16, seq: SeqId, first: u32, count: u32, advice: Advice) -> Status {
+        let Some(&q) = self.live_seq(s, seq) else { return Status::NotFound };
+        let end = u64::from(first) + u64::from(count);
+        if end > u64::from(q.blocks) {
+            return Status::Range;
+        }
+        let end = end as u32;
+        match advice {
+            Advice::WillNeed => self.wish(s, seq, first, end),
+            Advice::DontNeed => self.cool(s, seq, first, end, false),
+            Advice::Cold => self.cool(s, seq, first, end, true),
+            Advice::Sequential => self.seq_mut(s, seq).sequential = true,
+            Advice::Priority(p) => self.seq_mut(s, seq).priority = p,
+        }
+        Status::Ok
+    }
+
+    /// The range's pages go first, deepest first; `early`: they are written down at once.
+    fn cool(&mut self, s: u16, seq: SeqId, first: u32, end: u32, early: bool) {
+        let mut left = ADVICE_PAGES_MAX;
+        for index in (first..end).rev() {
+            for page in self.pages_of(self.seq_block(s, seq, index)) {
+                left = left.saturating_sub(1);
+                if left == 0 {
+                    return;
+                }
+                let Some(f) = self.present(page, s) else { continue };
+                self.chill(s, f);
+                if early && self.frame(s, f).on == On::Dirty {
+                    self.unlist(s, f);
+                    self.enlist(s, f, On::Early, crate::pages::NO_LANE);
+                }
+            }
+        }
+    }
+
+    /// Asks for a range to be brought in when there is room.
+    pub(crate) fn wish(&mut self, s: u16, seq: SeqId, first: u32, end: u32) {
+        let wishes = &mut self.sessions[usize::from(s)].wishes;
+        if wishes.len() == WISHES_MAX {
+            wishes.remove(0);
+        }
+        wishes.push(Wish { seq, first, end, plane: 0 });
+        self.wake(s);
+    }
+
+    /// Brings wished pages in while frames are free or hold pages that no live step needs. A wish that finds none is dropped.
+    pub(crate) fn pump_wishes(&mut self, s: u16, buf: &mut ActionBuf) {
+        while let Some(&wish) = self.sessions[usize::from(s)].wishes.first() {
+            let blocks = self.live_seq(s, wish.seq).map_or(0, |q| q.blocks);
+            if wish.first >= wish.end.min(blocks) {
+                self.sessions[usize::from(s)].wishes.remove(0);
+                continue;
+            }
+            if !self.can_send(s, buf) {
+                return;
+            }
+            let page = self.geo.page(self.seq_block(s, wish.seq, wish.first), wish.plane);
+            if !self.grant_wish(s, page, buf) {
+                self.sessions[usize::from(s)].wishes.remove(0);
+                continue;
+            }
+            let planes = self.geo.planes.len() as u16;
+            let wish = &mut self.sessions[usize::from(s)].wishes[0];
+            wish.plane += 1;
+            if wish.plane == planes {
+                (wish.first, wish.plane) = (wish.first + 1, 0);
+            }
+        }
+    }
+
+    /// Loads a wished page. False when there is no room for it.
+    fn grant_wish(&mut self, s: u16, page: u32, buf: &mut ActionBuf) -> bool {
+        if self.find_copy(page, s).is_some()
+            || self.pages[page as usize].host == NONE
+            || self.waits_to_be_sent_again(s, page)
+        {
+            return true;
+        }
+        let class = self.geo.class_of_page(page);
+        let limit = self.unneeded_before(s).min(self.sessions[usize::from(s)].clock);
+        let Some(pick) = self.pick_free(s, class).or_else(|| self.pick_clean(s, class, Some(limit))) else {
+            return false;
+        };
+        self.place(s, pick, NewJob { task: Task::Load, page, reason: Reason::Prefetch, op: NONE, source: NONE }, buf);
+        debug_assert!(self.frame(s, pick.frame).state == FrameState::Incoming);
+        true
+    }
+}

@@ -1,0 +1,253 @@
+//! Fork and truncate: the two calls that copy blocks.
+//!
+//! Sealed blocks are shared. What is committed of an unsealed one is copied, in lane order, by the agent; so is a sealed block
+//! that a cut falls into, since others may refer to it. The source is held until every copy of it has ended, whatever becomes
+//! of its sequence.
+
+use super::ops::Next;
+use crate::actions::ActionBuf;
+use crate::api::{BlockId, NONE, SeqId, Status};
+use crate::counters::Reason;
+use crate::mutants::{self, Mutant};
+use crate::pages::{BlockState, FrameState};
+use crate::requests::{Op, Phase, Work};
+use crate::sequences::Seq;
+use crate::sessions::Task;
+use crate::space::{Admit, Core, NewJob, Who};
+
+impl Core {
+    pub(crate) fn fork(&mut self, who: Who, parent: SeqId, child: SeqId, due: u64) {
+        let s = who.session;
+        let Some(&q) = self.live_seq(s, parent) else { return self.complete(who, Status::NotFound, 0) };
+        let refused = match self.sessions[usize::from(s)].seqs.get(child as usize) {
+            None => Some(Status::Range),
+            Some(c) if c.live || c.busy != 0 || q.parked || q.busy != 0 => Some(Status::State),
+            Some(_) => None,
+        };
+        if let Some(status) = refused {
+            return self.complete(who, status, 0);
+        }
+        let op = Op { work: Work::Fork, seq: parent, child, tokens: q.tokens, at: NONE, ..Op::default() };
+        if let Some(op) = self.new_op(who, op, due) {
+            self.seq_mut(s, child).busy = op + 1;
+            self.sessions[usize::from(s)].ops.enter(op, Phase::Admission);
+        }
+    }
+
+    /// Lets a fork start: the child refers to the shared blocks from now on.
+    pub(crate) fn admit_fork(&mut self, s: u16, op: u32) -> Admit {
+        let rec = self.sessions[usize::from(s)].ops[op];
+        let parent = self.sessions[usize::from(s)].seqs[rec.seq as usize];
+        let shared = (rec.tokens / self.geo.page_tokens) as u32;
+        let tail = u32::from(!rec.tokens.is_multiple_of(self.geo.page_tokens));
+        if parent.blocks < shared + tail || parent.parked {
+            // Truncated or parked while the fork waited.
+            return Admit::No(Status::State);
+        }
+        if super::Chunks::needed(0, shared + tail) > self.chunks.free_chunks() {
+            return Admit::No(Status::Limit);
+        }
+        match self.admit_copies(s, tail) {
+            Admit::Yes => {}
+            other => return other,
+        }
+        *self.seq_mut(s, rec.child) = Seq {
+            live: true,
+            busy: op + 1,
+            retire_from: parent.retire_from,
+            priority: parent.priority,
+            ..Seq::default()
+        };
+        for index in 0..shared {
+            self.share_block(s, rec.seq, rec.child, index);
+        }
+        self.seq_mut(s, rec.child).tokens = u64::from(shared) * self.geo.page_tokens;
+        self.sessions[usize::from(s)].ops[op].first = shared;
+        if tail == 1 {
+            if mutants::on(Mutant::ForkSharesTail) {
+                self.share_block(s, rec.seq, rec.child, shared);
+            } else {
+                let source = self.seq_block(s, rec.seq, shared);
+                self.start_copy(s, op, source);
+            }
+        }
+        Admit::Yes
+    }
+
+    fn share_block(&mut self, s: u16, parent: SeqId, child: SeqId, index: u32) {
+        let b = self.seq_block(s, parent, index);
+        if self.append_block(s, child, b) && !mutants::on(Mutant::ForkWithoutReference) {
+            self.add_ref(s, b);
+        }
+    }
+
+    fn admit_copies(&mut self, s: u16, copies: u32) -> Admit {
+        match self.admit_ids(copies) {
+            Admit::Yes => self.admit(s, u64::from(copies), u64::from(copies)),
+            other => other,
+        }
+    }
+
+    fn start_copy(&mut self, s: u16, op: u32, source: BlockId) {
+        let copy = self.new_block(s, op);
+        self.hold(source);
+        let ops = &mut self.sessions[usize::from(s)].ops;
+        ops[op].source = source;
+        ops[op].at = copy.unwrap_or(NONE);
+    }
+
+    /// The op needs its source no more.
+    pub(crate) fn end_copy(&mut self, s: u16, op: u32) {
+        let source = std::mem::replace(&mut self.sessions[usize::from(s)].ops[op].source, NONE);
+        if source != NONE {
+            self.release_hold(source);
+        }
+    }
+
+    /// Copies the next page of an op's source block.
+    pub(crate) fn copy_next(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> Next {
+        let rec = self.sessions[usize::from(s)].ops[op];
+        if rec.at == NONE {
+            return Next::AllSent;
+        }
+        if !self.can_send(s, buf) {
+            return Next::Stalled;
+        }
+        let page = self.geo.page(rec.at, rec.at_plane);
+        let from = self.geo.page(rec.source, rec.at_plane);
+        let state = self.pages[from as usize];
+        let new = NewJob { task: Task::Map, page, reason: Reason::Copy, op, source: NONE };
+        let (new, pinned) = match self.find_copy(from, s) {
+            Some(f) if self.frame(s, f).state == FrameState::Present => {
+                (NewJob { task: Task::Copy, source: f, ..new }, Some(f))
+            }
+            Some(_) => return Next::Stalled,
+            None if state.host != NONE => (NewJob { task: Task::LoadCopy, source: from, ..new }, None),
+            // Out of its window: the copy's page is never read either.
+            None if state.retired => (new, None),
+            None if state.lost => {
+                self.fail_op(s, op, Status::Lost);
+                return Next::Over;
+            }
+            None => {
+                self.fetch_from_elsewhere(from, buf);
+                return Next::Stalled;
+            }
+        };
+        // The source's frame must not be the one that the copy gets.
+        pinned.inspect(|&f| self.pin(s, f));
+        let pick = self.pick_any(s, self.geo.class_of(rec.at_plane));
+        if let Some(pick) = pick {
+            self.place(s, pick, new, buf);
+            self.step_op(s, op);
+        }
+        pinned.inspect(|&f| self.unpin(s, f));
+        if pick.is_some() { Next::Sent } else { Next::Stalled }
+    }
+
+    /// The child is complete; writes the copies' ids.
+    pub(crate) fn complete_fork(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (Status, u64) {
+        let rec = self.sessions[usize::from(s)].ops[op];
+        self.end_copy(s, op);
+        while let Some(b) = self.pop_chain(s, op) {
+            if !self.append_block(s, rec.child, b) {
+                self.drop_ref(s, b);
+                self.undo_op(s, op);
+                return (Status::Limit, 0);
+            }
+            buf.push_word(b);
+        }
+        let child = self.seq_mut(s, rec.child);
+        (child.tokens, child.busy) = (rec.tokens, 0);
+        (Status::Ok, u64::from(rec.first))
+    }
+
+    pub(crate) fn truncate(&mut self, who: Who, seq: SeqId, tokens: u64, due: u64) {
+        let s = who.session;
+        let Some(&q) = self.live_seq(s, seq) else { return self.complete(who, Status::NotFound, 0) };
+        let keep = tokens.div_ceil(self.geo.page_tokens);
+        if keep > u64::from(q.blocks) {
+            return self.complete(who, Status::Range, 0);
+        }
+        let keep = keep as u32;
+        if q.parked || q.busy != 0 {
+            return self.complete(who, Status::State, 0);
+        }
+        if self.pinned_from(s, seq, tokens / self.geo.page_tokens) {
+            return self.complete(who, Status::Busy, 0);
+        }
+        if self.window_gone(s, seq, tokens, keep) {
+            return self.complete(who, Status::Lost, 0);
+        }
+        let inside = !tokens.is_multiple_of(self.geo.page_tokens)
+            && self.blocks[self.seq_block(s, seq, keep - 1)].state == BlockState::Sealed
+            && !mutants::on(Mutant::TruncateWithoutCopy);
+        if !inside {
+            self.cut(s, seq, tokens, keep);
+            return self.complete(who, Status::Ok, u64::from(keep));
+        }
+        let op = Op { work: Work::Truncate, seq, first: keep, tokens, ..Op::default() };
+        if let Some(op) = self.new_op(who, op, due) {
+            self.seq_mut(s, seq).busy = op + 1;
+            self.sessions[usize::from(s)].ops.enter(op, Phase::Admission);
+        }
+    }
+
+    /// Whether pages that a sequence of that length reads have left their window for good.
+    fn window_gone(&self, s: u16, seq: SeqId, tokens: u64, keep: u32) -> bool {
+        // A cut inside a page keeps what the page's copy holds; the pages before it must all be there.
+        let whole = (tokens / self.geo.page_tokens).min(u64::from(keep)) as u32;
+        self.geo.windowed.iter().any(|&plane| {
+            (self.geo.first_needed(plane, tokens) as u32..whole).any(|index| {
+                let page = self.geo.page(self.seq_block(s, seq, index), plane);
+                self.pages[page as usize].retired
+            })
+        })
+    }
+
+    fn cut(&mut self, s: u16, seq: SeqId, tokens: u64, keep: u32) {
+        self.drop_tail(s, seq, keep);
+        let first = self.geo.windowed.iter().map(|&p| self.geo.first_needed(p, tokens)).min().unwrap_or(0);
+        let q = self.seq_mut(s, seq);
+        q.tokens = q.tokens.min(tokens);
+        q.retire_from = q.retire_from.min(first as u32);
+        self.end_faults_beyond(s, seq, keep);
+    }
+
+    fn end_faults_beyond(&mut self, s: u16, seq: SeqId, keep: u32) {
+        let mut op = self.sessions[usize::from(s)].ops.faults.head;
+        while op != NONE {
+            let rec = self.sessions[usize::from(s)].ops[op];
+            if rec.seq == seq && rec.first >= keep {
+                self.finish_plain(s, op, Status::NotFound);
+            }
+            op = rec.links.next;
+        }
+    }
+
+    pub(crate) fn admit_truncate(&mut self, s: u16, op: u32) -> Admit {
+        match self.admit_copies(s, 1) {
+            Admit::Yes => {}
+            other => return other,
+        }
+        let rec = self.sessions[usize::from(s)].ops[op];
+        let source = self.seq_block(s, rec.seq, rec.first - 1);
+        self.start_copy(s, op, source);
+        Admit::Yes
+    }
+
+    /// The copy takes the place of the block that the cut is inside of; writes its id.
+    pub(crate) fn complete_truncate(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (Status, u64) {
+        let rec = self.sessions[usize::from(s)].ops[op];
+        self.end_copy(s, op);
+        self.cut(s, rec.seq, rec.tokens, rec.first - 1);
+        while let Some(b) = self.pop_chain(s, op) {
+            // It fits: a block was removed just before.
+            self.append_block(s, rec.seq, b);
+            buf.push_word(b);
+        }
+        let q = self.seq_mut(s, rec.seq);
+        (q.tokens, q.busy) = (rec.tokens, 0);
+        (Status::Ok, u64::from(rec.first))
+    }
+}

@@ -1,0 +1,259 @@
+//! Park and resume: an idle sequence leaves tier 0, its unsealed tail included, and comes back.
+//!
+//! A parked block's pages are cleaned and evicted like sealed ones. Park writes them down and gives their frames up; the sealed
+//! pages that nobody else refers to become the first to be evicted. Resume brings the unsealed pages back and drops their host
+//! copies, which the next token makes stale. A park that fails leaves the sequence parked as far as it got; resume undoes it.
+
+use super::ops::Next;
+use crate::actions::ActionBuf;
+use crate::api::{NONE, SeqId, Status};
+use crate::counters::Reason;
+use crate::mutants::{self, Mutant};
+use crate::pages::{BlockState, FrameState, On};
+use crate::requests::{Op, Phase, Work};
+use crate::sessions::Task;
+use crate::space::{Admit, Core, NewJob, Who};
+
+/// Pages that one call looks at for a park.
+const LEAVE_MAX: u32 = 1024;
+/// How long before it is due a parked sequence is brought in, in microseconds: some thousand pages over a PCIe 4 bus.
+const DUE_LEAD_US: u64 = 20_000;
+
+impl Core {
+    pub(crate) fn park(&mut self, who: Who, seq: SeqId, due_us: u64, deadline: u64) {
+        let s = who.session;
+        let Some(&q) = self.live_seq(s, seq) else { return self.complete(who, Status::NotFound, 0) };
+        if q.parked || q.busy != 0 {
+            return self.complete(who, Status::State, 0);
+        }
+        if self.pinned_from(s, seq, 0) {
+            return self.complete(who, Status::Busy, 0);
+        }
+        let op = Op { work: Work::Park, seq, at: q.blocks, tokens: due_us, ..Op::default() };
+        let Some(op) = self.new_op(who, op, deadline) else { return };
+        self.sessions[usize::from(s)].ops.enter(op, Phase::Leaving);
+        let q = self.seq_mut(s, seq);
+        (q.parked, q.busy) = (true, op + 1);
+        self.set_parked(s, seq, true);
+        if due_us > 0 {
+            let due = self.now.saturating_add(due_us).max(1);
+            self.seq_mut(s, seq).due_us = due;
+            self.sessions[usize::from(s)].dues += 1;
+            self.set_timer(due.saturating_sub(DUE_LEAD_US));
+        }
+    }
+
+    /// Index of the first unsealed block: they are the last ones.
+    fn first_unsealed(&self, s: u16, seq: SeqId) -> u32 {
+        let mut index = self.sessions[usize::from(s)].seqs[seq as usize].blocks;
+        while index > 0 && self.blocks[self.seq_block(s, seq, index - 1)].state == BlockState::Unsealed {
+            index -= 1;
+        }
+        index
+    }
+
+    /// The unsealed blocks may leave tier 0, or must stay there again.
+    fn set_parked(&mut self, s: u16, seq: SeqId, parked: bool) {
+        let blocks = self.sessions[usize::from(s)].seqs[seq as usize].blocks;
+        for index in self.first_unsealed(s, seq)..blocks {
+            let b = self.seq_block(s, seq, index);
+            self.blocks[b].parked = parked;
+            self.count_unsealed(s, !parked);
+            for page in self.pages_of(b) {
+                self.settle_page(page);
+            }
+        }
+    }
+
+    /// Goes on with every park: deepest block first, pages written down, then given up.
+    pub(crate) fn pump_leaving(&mut self, s: u16, buf: &mut ActionBuf) -> bool {
+        let mut op = self.sessions[usize::from(s)].ops.leaving.head;
+        let mut all = true;
+        while op != NONE {
+            let next = self.sessions[usize::from(s)].ops[op].links.next;
+            all &= self.leave(s, op, buf);
+            op = next;
+        }
+        all
+    }
+
+    /// False when it stopped only because it had looked at enough.
+    fn leave(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> bool {
+        for _ in 0..LEAVE_MAX {
+            let rec = self.sessions[usize::from(s)].ops[op];
+            if rec.at == 0 {
+                if rec.pending == 0 {
+                    self.left(s, op);
+                }
+                return true;
+            }
+            let b = self.seq_block(s, rec.seq, rec.at - 1);
+            let page = self.geo.page(b, rec.at_plane);
+            if !self.leave_page(s, op, b, page, buf) {
+                return true;
+            }
+            let planes = self.geo.planes.len() as u16;
+            let rec = &mut self.sessions[usize::from(s)].ops[op];
+            rec.at_plane += 1;
+            if rec.at_plane == planes {
+                (rec.at, rec.at_plane) = (rec.at - 1, 0);
+            }
+        }
+        false
+    }
+
+    /// One page of a park; false when it must wait.
+    fn leave_page(&mut self, s: u16, op: u32, b: u32, page: u32, buf: &mut ActionBuf) -> bool {
+        let Some(f) = self.present(page, s) else { return true };
+        let alone = self.blocks[b].refs() == 1;
+        if self.blocks[b].state == BlockState::Sealed {
+            if alone {
+                self.chill(s, f);
+            }
+            return true;
+        }
+        if self.pages[page as usize].host != NONE || self.pages[page as usize].storing {
+            return true;
+        }
+        self.can_send(s, buf) && self.store(s, f, Reason::Park, op, true, buf)
+    }
+
+    /// Makes the page in a frame the first of its list to go.
+    pub(crate) fn chill(&mut self, s: u16, f: u32) {
+        let session = &mut self.sessions[usize::from(s)];
+        let class = usize::from(session.class_of_frame(f));
+        session.frames[f as usize].stamp = 0;
+        let c = &mut session.classes[class];
+        let list = match session.frames[f as usize].on {
+            On::Clean => &mut c.clean,
+            On::Dirty => &mut c.dirty,
+            _ => return,
+        };
+        list.remove(&mut session.frames, f);
+        list.push_front(&mut session.frames, f);
+    }
+
+    /// Everything unsealed is in host: its frames are given up.
+    fn left(&mut self, s: u16, op: u32) {
+        let seq = self.sessions[usize::from(s)].ops[op].seq;
+        let blocks = self.sessions[usize::from(s)].seqs[seq as usize].blocks;
+        for index in self.first_unsealed(s, seq)..blocks {
+            for page in self.pages_of(self.seq_block(s, seq, index)) {
+                let Some(f) = self.present(page, s) else { continue };
+                let frame = self.frame(s, f);
+                if self.pages[page as usize].host != NONE && frame.job == NONE && frame.pins == 0 {
+                    self.evict(s, f);
+                }
+            }
+        }
+        self.seq_mut(s, seq).busy = 0;
+        self.finish_plain(s, op, Status::Ok);
+    }
+
+    pub(crate) fn resume(&mut self, who: Who, seq: SeqId, due: u64) {
+        let s = who.session;
+        let Some(&q) = self.live_seq(s, seq) else { return self.complete(who, Status::NotFound, 0) };
+        if !q.parked || q.busy != 0 {
+            return self.complete(who, Status::State, 0);
+        }
+        let op = Op { work: Work::Resume, seq, ..Op::default() };
+        if let Some(op) = self.new_op(who, op, due) {
+            self.seq_mut(s, seq).busy = op + 1;
+            self.sessions[usize::from(s)].ops.enter(op, Phase::Admission);
+        }
+    }
+
+    pub(crate) fn admit_resume(&mut self, s: u16, op: u32) -> Admit {
+        let seq = self.sessions[usize::from(s)].ops[op].seq;
+        let first = self.first_unsealed(s, seq);
+        let blocks = self.sessions[usize::from(s)].seqs[seq as usize].blocks;
+        match self.admit(s, 0, u64::from(blocks - first)) {
+            Admit::Yes => {}
+            other => return other,
+        }
+        self.set_parked(s, seq, false);
+        let rec = &mut self.sessions[usize::from(s)].ops[op];
+        (rec.at, rec.count, rec.started) = (first, 0, true);
+        Admit::Yes
+    }
+
+    /// Brings the next page of a resumed tail back.
+    pub(crate) fn resume_next(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> Next {
+        let rec = self.sessions[usize::from(s)].ops[op];
+        if rec.at >= self.sessions[usize::from(s)].seqs[rec.seq as usize].blocks {
+            return Next::AllSent;
+        }
+        let page = self.geo.page(self.seq_block(s, rec.seq, rec.at), rec.at_plane);
+        match self.find_copy(page, s) {
+            Some(f) if self.frame(s, f).state == FrameState::Present && self.frame(s, f).job == NONE => {}
+            Some(_) => return Next::Stalled,
+            None if self.pages[page as usize].host == NONE => {
+                self.fail_op(s, op, Status::Lost);
+                return Next::Over;
+            }
+            None => {
+                if !self.can_send(s, buf) || self.waits_to_be_sent_again(s, page) {
+                    return Next::Stalled;
+                }
+                let Some(pick) = self.pick_any(s, self.geo.class_of_page(page)) else { return Next::Stalled };
+                self.place(s, pick, NewJob { task: Task::Load, page, reason: Reason::Request, op, source: NONE }, buf);
+            }
+        }
+        let planes = self.geo.planes.len() as u16;
+        let rec = &mut self.sessions[usize::from(s)].ops[op];
+        rec.at_plane += 1;
+        if rec.at_plane == planes {
+            (rec.at, rec.at_plane) = (rec.at + 1, 0);
+        }
+        Next::Sent
+    }
+
+    /// The tail is writable again; its host copies go stale with the next token.
+    pub(crate) fn resumed(&mut self, s: u16, op: u32) {
+        let seq = self.sessions[usize::from(s)].ops[op].seq;
+        let blocks = self.sessions[usize::from(s)].seqs[seq as usize].blocks;
+        for index in self.first_unsealed(s, seq)..blocks {
+            for page in self.pages_of(self.seq_block(s, seq, index)) {
+                if !mutants::on(Mutant::StaleHostCopy) {
+                    self.drop_host_copy(page);
+                }
+            }
+        }
+        self.forget_due(s, seq);
+        let q = self.seq_mut(s, seq);
+        (q.parked, q.busy) = (false, 0);
+        self.finish_plain(s, op, Status::Ok);
+    }
+
+    /// A resume that failed: the sequence is parked as before.
+    pub(crate) fn undo_resume(&mut self, s: u16, op: u32) {
+        let rec = self.sessions[usize::from(s)].ops[op];
+        if rec.started {
+            self.set_parked(s, rec.seq, true);
+        }
+        self.seq_mut(s, rec.seq).busy = 0;
+    }
+
+    pub(crate) fn forget_due(&mut self, s: u16, seq: SeqId) {
+        if std::mem::take(&mut self.seq_mut(s, seq).due_us) != 0 {
+            self.sessions[usize::from(s)].dues -= 1;
+        }
+    }
+
+    /// Parked sequences that are due soon are wished for.
+    pub(crate) fn wish_for_due(&mut self, s: u16) {
+        for seq in 0..self.sessions[usize::from(s)].seqs.len() as u32 {
+            let q = self.sessions[usize::from(s)].seqs[seq as usize];
+            if q.due_us == 0 {
+                continue;
+            }
+            let at = q.due_us.saturating_sub(DUE_LEAD_US);
+            if at <= self.now {
+                self.forget_due(s, seq);
+                self.wish(s, seq, 0, q.blocks);
+            } else {
+                self.set_timer(at);
+            }
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Publish: sealed blocks become findable by hash. Map: a sequence begins with what is cached.
+
+use crate::actions::{ActionBuf, LIST_MAX};
+use crate::api::{BlockId, Level, NONE, SeqId, Status};
+use crate::mutants::{self, Mutant};
+use crate::pages::BlockState;
+use crate::requests::{Op, Phase, Work};
+use crate::space::{Admit, Core, Who};
+
+/// Hashes of one request: a list of 32-bit words holds so many of 128 bits.
+const HASHES_MAX: usize = LIST_MAX / 4;
+
+impl Core {
+    /// The level that was reached is the completion's value: there is no tier yet that survives the daemon.
+    pub(crate) fn publish(&mut self, who: Who, seq: SeqId, first: u32, parent: u128, hashes: &[u128], _level: Level) {
+        let (status, level) = match self.try_publish(who.session, seq, first, parent, hashes) {
+            Ok(()) => (Status::Ok, Level::Published),
+            Err(status) => (status, Level::Published),
+        };
+        self.complete(who, status, level as u64);
+    }
+
+    fn try_publish(&mut self, s: u16, seq: SeqId, first: u32, parent: u128, hashes: &[u128]) -> Result<(), Status> {
+        let q = *self.live_seq(s, seq).ok_or(Status::NotFound)?;
+        if hashes.len() > HASHES_MAX {
+            return Err(Status::Limit);
+        }
+        let end = u64::from(first) + hashes.len() as u64;
+        if end > u64::from(q.blocks) {
+            return Err(Status::Range);
+        }
+        if end > q.tokens / self.geo.page_tokens || q.busy != 0 {
+            return Err(Status::State);
+        }
+        if hashes.contains(&0) {
+            return Err(Status::Invalid);
+        }
+        let mut above = match parent {
+            0 if first == 0 => NONE,
+            0 => return Err(Status::Invalid),
+            // Its ancestors may have been dropped: what stands on them could not be found.
+            hash => self.index.find(hash).ok_or(Status::NotAdmitted)?,
+        };
+        for (i, &hash) in hashes.iter().enumerate() {
+            let b = self.seq_block(s, seq, first + i as u32);
+            above = self.publish_block(b, hash, above)?;
+        }
+        self.wake(s);
+        Ok(())
+    }
+
+    /// Makes one block findable, or finds that its content is cached already. Returns the content.
+    fn publish_block(&mut self, b: BlockId, hash: u128, above: u32) -> Result<u32, Status> {
+        let block = self.blocks[b];
+        if block.state != BlockState::Sealed || self.pages_of(b).any(|p| self.pages[p as usize].lost) {
+            return Err(Status::NotAdmitted);
+        }
+        let found = self.index.find(hash);
+        if block.content != NONE {
+            return if found == Some(block.content) { Ok(block.content) } else { Err(Status::State) };
+        }
+        let c = match found {
+            // A chained hash names its ancestors: the same hash under another parent is not the same chain.
+            Some(c) if self.index.recs[c as usize].parent != above => return Err(Status::Invalid),
+            Some(c) => c,
+            None => self.index.insert(hash, above).ok_or(Status::NotAdmitted)?,
+        };
+        if self.part_of(c, block.shard).is_some() {
+            return Ok(c);
+        }
+        self.blocks[b].content = c;
+        self.blocks[b].next_part = self.index.recs[c as usize].block;
+        let rec = &mut self.index.recs[c as usize];
+        rec.block = b;
+        rec.parts += 1;
+        if block.refs() > 0 {
+            self.index.activate(c);
+        }
+        self.counters.published += 1;
+        // What is published shall outlive its engine: it is written down soon.
+        for page in self.pages_of(b) {
+            self.settle_page(page);
+        }
+        Ok(c)
+    }
+
+    /// The block of a content that belongs to a shard.
+    fn part_of(&self, c: u32, shard: u16) -> Option<BlockId> {
+        let mut b = self.index.recs[c as usize].block;
+        if mutants::on(Mutant::MapWrongShard) && b != NONE {
+            return Some(b);
+        }
+        while b != NONE {
+            if self.blocks[b].shard == shard {
+                return Some(b);
+            }
+            b = self.blocks[b].next_part;
+        }
+        None
+    }
+
+    pub(crate) fn map(&mut self, who: Who, seq: SeqId, hashes: &[u128], due: u64) {
+        let s = who.session;
+        let Some(&q) = self.live_seq(s, seq) else { return self.complete(who, Status::NotFound, 0) };
+        if q.parked || q.busy != 0 || q.tokens != u64::from(q.blocks) * self.geo.page_tokens {
+            return self.complete(who, Status::State, 0);
+        }
+        if hashes.len() > HASHES_MAX {
+            return self.complete(who, Status::Limit, 0);
+        }
+        let op = Op { work: Work::Map, seq, first: q.blocks, tokens: q.tokens, ..Op::default() };
+        let Some(op) = self.new_op(who, op, due) else { return };
+        let found = self.attach_prefix(s, seq, hashes);
+        let ops = &mut self.sessions[usize::from(s)].ops;
+        ops[op].count = found;
+        ops.enter(op, Phase::Admission);
+        let page_tokens = self.geo.page_tokens;
+        let q = self.seq_mut(s, seq);
+        q.busy = op + 1;
+        q.tokens = u64::from(q.blocks) * page_tokens;
+    }
+
+    /// Appends the longest cached prefix whose windows are whole; returns its length.
+    fn attach_prefix(&mut self, s: u16, seq: SeqId, hashes: &[u128]) -> u32 {
+        let start = self.sessions[usize::from(s)].seqs[seq as usize].blocks;
+        let mut above = match start {
+            0 => NONE,
+            _ => self.blocks[self.seq_block(s, seq, start - 1)].content,
+        };
+        let shard = self.sessions[usize::from(s)].shard;
+        for (i, &hash) in hashes.iter().enumerate() {
+            let Some(c) = self.index.find(hash) else {
+                if mutants::on(Mutant::MapSkipsParent) {
+                    continue;
+                }
+                break;
+            };
+            let content = &self.index.recs[c as usize];
+            // Only the first block of a further call may stand on one that is not cached itself.
+            let chained = content.parent == above || (i == 0 && start > 0 && above == NONE);
+            let whole = content.parts == self.cfg.shards;
+            let part = self.part_of(c, shard).filter(|_| whole && (chained || mutants::on(Mutant::MapSkipsParent)));
+            let Some(b) = part else { break };
+            if !self.list_fits(s, seq, 1) || !self.append_block(s, seq, b) {
+                break;
+            }
+            self.add_ref(s, b);
+            self.touch_block(s, b, seq);
+            above = c;
+        }
+        let mut len = self.sessions[usize::from(s)].seqs[seq as usize].blocks;
+        while len > start && !self.windows_whole(s, seq, len) {
+            len -= 1;
+        }
+        self.drop_tail(s, seq, len);
+        len - start
+    }
+
+    fn touch_block(&mut self, s: u16, b: BlockId, seq: SeqId) {
+        if self.blocks[b].home == s {
+            self.blocks[b].seq = seq;
+        }
+        self.counters.mapped += 1;
+    }
+
+    /// Whether a sequence of so many whole blocks has every window page that its next token reads.
+    fn windows_whole(&self, s: u16, seq: SeqId, blocks: u32) -> bool {
+        let tokens = u64::from(blocks) * self.geo.page_tokens;
+        self.geo.windowed.iter().all(|&plane| {
+            // The next token is the one that reads: its window begins one token later.
+            (self.geo.first_needed(plane, tokens) as u32..blocks).all(|index| {
+                let page = self.geo.page(self.seq_block(s, seq, index), plane);
+                !self.pages[page as usize].retired
+            })
+        })
+    }
+
+    /// The mapped blocks are promised a place, or the mapping gets shorter.
+    pub(crate) fn admit_map(&mut self, s: u16, op: u32) -> Admit {
+        loop {
+            let mut verdict = Admit::Yes;
+            for class in 0..self.geo.classes.len() as u8 {
+                let c = &self.host.classes[usize::from(class)];
+                if c.demand > c.granted - c.quarantined {
+                    verdict = self.admit_host(class, 1);
+                    if verdict != Admit::Yes {
+                        break;
+                    }
+                }
+            }
+            let Admit::No(status) = verdict else { return verdict };
+            let rec = self.sessions[usize::from(s)].ops[op];
+            if rec.count == 0 {
+                return Admit::No(status);
+            }
+            self.drop_tail(s, rec.seq, rec.first + rec.count - 1);
+            self.sessions[usize::from(s)].ops[op].count -= 1;
+            if self.sessions[usize::from(s)].ops[op].count == 0 {
+                // Something was cached, and none of it fits.
+                return Admit::No(Status::NoSpace);
+            }
+        }
+    }
+
+    pub(crate) fn complete_map(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (Status, u64) {
+        let rec = self.sessions[usize::from(s)].ops[op];
+        for index in rec.first..rec.first + rec.count {
+            buf.push_word(self.seq_block(s, rec.seq, index));
+        }
+        let tokens = u64::from(rec.first + rec.count) * self.geo.page_tokens;
+        let q = self.seq_mut(s, rec.seq);
+        (q.busy, q.tokens) = (0, tokens);
+        (Status::Ok, u64::from(rec.count))
+    }
+}
