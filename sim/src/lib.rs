@@ -1,1 +1,15 @@
-//! kvtide-sim
+//! The seeded simulator: the shipped core, the shipped translation and the agent's shipped protocol on simulated time, rings,
+//! devices and faults, against a plain model.
+#![forbid(unsafe_code)]
+
+pub mod base;
+pub mod coverage;
+pub mod episode;
+pub mod failure;
+pub mod geometry;
+pub mod memory;
+pub mod model;
+pub mod mutant;
+pub mod ring;
+pub mod run;
+pub mod world;

@@ -110,7 +110,6 @@ fn begin(spec: Spec, letters: &Mailbox<Letter>, sleeper: Sleeper) {
         told_vacant: 0,
         drain_until_us: None,
         due_us: None,
-        ticked_us: 0,
         asked_us: 0,
         tally: Tally::default(),
         actions: Space::actions(),

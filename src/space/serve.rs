@@ -18,8 +18,6 @@ use kvtide_wire::status::Status;
 
 /// Requests of one channel that are taken before the next channel has its turn.
 const TURN: usize = 32;
-/// How often the core looks after watermarks and idle slabs while anything lives in the space.
-const UPKEEP_US: u64 = 1_000_000;
 /// How often a thread that never sleeps asks the core for its next deadline: they are milliseconds and more away.
 const ASK_US: u64 = 100;
 /// Actions that the buffer holds: what one event usually causes, many times over.
@@ -52,8 +50,6 @@ pub(super) struct Space {
     pub drain_until_us: Option<u64>,
     /// When the core wants to be asked again at the latest.
     pub due_us: Option<u64>,
-    /// When time was last told to it.
-    pub ticked_us: u64,
     /// When it was last asked for that.
     pub asked_us: u64,
     pub tally: Tally,
@@ -110,7 +106,6 @@ impl Space {
             self.ask_due(now_us);
         }
         if self.due_us.is_some_and(|due_us| due_us <= now_us) {
-            self.ticked_us = now_us;
             self.tell(now_us, Event::Tick);
             self.ask_due(now_us);
         }
@@ -201,8 +196,7 @@ impl Space {
     /// Asks when the core wants to be asked again.
     pub fn ask_due(&mut self, now_us: u64) {
         self.asked_us = now_us;
-        let upkeep = (!self.is_vacant()).then_some(self.ticked_us + UPKEEP_US);
-        self.due_us = self.core.next_deadline().into_iter().chain(upkeep).min();
+        self.due_us = self.core.next_deadline();
     }
 
     pub fn deliver(&mut self) {

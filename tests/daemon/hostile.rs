@@ -20,10 +20,6 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    fn one_in(&mut self, n: u64) -> bool {
-        self.next().is_multiple_of(n)
-    }
-
     /// Mostly small, sometimes at the edge, sometimes anything.
     fn value(&mut self) -> u64 {
         match self.next() % 4 {
@@ -59,12 +55,12 @@ fn any_fields_under_a_free_tag_are_answered_once_each() {
     let (daemon, mut bystander, mut raw) = scene();
     let mut random = Random(1);
     for round in 0..20_000 {
-        let list_len = if random.one_in(3) { random.value() as u32 } else { (random.next() % 9) as u32 };
+        let list_len = if random.next() % 3 == 0 { random.value() as u32 } else { (random.next() % 9) as u32 };
         let words: Vec<u32> = (0..list_len.min(LIST_WORDS as u32)).map(|_| random.value() as u32).collect();
         let tag = (random.next() % u64::from(DEPTH)) as u16;
         raw.side.channels[0].requests.write(tag, &words).unwrap();
         let submission = Submission {
-            op: if random.one_in(8) { random.next() as u16 } else { (random.next() % 20) as u16 },
+            op: if random.next() % 8 == 0 { random.next() as u16 } else { (random.next() % 20) as u16 },
             tag,
             lane: random.value() as u16,
             flags: random.value() as u16,
@@ -73,7 +69,7 @@ fn any_fields_under_a_free_tag_are_answered_once_each() {
             first: random.value() as u32,
             count: random.value() as u32,
             list_len,
-            reserved: u32::from(random.one_in(16)),
+            reserved: u32::from(random.next() % 16 == 0),
             value: random.value(),
             timeout_us: 1 + random.next() % 1000,
             hash: [random.next(), random.next()],

@@ -118,17 +118,16 @@ pub fn park_four_blocks(raw: &mut Raw, seq: u32) {
 fn engine(socket: &Path, with_helper: bool) {
     let mut raw = Raw::attach(socket);
     park_four_blocks(&mut raw, 0);
-    let helper = with_helper.then(|| {
+    if with_helper {
         fcntl_setfd(&raw.socket, FdFlags::empty()).unwrap();
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["roles::role", "--exact", "--nocapture"]).env(ROLE, "helper");
-        command.spawn().unwrap()
-    });
-    say(&helper.as_ref().map_or("parked".to_owned(), |helper| helper.id().to_string()));
-    hold();
-    if let Some(mut helper) = helper {
-        helper.wait().unwrap();
+        let helper = command.spawn().unwrap();
+        say(&helper.id().to_string());
+    } else {
+        say("parked");
     }
+    hold();
 }
 
 /// Works until killed, one line a round.

@@ -45,14 +45,18 @@ pub(super) fn check(shared: &Shared, uses: &[u16], job: &Job, kind: JobKind) -> 
             if ours { Ok(plan) } else { Err(Status::Invalid) }
         }
         JobKind::Evict => {
-            let plan = Plan { victim: Some(page), writes: Some(job.frame), updates: 1, ..Plan::default() };
-            if shown == Some(page) && idle { Ok(plan) } else { Err(Status::Invalid) }
+            // A frame that shows nothing any more (a job on it failed) has nothing to be taken out of it.
+            let victim = shown.map(|_| page);
+            let plan = Plan { victim, writes: Some(job.frame), updates: 1, ..Plan::default() };
+            if shown == victim && idle { Ok(plan) } else { Err(Status::Invalid) }
         }
         _ => {
             let victim = match job.victim_block {
                 NONE_U32 => None,
                 block => Some(geometry.page_in(block, job.victim_plane, job.frame).ok_or(Status::Invalid)?),
             };
+            // A job that failed is sent again with the victim that it took away the first time.
+            let victim = victim.filter(|_| shown.is_some());
             let absent = shared.master_frame(page).is_none() && !shared.master_pending(page);
             let reads = source(shared, uses, job, kind)?;
             if !idle || !absent || shown != victim {

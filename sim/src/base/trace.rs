@@ -1,0 +1,59 @@
+//! The trace of a run: a hash over everything that happened, and, on demand, the last events in words.
+//!
+//! Words cost time, so they are kept only when a failing seed is replayed for its report.
+
+use std::collections::VecDeque;
+
+/// Events in words that a report shows at most.
+const KEPT: usize = 400;
+
+/// Folds one word into a hash (the finaliser of splitmix64 over the sum; order matters).
+#[must_use]
+pub fn mix(hash: u64, word: u64) -> u64 {
+    let mut z = (hash.rotate_left(5) ^ word).wrapping_add(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+/// Hash and, when asked for, words.
+#[derive(Debug, Default)]
+pub struct Trace {
+    hash: u64,
+    words: Option<VecDeque<String>>,
+}
+
+impl Trace {
+    /// A trace that keeps the last events in words when `verbose`.
+    #[must_use]
+    pub fn new(verbose: bool) -> Trace {
+        Trace { hash: 0, words: verbose.then(VecDeque::new) }
+    }
+
+    /// Folds what happened into the hash.
+    pub fn fold(&mut self, words: &[u64]) {
+        self.hash = words.iter().fold(self.hash, |hash, word| mix(hash, *word));
+    }
+
+    /// Says what happened; `text` is evaluated only when words are kept.
+    pub fn say(&mut self, at_us: u64, text: impl FnOnce() -> String) {
+        if let Some(words) = &mut self.words {
+            if words.len() == KEPT {
+                words.pop_front();
+            }
+            words.push_back(format!("{at_us:>9} {}", text()));
+        }
+    }
+
+    /// Identifies the run: equal for equal seeds.
+    #[must_use]
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// The last events in words, oldest first; empty unless they were asked for.
+    #[must_use]
+    pub fn words(&self) -> Vec<String> {
+        self.words.iter().flatten().cloned().collect()
+    }
+}

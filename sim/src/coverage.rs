@@ -1,0 +1,159 @@
+//! What happened in a run, counted: a simulator that never meets a fault proves nothing about it.
+
+use kvtide_wire::entry::{JobKind, Op};
+use kvtide_wire::status::Status;
+use std::fmt;
+
+macro_rules! kinds {
+    ($($(#[doc = $doc:literal])+ $name:ident => $text:literal,)+) => {
+        /// Things that happen besides requests and jobs.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Met { $($(#[doc = $doc])+ $name,)+ }
+
+        impl Met {
+            /// All of them, in order.
+            pub const ALL: &[Met] = &[$(Met::$name,)+];
+
+            /// How reports call it.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Met::$name => $text,)+ }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// A step read every page without a message.
+    StepResident => "step: everything resident",
+    /// A step read its pages in several parts.
+    StepParts => "step: read in parts",
+    /// A lane waited for a page.
+    StepFault => "step: waited at a fault",
+    /// A step ended early, with an error that an injected fault explains.
+    StepFailed => "step: ended by an error",
+    /// A page was compared with the model.
+    PageRead => "page: read and compared",
+    /// A page was read again, later within the same step.
+    PageReread => "page: read again within its step",
+    /// A pinned page was compared outside of steps.
+    PinRead => "page: read under a pin",
+    /// A pin was taken without a message.
+    PinLocal => "pin: local",
+    /// The agent refused a job because its victim is pinned.
+    JobBusy => "job: refused with BUSY",
+    /// The mover took no more jobs until lanes or copies had moved on.
+    MoverFull => "job: mover full",
+    /// A request was cancelled.
+    Cancel => "request: cancelled",
+    /// A request's deadline passed.
+    Deadline => "request: timed out",
+    /// A request was refused for want of room.
+    NoSpace => "request: no space",
+    /// A page was lost with its only holder.
+    Lost => "request: lost",
+    /// A ring was full and its producer had to wait.
+    RingFull => "ring: full",
+    /// A transfer reported an error.
+    TransferFailed => "transfer: failed",
+    /// A transfer moved too little.
+    TransferShort => "transfer: short",
+    /// A transfer took a hundred times as long.
+    TransferLate => "transfer: late",
+    /// A transfer never ended.
+    TransferEndless => "transfer: never-ending",
+    /// A session died.
+    SessionDied => "session: died",
+    /// A session died while its device wrote host frames.
+    Quarantine => "session: died with writes in flight",
+    /// A session attached.
+    SessionAttached => "session: attached",
+    /// The daemon died and another took its place.
+    DaemonDied => "daemon: died",
+    /// A session that survived its daemon attached again and declared what it holds.
+    Reattached => "session: attached again and declared",
+    /// The node granted a slab.
+    SlabGranted => "slab: granted",
+    /// The node had no memory to grant.
+    SlabRefused => "slab: refused",
+    /// The core gave a slab back.
+    SlabReturned => "slab: returned",
+    /// A request without sense was sent.
+    NonsenseRequest => "nonsense: request",
+    /// A completion of a job without sense was sent.
+    NonsenseJobDone => "nonsense: job completion",
+    /// A lookup found blocks that another session published.
+    MapHit => "map: found",
+    /// A lookup found nothing.
+    MapMiss => "map: missed",
+    /// The recorder's dump was replayed with the same actions.
+    Replayed => "recorder: replayed",
+}
+
+/// Counters of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Coverage {
+    /// Completed requests, by operation and whether they succeeded.
+    ops: [[u64; 2]; Op::ALL.len()],
+    /// Ended jobs, by kind and whether they succeeded.
+    jobs: [[u64; 2]; JobKind::ALL.len()],
+    met: [u64; Met::ALL.len()],
+    statuses: [u64; Status::ALL.len()],
+}
+
+impl Coverage {
+    /// Counts something that happened.
+    pub fn met(&mut self, what: Met) {
+        self.met[what as usize] += 1;
+    }
+
+    /// Counts a completed request.
+    pub fn op(&mut self, op: Op, status: Status) {
+        self.ops[op as usize][usize::from(status == Status::Ok)] += 1;
+        self.statuses[status as usize] += 1;
+    }
+
+    /// Counts an ended job.
+    pub fn job(&mut self, kind: JobKind, status: Status) {
+        self.jobs[kind as usize][usize::from(status == Status::Ok)] += 1;
+    }
+
+    /// Adds the counts of another run.
+    pub fn add(&mut self, other: &Coverage) {
+        let both = |a: &mut [u64], b: &[u64]| a.iter_mut().zip(b).for_each(|(a, b)| *a += b);
+        self.ops.iter_mut().zip(&other.ops).for_each(|(a, b)| both(a, b));
+        self.jobs.iter_mut().zip(&other.jobs).for_each(|(a, b)| both(a, b));
+        both(&mut self.met, &other.met);
+        both(&mut self.statuses, &other.statuses);
+    }
+
+    /// What never happened: operations and jobs that never succeeded, and kinds that were never met.
+    #[must_use]
+    pub fn missing(&self) -> Vec<String> {
+        let ops = Op::ALL.iter().filter(|op| self.ops[**op as usize][1] == 0).map(|op| format!("request {op:?}"));
+        let jobs = JobKind::ALL.iter().filter(|k| self.jobs[**k as usize][1] == 0).map(|k| format!("job {k:?}"));
+        let met = Met::ALL.iter().filter(|m| self.met[**m as usize] == 0).map(|m| m.name().to_owned());
+        ops.chain(jobs).chain(met).collect()
+    }
+}
+
+impl fmt::Display for Coverage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{:<44}{:>12}{:>12}", "what", "ok", "refused")?;
+        for op in Op::ALL {
+            let [refused, ok] = self.ops[op as usize];
+            writeln!(f, "request {:<36}{ok:>12}{refused:>12}", format!("{op:?}"))?;
+        }
+        for kind in JobKind::ALL {
+            let [refused, ok] = self.jobs[kind as usize];
+            writeln!(f, "job {:<40}{ok:>12}{refused:>12}", format!("{kind:?}"))?;
+        }
+        for status in Status::ALL.iter().filter(|s| self.statuses[**s as usize] > 0) {
+            writeln!(f, "status {:<37}{:>12}", format!("{status:?}"), self.statuses[*status as usize])?;
+        }
+        for met in Met::ALL {
+            writeln!(f, "{:<44}{:>12}", met.name(), self.met[*met as usize])?;
+        }
+        Ok(())
+    }
+}

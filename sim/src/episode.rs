@@ -1,0 +1,44 @@
+//! One episode: a random space, random engines, random faults, all from one seed, until its operations are done.
+
+use crate::coverage::Coverage;
+use crate::failure::{Caught, Failure};
+use crate::mutant::Mutant;
+use crate::world::World;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// What an episode that passed did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Requests and steps.
+    pub ops: u64,
+    /// Simulated events.
+    pub events: u64,
+    /// Hash over everything that happened.
+    pub hash: u64,
+    /// What happened, counted.
+    pub coverage: Coverage,
+}
+
+/// Runs the episode of `seed`, with a deliberate fault if one is named; `verbose` keeps the last events in words.
+///
+/// # Errors
+/// What went wrong; a panic of the system under test is one of the things that may.
+pub fn run(seed: u64, mutant: Option<Mutant>, verbose: bool) -> Result<Report, Box<Failure>> {
+    Mutant::select(mutant);
+    let mut world = World::new(seed, verbose);
+    let outcome = catch_unwind(AssertUnwindSafe(|| world.run()));
+    Mutant::select(None);
+    let (caught, detail) = match outcome {
+        Ok(Ok(())) => return Ok(world.report()),
+        Ok(Err(wrong)) => (wrong.caught, wrong.detail),
+        Err(panic) => (Caught::Panic, message(panic.as_ref())),
+    };
+    let report = world.report();
+    let events = world.context().trace.words();
+    Err(Box::new(Failure { seed, mutant, caught, detail, at_us: world.context().now(), ops: report.ops, events }))
+}
+
+fn message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic without a message".to_owned())
+}

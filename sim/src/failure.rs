@@ -1,0 +1,85 @@
+//! What a simulation reports when the system under test did something that it must not.
+
+use crate::mutant::Mutant;
+use std::fmt;
+
+/// What kind of wrong it was; the name that the mutants' table shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Caught {
+    /// A reader saw other content than the model has.
+    WrongContent,
+    /// A copy began on memory that another copy still used.
+    Overlap,
+    /// An exact step ended without having offered every needed page exactly once.
+    SkippedPage,
+    /// An answer that the model rules out.
+    WrongAnswer,
+    /// An error that no injected fault explains.
+    UnjustifiedError,
+    /// A request or a step did not end in bounded simulated time.
+    Hang,
+    /// An invariant of the core does not hold.
+    Invariant,
+    /// The core or the agent broke the protocol between them: a job, completion or grant that is out of order or bounds.
+    Protocol,
+    /// Something was not given back: a frame, a slab, a session slot.
+    Leak,
+    /// The recorder's dump did not replay to the same actions.
+    Replay,
+    /// The system under test panicked.
+    Panic,
+}
+
+impl Caught {
+    /// How the mutants' table calls it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Caught::WrongContent => "wrong content",
+            Caught::Overlap => "overlapping copies",
+            Caught::SkippedPage => "skipped page",
+            Caught::WrongAnswer => "wrong answer",
+            Caught::UnjustifiedError => "unjustified error",
+            Caught::Hang => "hang",
+            Caught::Invariant => "invariant",
+            Caught::Protocol => "protocol",
+            Caught::Leak => "leak",
+            Caught::Replay => "replay differs",
+            Caught::Panic => "panic",
+        }
+    }
+}
+
+/// A failed episode: what was wrong, and how to see it again.
+#[derive(Clone, Debug, thiserror::Error)]
+pub struct Failure {
+    /// Seed of the episode.
+    pub seed: u64,
+    /// Deliberate fault that was on.
+    pub mutant: Option<Mutant>,
+    /// Kind.
+    pub caught: Caught,
+    /// What was seen, and what was expected.
+    pub detail: String,
+    /// Simulated time.
+    pub at_us: u64,
+    /// Operations of the episode until then.
+    pub ops: u64,
+    /// The last events in words, when the episode ran verbosely.
+    pub events: Vec<String>,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for event in &self.events {
+            writeln!(f, "{event}")?;
+        }
+        writeln!(f, "{}: {} (at {} us, operation {})", self.caught.name(), self.detail, self.at_us, self.ops)?;
+        write!(f, "replay: cargo run --release -p kvtide-sim -- --seed {}", self.seed)?;
+        match self.mutant {
+            Some(mutant) => write!(f, " --mutant {}", mutant.name()),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Random spaces: every shape that the design names, small enough that a thousand operations meet every corner.
+
+use crate::base::Rng;
+use kvtide_tiering::api::{Limits, Plane, PlaneKind, Policy, SpaceConfig};
+use kvtide_wire::geometry::{self as wire, PlaneSpec};
+
+/// Host frames of one slab in a simulation: small, so that slabs come and go.
+pub const SLAB_FRAMES: u32 = 8;
+
+/// A space and what its engines bring.
+#[derive(Clone, Debug)]
+pub struct Geometry {
+    /// The configuration of the core.
+    pub config: SpaceConfig,
+    /// The same planes as the agent has them.
+    pub specs: Vec<PlaneSpec>,
+    /// Size class of each plane.
+    pub class_of: Vec<u8>,
+    /// Page bytes of each class.
+    pub class_bytes: Vec<u32>,
+    /// Planes of each class.
+    pub class_planes: Vec<u32>,
+    /// Tier-0 frames of a session, by class.
+    pub tier0: Vec<u32>,
+    /// Lanes of a session.
+    pub lanes: u16,
+    /// Channels of a session.
+    pub channels: u16,
+    /// Requests in flight of a channel.
+    pub depth: u16,
+    /// Replicas: sessions of each shard.
+    pub replicas: usize,
+    /// Longest sequence that an engine builds, in blocks.
+    pub seq_blocks: u32,
+    /// Sequences that an engine keeps at once.
+    pub seqs: u32,
+    /// Whether every page fits everywhere: no request may then be refused for want of room.
+    pub roomy: bool,
+}
+
+impl Geometry {
+    /// Draws a space.
+    pub fn draw(rng: &mut Rng) -> Geometry {
+        let planes = draw_planes(rng);
+        let page_tokens = rng.pick(&[1, 2, 4, 4, 8, 16]);
+        let specs: Vec<PlaneSpec> = planes.iter().map(spec).collect();
+        let mut class_bytes: Vec<u32> = Vec::new();
+        let mut class_planes: Vec<u32> = Vec::new();
+        let class_of: Vec<u8> = planes
+            .iter()
+            .map(|plane| {
+                let class = class_bytes.iter().position(|b| *b == plane.page_bytes).unwrap_or_else(|| {
+                    class_bytes.push(plane.page_bytes);
+                    class_planes.push(0);
+                    class_bytes.len() - 1
+                });
+                class_planes[class] += 1;
+                class as u8
+            })
+            .collect();
+        let roomy = rng.chance(200);
+        let seq_blocks = rng.between(3, 14) as u32;
+        let seqs = rng.between(2, 6) as u32;
+        let scan_frames = rng.between(1, 3) as u32;
+        let lanes = rng.between(1, 2) as u16;
+        let channels = rng.between(1, 2) as u16;
+        let depth = rng.pick(&[2, 4, 8]);
+        let (shards, replicas) = rng.pick(&[(1, 1), (1, 1), (1, 2), (2, 1), (2, 2), (1, 3)]);
+        let tier0: Vec<u32> = class_planes
+            .iter()
+            .map(|planes| {
+                // From less than one plane of one sequence, over a few sequences, to everything.
+                let share = match rng.below(3) {
+                    0 => rng.between(2, 4) as u32,
+                    1 => rng.between(4, u64::from(seq_blocks) + 4) as u32,
+                    _ => rng.between(u64::from(seq_blocks), u64::from(seq_blocks * seqs)) as u32,
+                };
+                let frames = planes * if roomy { (seq_blocks + 2) * (seqs + 2) * 2 } else { share };
+                frames + scan_frames + 1
+            })
+            .collect();
+        let sessions = u32::from(shards) * replicas as u32;
+        let whole: u64 = class_bytes
+            .iter()
+            .zip(&class_planes)
+            .map(|(bytes, planes)| u64::from(wire::stride(*bytes)) * u64::from(planes * seq_blocks * seqs * sessions))
+            .sum();
+        let host_bytes_max = if roomy { whole * 16 + (1 << 24) } else { whole * rng.between(2, 30) / 10 };
+        let limits = Limits {
+            sessions_max: 8,
+            blocks_max: (seq_blocks + 2) * (seqs + 2) * sessions * if roomy { 8 } else { rng.between(2, 4) as u32 },
+            seqs_max: seqs + 2,
+            seq_blocks_max: seq_blocks + 4,
+            lanes_max: 4,
+            jobs_max: rng.pick(&[4, 8, 16, 64]),
+            requests_max: u32::from(channels + lanes) * u32::from(depth),
+            host_bytes_max,
+        };
+        let clean_low = rng.between(5, 40) as u8;
+        let host_low = rng.between(40, 80) as u8;
+        let policy = Policy {
+            clean_low_percent: clean_low,
+            clean_high_percent: clean_low + rng.between(5, 30) as u8,
+            host_high_percent: host_low + rng.between(5, 20) as u8,
+            host_low_percent: host_low,
+            scan_frames,
+            request_timeout_us: 200_000,
+        };
+        let config = SpaceConfig { page_tokens, planes, shards, limits, policy };
+        Geometry {
+            config,
+            specs,
+            class_of,
+            class_bytes,
+            class_planes,
+            tier0,
+            lanes,
+            channels,
+            depth,
+            replicas,
+            seq_blocks,
+            seqs,
+            roomy,
+        }
+    }
+
+    /// Whether some plane's pages go out of use while a sequence grows.
+    #[must_use]
+    pub fn retires(&self) -> bool {
+        self.config.planes.iter().any(|plane| plane.kind != PlaneKind::Full)
+    }
+
+    /// Planes of the space.
+    #[must_use]
+    pub fn planes(&self) -> u16 {
+        self.specs.len() as u16
+    }
+
+    /// Token slots of a page.
+    #[must_use]
+    pub fn slots(&self) -> usize {
+        self.config.page_tokens as usize
+    }
+
+    /// Tier-0 frames of a session over all classes.
+    #[must_use]
+    pub fn frames(&self) -> u32 {
+        self.tier0.iter().sum()
+    }
+
+    /// The first frame of a class.
+    #[must_use]
+    pub fn class_base(&self, class: u8) -> u32 {
+        self.tier0[..usize::from(class)].iter().sum()
+    }
+}
+
+fn draw_planes(rng: &mut Rng) -> Vec<Plane> {
+    let full = |page_bytes| Plane { page_bytes, kind: PlaneKind::Full };
+    let count = rng.between(1, 6) as usize;
+    match rng.below(5) {
+        // Equal planes, as of MHA or GQA.
+        0 | 1 => vec![full(4096); count],
+        // MLA: latent vectors of 576 values, no multiple of 4 KiB nor of the frame alignment.
+        2 => vec![full(rng.pick(&[1152, 9216 + 1, 18_433])); count],
+        // Sliding windows among full planes, of the same or another size.
+        3 => (0..count)
+            .map(|i| match i % 3 {
+                1 => Plane { page_bytes: 4096, kind: PlaneKind::Window { tokens: rng.between(1, 40) as u32 } },
+                2 => Plane { page_bytes: 2000, kind: PlaneKind::Window { tokens: rng.between(1, 12) as u32 } },
+                _ => full(4096),
+            })
+            .collect(),
+        // A hybrid: recurrent state beside attention.
+        _ => (0..count.max(2))
+            .map(|i| if i % 2 == 0 { Plane { page_bytes: 777, kind: PlaneKind::State } } else { full(4096) })
+            .collect(),
+    }
+}
+
+fn spec(plane: &Plane) -> PlaneSpec {
+    let (kind, window_tokens) = match plane.kind {
+        PlaneKind::Full => (wire::PlaneKind::Full, 0),
+        PlaneKind::Window { tokens } => (wire::PlaneKind::Window, tokens),
+        PlaneKind::State => (wire::PlaneKind::State, 0),
+    };
+    PlaneSpec { page_bytes: plane.page_bytes, kind: kind as u16, reserved: 0, window_tokens }
+}

@@ -1,0 +1,162 @@
+//! The command line of the simulator; everything it does is in the library.
+
+use clap::Parser;
+use kvtide_sim::coverage::Coverage;
+use kvtide_sim::episode;
+use kvtide_sim::mutant::Mutant;
+use kvtide_sim::run::{Summary, explain, hunt, run};
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Seed of a run that names none: CI always runs the same episodes.
+const SEED: u64 = 20_261_120;
+/// Operations within which a mutant must be caught.
+const MUTANT_OPS: u64 = 400_000;
+
+/// Runs the core and the agent's protocol on simulated time, devices and faults against a plain model.
+#[derive(Parser)]
+struct Args {
+    /// Operations to run; without it, the one episode of --seed.
+    #[arg(long)]
+    ops: Option<u64>,
+    /// Seed of the run, or of the episode to replay.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Deliberate fault to switch on.
+    #[arg(long)]
+    mutant: Option<String>,
+    /// Hunts every mutant; fails if one survives.
+    #[arg(long)]
+    mutants: bool,
+    /// Threads; episodes are independent.
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let seed = args.seed.unwrap_or(SEED);
+    let mutant = match args.mutant.as_deref().map(|name| Mutant::named(name).ok_or(name)) {
+        None => None,
+        Some(Ok(mutant)) => Some(mutant),
+        Some(Err(name)) => {
+            eprintln!("kvtide-sim: no mutant is called {name:?}; there are:");
+            Mutant::all().for_each(|mutant| eprintln!("  {}", mutant.name()));
+            return ExitCode::FAILURE;
+        }
+    };
+    quiet_panics();
+    match (args.mutants, mutant, args.ops) {
+        (true, ..) => all_mutants(seed, args.ops.unwrap_or(MUTANT_OPS), args.threads),
+        (false, Some(mutant), Some(ops)) => one_mutant(seed, mutant, ops),
+        (false, mutant, None) if args.seed.is_some() => one_episode(seed, mutant),
+        (false, _, ops) => many(seed, ops.unwrap_or(100_000), args.threads),
+    }
+}
+
+/// A panic of the system under test is a finding like any other and reported as such, once.
+fn quiet_panics() {
+    std::panic::set_hook(Box::new(|_| {}));
+}
+
+fn many(seed: u64, ops: u64, threads: usize) -> ExitCode {
+    let begin = Instant::now();
+    let said = Mutex::new(begin);
+    let rate = |summary: &Summary| summary.ops as f64 / begin.elapsed().as_secs_f64();
+    let progress = |summary: &Summary| {
+        let mut said = said.lock().expect("no holder panics");
+        if said.elapsed() > Duration::from_secs(5) {
+            *said = Instant::now();
+            eprintln!(
+                "{:>10} operations, {:>7} episodes, {:.0} operations/s",
+                summary.ops,
+                summary.episodes,
+                rate(summary)
+            );
+        }
+    };
+    match run(seed, ops, threads, &progress) {
+        Err(failure) => {
+            println!("{failure}");
+            ExitCode::FAILURE
+        }
+        Ok(summary) => {
+            println!("{}", summary.coverage);
+            println!(
+                "seed {seed}: {} operations in {} episodes, {} events, {:.1} s, {:.0} operations/s",
+                summary.ops,
+                summary.episodes,
+                summary.events,
+                begin.elapsed().as_secs_f64(),
+                rate(&summary)
+            );
+            verdict(&summary.coverage, ops)
+        }
+    }
+}
+
+/// A long run that never met one of its kinds has not tested it.
+fn verdict(coverage: &Coverage, ops: u64) -> ExitCode {
+    let missing = coverage.missing();
+    if missing.is_empty() || ops < 100_000 {
+        return ExitCode::SUCCESS;
+    }
+    println!("never happened: {}", missing.join(", "));
+    ExitCode::FAILURE
+}
+
+fn one_episode(seed: u64, mutant: Option<Mutant>) -> ExitCode {
+    match episode::run(seed, mutant, true) {
+        Err(failure) => {
+            println!("{failure}");
+            ExitCode::FAILURE
+        }
+        Ok(report) => {
+            println!(
+                "seed {seed}: {} operations, {} events, trace {:016x}: passed",
+                report.ops, report.events, report.hash
+            );
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+fn one_mutant(seed: u64, mutant: Mutant, ops: u64) -> ExitCode {
+    match hunt(seed, mutant, ops) {
+        (Some(failure), done) => {
+            println!("{}\ncaught after {done} operations", explain(failure));
+            ExitCode::SUCCESS
+        }
+        (None, done) => {
+            println!("{} survived {done} operations", mutant.name());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn all_mutants(seed: u64, ops: u64, threads: usize) -> ExitCode {
+    let mutants: Vec<Mutant> = Mutant::all().collect();
+    let next = AtomicUsize::new(0);
+    let survivors = AtomicUsize::new(0);
+    println!("{:<32}{:<20}{:>12}  seed", "mutant", "caught by", "operations");
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(mutant) = mutants.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let (failure, done) = hunt(seed, *mutant, ops);
+                    survivors.fetch_add(usize::from(failure.is_none()), Ordering::Relaxed);
+                    let (by, seed) = failure.map_or(("SURVIVED", 0), |f| (f.caught.name(), f.seed));
+                    let mut out = std::io::stdout().lock();
+                    // A closed stdout must not hide the verdict, which is the exit status.
+                    let _ = writeln!(out, "{:<32}{by:<20}{done:>12}  {seed}", mutant.name());
+                }
+            });
+        }
+    });
+    let survived = survivors.into_inner();
+    println!("{} mutants, {survived} survived", mutants.len());
+    if survived == 0 && mutants.len() >= 12 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,144 @@
+//! What a sequence's pages must hold: the plain truth, in one vector.
+//!
+//! A token's content depends on all tokens before it, as KV does, so it is known by the hash of its prefix. Two sequences with
+//! the same beginning hold the same content there; a page of another sequence, index, plane or shard holds none of it.
+
+use crate::base::mix;
+use crate::memory::Tag;
+use kvtide_wire::geometry::{PlaneKind, PlaneSpec};
+
+/// The tokens that an engine wrote into one sequence.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Text {
+    /// Hash of the prefix that ends with each token.
+    prefix: Vec<u64>,
+    /// For each block, the prefix hash of the token that was written last into it: what its recurrent-state pages hold. A
+    /// truncation does not rewind it, because nobody can rewind a recurrence.
+    state: Vec<u64>,
+}
+
+impl Text {
+    /// Tokens written.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.prefix.len() as u64
+    }
+
+    /// Whether nothing was written.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.prefix.is_empty()
+    }
+
+    /// Appends a token.
+    pub fn push(&mut self, token: u64, page_tokens: u32) {
+        let prefix = mix(self.prefix.last().copied().unwrap_or(1), token);
+        self.prefix.push(prefix);
+        let block = (self.prefix.len() - 1) / page_tokens as usize;
+        self.state.truncate(block + 1);
+        if self.state.len() == block {
+            self.state.push(prefix);
+        } else {
+            self.state[block] = prefix;
+        }
+    }
+
+    /// Rolls back to `tokens`. Pages keep what they hold until they are written again.
+    pub fn truncate(&mut self, tokens: u64, page_tokens: u32) {
+        self.prefix.truncate(tokens as usize);
+        self.state.truncate((tokens as usize).div_ceil(page_tokens as usize));
+    }
+
+    /// What slot `slot` of the page at `block` of plane `plane` must hold, or `None` where nothing below `tokens` was written.
+    #[must_use]
+    pub fn expected(
+        &self,
+        spec: &PlaneSpec,
+        plane: u16,
+        shard: u16,
+        at: (u32, usize),
+        tokens: u64,
+        page_tokens: u32,
+    ) -> Option<Tag> {
+        let (block, slot) = at;
+        let token = u64::from(block) * u64::from(page_tokens) + slot as u64;
+        let prefix = if spec.kind == PlaneKind::State as u16 {
+            *self.state.get(block as usize)?
+        } else if token < tokens {
+            *self.prefix.get(token as usize)?
+        } else {
+            return None;
+        };
+        Some(tag(prefix, plane, shard))
+    }
+
+    /// The content hash of block `block`; `None` unless all its tokens are written and its recurrent state is that of its end.
+    #[must_use]
+    pub fn hash(&self, block: u32, page_tokens: u32) -> Option<u128> {
+        let end = *self.prefix.get((block as usize + 1) * page_tokens as usize - 1)?;
+        (self.state.get(block as usize) == Some(&end)).then(|| wide(end))
+    }
+}
+
+/// What a token slot holds after the engine wrote the token that ends `prefix`.
+#[must_use]
+pub fn tag(prefix: u64, plane: u16, shard: u16) -> Tag {
+    mix(prefix, u64::from(plane) << 16 | u64::from(shard)) & !(1 << 63)
+}
+
+/// Block indices that a read of `tokens` tokens needs, said in the words of attention: a full plane needs the block of every
+/// token, a window those of its last tokens, recurrent state that of the newest.
+#[must_use]
+pub fn needed(spec: &PlaneSpec, tokens: u64, page_tokens: u32) -> std::ops::Range<u32> {
+    let block_of = |token: u64| (token / u64::from(page_tokens)) as u32;
+    let Some(newest) = tokens.checked_sub(1) else { return 0..0 };
+    let oldest = if spec.kind == PlaneKind::State as u16 {
+        newest
+    } else if spec.kind == PlaneKind::Window as u16 {
+        tokens.saturating_sub(u64::from(spec.window_tokens))
+    } else {
+        0
+    };
+    block_of(oldest)..block_of(newest) + 1
+}
+
+fn wide(end: u64) -> u128 {
+    u128::from(mix(end, 1)) << 64 | u128::from(mix(end, 2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Text;
+    use kvtide_wire::geometry::{PlaneKind, PlaneSpec};
+
+    fn text(tokens: &[u64]) -> Text {
+        let mut text = Text::default();
+        tokens.iter().for_each(|t| text.push(*t, 2));
+        text
+    }
+
+    #[test]
+    fn equal_prefixes_hold_equal_content_and_others_none_of_it() {
+        let full = PlaneSpec { kind: PlaneKind::Full as u16, ..PlaneSpec::default() };
+        let (a, b) = (text(&[1, 2, 3, 4]), text(&[1, 2, 9, 4]));
+        let at = |t: &Text, block, slot| t.expected(&full, 0, 0, (block, slot), t.len(), 2);
+        assert_eq!(at(&a, 0, 1), at(&b, 0, 1));
+        assert_ne!(at(&a, 1, 1), at(&b, 1, 1), "the fourth token is equal, its prefix is not");
+        assert_ne!(at(&a, 0, 0), at(&a, 0, 1));
+        assert_eq!(a.expected(&full, 0, 0, (1, 1), 3, 2), None);
+        assert_eq!((a.hash(0, 2) == b.hash(0, 2), a.hash(1, 2) == b.hash(1, 2), a.hash(2, 2)), (true, false, None));
+    }
+
+    #[test]
+    fn recurrent_state_is_not_rewound() {
+        let state = PlaneSpec { kind: PlaneKind::State as u16, ..PlaneSpec::default() };
+        let mut a = text(&[1, 2, 3, 4]);
+        let before = a.expected(&state, 0, 0, (1, 0), 4, 2);
+        a.truncate(3, 2);
+        assert_eq!(a.expected(&state, 0, 0, (1, 1), 3, 2), before);
+        a.push(4, 2);
+        assert_eq!(a, text(&[1, 2, 3, 4]));
+        a.truncate(3, 2);
+        assert_eq!(a.hash(1, 2), None);
+    }
+}

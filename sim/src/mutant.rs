@@ -1,0 +1,47 @@
+//! Deliberate faults of the core and of the agent under one name: each must be caught.
+
+use kvtide::agent::protocol::mutants::{self as agent, Mutant as AgentMutant};
+use kvtide_tiering::mutants::Mutant as CoreMutant;
+
+/// A fault that is compiled in, off unless it is picked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mutant {
+    /// In the core.
+    Core(CoreMutant),
+    /// In the agent's protocol.
+    Agent(AgentMutant),
+}
+
+impl Mutant {
+    /// All of them, the core's first.
+    pub fn all() -> impl Iterator<Item = Mutant> {
+        let core = CoreMutant::ALL.iter().copied().map(Mutant::Core);
+        core.chain(AgentMutant::ALL.iter().copied().map(Mutant::Agent))
+    }
+
+    /// The one of that name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Mutant> {
+        Mutant::all().find(|mutant| mutant.name() == name)
+    }
+
+    /// Its name on the command line.
+    #[must_use]
+    pub fn name(self) -> String {
+        match self {
+            Mutant::Core(mutant) => format!("{mutant:?}"),
+            Mutant::Agent(mutant) => format!("{mutant:?}"),
+        }
+    }
+
+    /// Switches this thread to the fault, or to none.
+    pub fn select(mutant: Option<Mutant>) {
+        let (core, agent_mutant) = match mutant {
+            None => (None, None),
+            Some(Mutant::Core(mutant)) => (Some(mutant), None),
+            Some(Mutant::Agent(mutant)) => (None, Some(mutant)),
+        };
+        kvtide_tiering::mutants::select(core);
+        agent::select(agent_mutant);
+    }
+}

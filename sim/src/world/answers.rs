@@ -1,0 +1,287 @@
+//! Completions: each is compared with what the plain model allows, then the engine goes on from it.
+
+use super::context::{Check, Context, wrong};
+use super::ops::closing;
+use super::session::{Answer, Pending, Seq, Session};
+use crate::coverage::Met;
+use crate::failure::Caught;
+use kvtide_wire::entry::{Level, Op};
+use kvtide_wire::status::Status;
+
+impl Session {
+    /// The engine looks at the completion ring of `channel`.
+    pub fn answers(&mut self, cx: &mut Context, channel: usize) -> Check {
+        while let Some(answer) = self.channels[channel].completions.pop(cx.now()) {
+            self.answer(cx, channel, answer)?;
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, cx: &mut Context, channel: usize, (entry, list): Answer) -> Check {
+        let me = self.index;
+        let pending = self.channels[channel].pending.get_mut(usize::from(entry.tag)).and_then(Option::take);
+        let Some(pending) = pending else {
+            return wrong(
+                Caught::Protocol,
+                format!("s{me}.c{channel}: a completion for tag {}, which is free", entry.tag),
+            );
+        };
+        let Some(status) = Status::from_code(entry.status) else {
+            return wrong(Caught::Protocol, format!("s{me}: status code {} in a completion", entry.status));
+        };
+        cx.trace.fold(&[2, me as u64, u64::from(entry.tag), status as u64, entry.value, list.len() as u64]);
+        cx.say(|| {
+            format!(
+                "s{me}.c{channel} <- {:?} seq {} {status:?} value {} list {list:?}",
+                pending.op, pending.seq, entry.value
+            )
+        });
+        if entry.op != pending.code || entry.list_len as usize != list.len() {
+            return wrong(Caught::Protocol, format!("s{me}: the completion of {:?} is of another request", pending.op));
+        }
+        cx.coverage.op(pending.op, status);
+        self.count(cx, status);
+        if pending.nonsense {
+            return match status {
+                Status::Ok => wrong(Caught::WrongAnswer, format!("s{me}: nonsense {:?} succeeded", pending.op)),
+                _ => Ok(()),
+            };
+        }
+        if let Some(seq) = self.seqs.get_mut(pending.seq as usize).and_then(Option::as_mut) {
+            if exclusive(pending.op) {
+                seq.busy = false;
+            }
+            let stays = match pending.op {
+                // A park that failed went as far as it got.
+                Op::Park => true,
+                Op::Resume => status != Status::Ok,
+                _ => false,
+            };
+            seq.parked |= pending.op == Op::Park;
+            if closing(pending.op) && !stays {
+                seq.closed = false;
+                self.shared.seqs().open(pending.seq);
+            }
+        }
+        if let (Op::Fault, Some(lane)) = (pending.op, pending.lane) {
+            self.faulted(lane, pending.count, status);
+        }
+        if pending.op == Op::Acquire {
+            self.acquired(&pending, status)?;
+        }
+        self.justified(cx, &pending, status)?;
+        match status {
+            Status::Ok => self.success(cx, &pending, entry.value, &list),
+            _ => self.refusal(&pending, status, &list),
+        }
+    }
+
+    fn count(&self, cx: &mut Context, status: Status) {
+        match status {
+            Status::Canceled => cx.coverage.met(Met::Cancel),
+            Status::TimedOut => cx.coverage.met(Met::Deadline),
+            Status::NoSpace => cx.coverage.met(Met::NoSpace),
+            Status::Lost => cx.coverage.met(Met::Lost),
+            _ => {}
+        }
+    }
+
+    /// Whether this request may have ended like this.
+    fn justified(&self, cx: &Context, pending: &Pending, status: Status) -> Check {
+        let faults = &cx.faults;
+        // A sequence whose pages died with their holder, or whose step failed, may be refused anything.
+        let damaged = self.seq(pending.seq).is_some_and(|seq| seq.doomed);
+        let explained = match status {
+            Status::Ok => true,
+            Status::Canceled => pending.cancelled,
+            // Without hurry a deadline is far longer than anything takes, but for full tiers and copies that never end.
+            Status::TimedOut => !cx.geometry.roomy || faults.hurry + faults.endless + faults.refuse > 0,
+            Status::NoSpace | Status::TooBig => !cx.geometry.roomy || faults.refuse > 0,
+            // Pages that left a window, or older snapshots, are given up, whoever would still pin them or cut back to them.
+            Status::Lost if matches!(pending.op, Op::Acquire | Op::Truncate) && cx.geometry.retires() => true,
+            Status::Lost => faults.die + faults.daemon + faults.copy + faults.endless > 0,
+            Status::Io => faults.copy + faults.endless + faults.die > 0,
+            // Cancelling what already ended.
+            // The step is over and its sequences may be dropped before the message about it is read.
+            Status::NotFound | Status::State | Status::Range if pending.op == Op::Fault => !self.in_step(pending),
+            Status::NotFound | Status::State if matches!(pending.op, Op::Step | Op::StepEnd) => true,
+            Status::NotFound => pending.op == Op::Cancel || damaged,
+            Status::NotAdmitted => pending.op == Op::Publish && (!cx.geometry.roomy || faults.copy > 0),
+            Status::Busy => matches!(pending.op, Op::Park | Op::Truncate | Op::SeqDrop),
+            // Blocks run out in a space that is not roomy.
+            Status::Limit => !cx.geometry.roomy,
+            Status::State => damaged,
+            _ => false,
+        };
+        if explained {
+            return Ok(());
+        }
+        let me = self.index;
+        wrong(Caught::UnjustifiedError, format!("s{me}: {:?} of seq {} ended with {status:?}", pending.op, pending.seq))
+    }
+
+    fn success(&mut self, cx: &mut Context, pending: &Pending, value: u64, list: &[u32]) -> Check {
+        let page_tokens = cx.geometry.config.page_tokens;
+        match pending.op {
+            Op::Reserve => {
+                if value != list.len() as u64 || value != pending.count {
+                    return self.impossible(
+                        pending,
+                        format!("{} blocks asked, {value} granted, {} listed", pending.count, list.len()),
+                    );
+                }
+                self.all_new(pending, list)?;
+                match self.seqs.get_mut(pending.seq as usize).and_then(Option::as_mut) {
+                    Some(seq) => {
+                        seq.blocks.extend_from_slice(list);
+                        self.push(pending.seq, list);
+                    }
+                    None => self.reserve.extend_from_slice(list),
+                }
+                Ok(())
+            }
+            Op::Fork => self.forked(cx, pending, value, list),
+            Op::Truncate => {
+                let whole = pending.count.div_ceil(u64::from(page_tokens)) as usize;
+                self.all_new(pending, list)?;
+                let Some(seq) = self.seq_mut(pending.seq) else { return Ok(()) };
+                let cut = (pending.count / u64::from(page_tokens)) as usize;
+                match list {
+                    [] => {}
+                    [copy] if cut < seq.blocks.len() => seq.blocks[cut] = *copy,
+                    _ => return self.impossible(pending, format!("{} blocks copied", list.len())),
+                }
+                seq.text.truncate(pending.count, page_tokens);
+                seq.committed = seq.committed.min(pending.count);
+                seq.published = seq.published.min((pending.count / u64::from(page_tokens)) as u32);
+                seq.blocks.truncate(whole);
+                let kept = if list.is_empty() { whole } else { cut };
+                self.shared.seqs().cut(pending.seq, kept as u32);
+                self.push(pending.seq, list);
+                self.shared.seqs().commit(pending.seq, pending.count);
+                Ok(())
+            }
+            Op::Publish => self.published(cx, pending, value),
+            Op::Map => self.mapped(cx, pending, value, list),
+            Op::Resume => {
+                if let Some(seq) = self.seq_mut(pending.seq) {
+                    seq.parked = false;
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn forked(&mut self, cx: &mut Context, pending: &Pending, value: u64, list: &[u32]) -> Check {
+        let page_tokens = cx.geometry.config.page_tokens;
+        self.all_new(pending, list)?;
+        let Some(parent) = self.seq(pending.seq) else { return Ok(()) };
+        let shared = (parent.committed / u64::from(page_tokens)) as usize;
+        let needed = parent.committed.div_ceil(u64::from(page_tokens)) as usize;
+        if value as usize != shared || shared + list.len() < needed || shared + list.len() > parent.blocks.len() {
+            let detail = format!(
+                "shares {value} of {shared} sealed blocks and copies {} of {}",
+                list.len(),
+                parent.blocks.len()
+            );
+            return self.impossible(pending, detail);
+        }
+        let mut child = Seq { pins: Vec::new(), ..parent.clone() };
+        child.blocks.truncate(shared);
+        child.blocks.extend_from_slice(list);
+        // What the parent wrote and did not commit is not the child's.
+        child.text.truncate(child.committed, page_tokens);
+        child.prompt = None;
+        self.shared.seqs().create(pending.other);
+        self.push(pending.other, &child.blocks);
+        self.shared.seqs().commit(pending.other, child.committed);
+        self.seqs[pending.other as usize] = Some(child);
+        Ok(())
+    }
+
+    fn published(&mut self, cx: &mut Context, pending: &Pending, value: u64) -> Check {
+        if value > Level::Durable as u64 {
+            return self.impossible(pending, format!("level {value}"));
+        }
+        let page_tokens = cx.geometry.config.page_tokens;
+        let shard = self.shard;
+        let Some(seq) = self.seq_mut(pending.seq) else { return Ok(()) };
+        let end = pending.first + pending.count as u32;
+        seq.published = seq.published.max(end);
+        let text = seq.text.clone();
+        (pending.first..end)
+            .filter_map(|block| text.hash(block, page_tokens))
+            .for_each(|hash| cx.library.done(hash, shard));
+        cx.library.remember(&mut cx.rng, text);
+        Ok(())
+    }
+
+    fn mapped(&mut self, cx: &mut Context, pending: &Pending, value: u64, list: &[u32]) -> Check {
+        let page_tokens = cx.geometry.config.page_tokens;
+        let Some(text) = &pending.text else { return Ok(()) };
+        let asked = text.len() / u64::from(page_tokens);
+        if value != list.len() as u64 || value > asked {
+            return self.impossible(pending, format!("{value} blocks found, {} listed, {asked} asked", list.len()));
+        }
+        let may = |block: u32| text.hash(block, page_tokens).is_some_and(|hash| cx.library.may_find(hash));
+        if let Some(block) = (0..value as u32).find(|block| !may(*block)) {
+            return self.impossible(pending, format!("found block {block}, which not every shard has published"));
+        }
+        if value < u64::from(pending.must_find) && cx.geometry.roomy && cx.faults.none() {
+            return self
+                .impossible(pending, format!("found {value} blocks of {} that are published", pending.must_find));
+        }
+        cx.coverage.met(if value > 0 { Met::MapHit } else { Met::MapMiss });
+        let mut text = text.clone();
+        text.truncate(value * u64::from(page_tokens), page_tokens);
+        let Some(seq) = self.seq_mut(pending.seq) else { return Ok(()) };
+        seq.committed = text.len();
+        seq.published = value as u32;
+        seq.text = text;
+        seq.blocks = list.to_vec();
+        let committed = seq.committed;
+        self.push(pending.seq, list);
+        self.shared.seqs().commit(pending.seq, committed);
+        Ok(())
+    }
+
+    fn push(&self, slot: u32, blocks: &[u32]) {
+        blocks.iter().for_each(|block| {
+            self.shared.seqs().push(slot, *block);
+        });
+    }
+
+    fn refusal(&mut self, pending: &Pending, status: Status, list: &[u32]) -> Check {
+        if !list.is_empty() {
+            return self.impossible(pending, format!("{status:?} with a list of {}", list.len()));
+        }
+        let Some(seq) = self.seq_mut(pending.seq) else { return Ok(()) };
+        match (pending.op, status) {
+            (_, Status::Lost) | (Op::SeqCreate | Op::Bind | Op::Commit, _) => seq.doomed = true,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Blocks that were just granted must be nobody's in this session.
+    fn all_new(&self, pending: &Pending, list: &[u32]) -> Check {
+        let taken = |block: &&u32| {
+            self.reserve.contains(block) || self.seqs.iter().flatten().any(|seq| seq.blocks.contains(block))
+        };
+        match list.iter().find(taken) {
+            Some(block) => self.impossible(pending, format!("granted block {block}, which is in use")),
+            None => Ok(()),
+        }
+    }
+
+    fn impossible(&self, pending: &Pending, detail: String) -> Check {
+        let me = self.index;
+        wrong(Caught::WrongAnswer, format!("s{me}: {:?} of seq {}: {detail}", pending.op, pending.seq))
+    }
+}
+
+/// Whether the sequence waits for the end of this request.
+fn exclusive(op: Op) -> bool {
+    matches!(op, Op::Fork | Op::Truncate | Op::Publish | Op::Map | Op::Park | Op::Resume | Op::Acquire | Op::Reserve)
+}

@@ -1,0 +1,219 @@
+//! What all parts of a world share: time, randomness, memory, devices, and the books.
+
+use crate::base::{Queue, Rng, Trace};
+use crate::coverage::{Coverage, Met};
+use crate::failure::Caught;
+use crate::geometry::Geometry;
+use crate::memory::{Arenas, CopyFault, CopyId, Devices};
+use crate::model::Library;
+
+/// Something that the system under test must not do.
+#[derive(Clone, Debug)]
+pub struct Wrong {
+    /// Kind.
+    pub caught: Caught,
+    /// What was seen.
+    pub detail: String,
+}
+
+/// The result of everything that checks.
+pub type Check<T = ()> = Result<T, Wrong>;
+
+/// A finding.
+pub fn wrong<T>(caught: Caught, detail: impl Into<String>) -> Check<T> {
+    Err(Wrong { caught, detail: detail.into() })
+}
+
+/// What happens in a world. Sessions are indices that are never reused; an event for one that is gone does nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ev {
+    /// The engine thread of a channel acts.
+    Channel {
+        /// Session.
+        session: usize,
+        /// Channel.
+        channel: usize,
+    },
+    /// The engine thread of a lane acts.
+    Lane {
+        /// Session.
+        session: usize,
+        /// Lane.
+        lane: usize,
+    },
+    /// The daemon looks at the rings of a session.
+    Drain {
+        /// Session.
+        session: usize,
+    },
+    /// The agent looks at its job ring.
+    Pump {
+        /// Session.
+        session: usize,
+    },
+    /// The engine looks at a completion ring.
+    Answers {
+        /// Session.
+        session: usize,
+        /// Channel.
+        channel: usize,
+    },
+    /// A device touches memory.
+    Copy {
+        /// Which copy.
+        copy: CopyId,
+    },
+    /// The daemon's clock ticks.
+    Tick {
+        /// Which daemon.
+        epoch: u32,
+    },
+    /// The node answers a request for a slab.
+    Slab {
+        /// Which daemon asked.
+        epoch: u32,
+        /// Size class.
+        class: u8,
+    },
+    /// An engine process dies, or only its connection.
+    Die {
+        /// Session.
+        session: usize,
+    },
+    /// The daemon learns that a session's connection is gone.
+    Lost {
+        /// Session.
+        session: usize,
+    },
+    /// The last of an engine's process is gone.
+    Exit {
+        /// Session.
+        session: usize,
+    },
+    /// An engine attaches in the place of one that is gone.
+    Attach {
+        /// Replica.
+        replica: usize,
+        /// Shard.
+        shard: u16,
+    },
+    /// The daemon dies.
+    DaemonDies,
+    /// Another daemon takes its place.
+    DaemonStarts,
+    /// The auditor looks for hangs and broken invariants.
+    Audit,
+}
+
+/// How likely what goes wrong, per thousand, in this episode.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faults {
+    /// A copy fails or falls short.
+    pub copy: u64,
+    /// A copy is late.
+    pub late: u64,
+    /// A copy never ends.
+    pub endless: u64,
+    /// Nonsense instead of an operation.
+    pub nonsense: u64,
+    /// A request is cancelled.
+    pub cancel: u64,
+    /// A request has a deadline that is likely to pass.
+    pub hurry: u64,
+    /// The node refuses a slab.
+    pub refuse: u64,
+    /// A session dies, in ten thousand operations.
+    pub die: u64,
+    /// The daemon dies, in ten thousand operations.
+    pub daemon: u64,
+}
+
+impl Faults {
+    /// Draws the faults of an episode: none in a third of them, so that any error there is a finding.
+    pub fn draw(rng: &mut Rng) -> Faults {
+        let mut some = |likely: u64, most: u64| if rng.chance(likely) { rng.between(1, most) } else { 0 };
+        if some(330, 1) == 1 {
+            return Faults { late: some(300, 50), ..Faults::default() };
+        }
+        Faults {
+            copy: some(500, 60),
+            late: some(500, 50),
+            endless: some(150, 4),
+            nonsense: some(500, 60),
+            cancel: some(500, 150),
+            hurry: some(400, 200),
+            refuse: some(300, 500),
+            die: some(500, 60),
+            daemon: some(300, 25),
+        }
+    }
+
+    /// Whether nothing can be lost and nothing can time out for any other reason than the system's own.
+    #[must_use]
+    pub fn none(&self) -> bool {
+        self.copy + self.endless + self.cancel + self.hurry + self.refuse + self.die + self.daemon == 0
+    }
+}
+
+/// What all parts share.
+pub struct Context {
+    /// Randomness.
+    pub rng: Rng,
+    /// Time and events to come.
+    pub queue: Queue<Ev>,
+    /// What happened, hashed.
+    pub trace: Trace,
+    /// What happened, counted.
+    pub coverage: Coverage,
+    /// Memory.
+    pub arenas: Arenas,
+    /// Copies in flight.
+    pub devices: Devices,
+    /// The space.
+    pub geometry: Geometry,
+    /// What engines know in common.
+    pub library: Library,
+    /// What goes wrong.
+    pub faults: Faults,
+    /// Requests and steps so far.
+    pub ops: u64,
+    /// Events so far.
+    pub events: u64,
+}
+
+impl Context {
+    /// Simulated time.
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        self.queue.now_us()
+    }
+
+    /// Says what happened, if words are kept.
+    pub fn say(&mut self, text: impl FnOnce() -> String) {
+        let now = self.queue.now_us();
+        self.trace.say(now, text);
+    }
+
+    /// The delay of a message between two processes.
+    pub fn hop(&mut self) -> u64 {
+        self.rng.delay(0, 4, 20)
+    }
+
+    /// What goes wrong with the next copy, if anything.
+    pub fn copy_fault(&mut self) -> Option<CopyFault> {
+        let (fault, met) = if self.rng.chance(self.faults.copy) {
+            match self.rng.chance(500) {
+                true => (CopyFault::Failed, Met::TransferFailed),
+                false => (CopyFault::Short, Met::TransferShort),
+            }
+        } else if self.rng.chance(self.faults.endless) {
+            (CopyFault::Endless, Met::TransferEndless)
+        } else if self.rng.chance(self.faults.late) {
+            (CopyFault::Late, Met::TransferLate)
+        } else {
+            return None;
+        };
+        self.coverage.met(met);
+        Some(fault)
+    }
+}

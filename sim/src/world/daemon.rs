@@ -1,0 +1,233 @@
+//! The daemon: the shipped core and the shipped translation between simulated rings, a node that grants slabs, and the books
+//! that catch a core which breaks its side of the protocol.
+
+use super::context::{Check, Context, Ev, wrong};
+use super::session::Session;
+use crate::coverage::Met;
+use crate::failure::Caught;
+use crate::geometry::SLAB_FRAMES;
+use crate::memory::{ArenaId, Place};
+use kvtide_daemon::translate::{self, Scratch};
+use kvtide_tiering::ActionBuf;
+use kvtide_tiering::Core;
+use kvtide_tiering::api::{Event, HostFrame, Job, SessionId};
+use kvtide_wire::entry::{JobDone, JobKind, Submission};
+use std::collections::BTreeMap;
+
+/// A grant of host memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Slab {
+    /// Where its frames are.
+    pub arena: ArenaId,
+    /// Size class.
+    pub class: u8,
+}
+
+/// What the daemon knows of an attached session.
+pub(super) struct Attached {
+    /// Index in the world.
+    pub session: usize,
+    /// Jobs in flight, by id.
+    pub jobs: BTreeMap<u32, Job>,
+    /// Requests in flight, by channel and tag.
+    pub requests: BTreeMap<(u16, u16), u16>,
+    /// The lease has ended.
+    pub lost: bool,
+}
+
+/// One daemon, from its start to its death.
+pub struct Daemon {
+    pub(super) core: Core,
+    pub(super) actions: ActionBuf,
+    scratch: Scratch,
+    pub(super) slots: Vec<Option<Attached>>,
+    pub(super) slabs: Vec<Option<Slab>>,
+    /// Which daemon of the episode this is.
+    pub epoch: u32,
+    pub(super) granted_bytes: u64,
+    /// When the clock wakes it next.
+    pub(super) due_us: u64,
+}
+
+impl Daemon {
+    /// A daemon that knows nothing yet.
+    pub fn start(cx: &mut Context, epoch: u32) -> Check<Daemon> {
+        let config = cx.geometry.config.clone();
+        let slots = (0..config.limits.sessions_max).map(|_| None).collect();
+        let core = Core::new(config)
+            .or_else(|e| wrong(Caught::Protocol, format!("the core refused its configuration: {e}")))?;
+        let actions = ActionBuf::new(cx.rng.between(1, 64) as usize, 0);
+        Ok(Daemon {
+            core,
+            actions,
+            scratch: Scratch::new(),
+            slots,
+            slabs: Vec::new(),
+            epoch,
+            granted_bytes: 0,
+            due_us: 0,
+        })
+    }
+
+    /// A session slot that is free.
+    #[must_use]
+    pub fn free_slot(&self) -> Option<SessionId> {
+        self.slots.iter().position(Option::is_none).map(|slot| slot as SessionId)
+    }
+
+    /// Attaches a session to a free slot.
+    pub fn attach(&mut self, cx: &mut Context, sessions: &mut [Session], index: usize, slot: SessionId) -> Check {
+        let (shard, lanes, frames) = (sessions[index].shard, cx.geometry.lanes, cx.geometry.tier0.clone());
+        let event = Event::Attach { session: slot, shard, lanes, frames: &frames };
+        self.slots[usize::from(slot)] =
+            Some(Attached { session: index, jobs: BTreeMap::new(), requests: BTreeMap::new(), lost: false });
+        self.handle(cx, sessions, event)?;
+        cx.coverage.met(Met::SessionAttached);
+        Ok(())
+    }
+
+    /// Looks at the rings of a session.
+    pub fn drain(&mut self, cx: &mut Context, sessions: &mut [Session], index: usize) -> Check {
+        let Some(slot) = sessions[index].slot else { return Ok(()) };
+        while let Some(done) = sessions[index].done.pop(cx.now()) {
+            if self.serves(slot, index) {
+                self.job_done(cx, sessions, slot, &done)?;
+            }
+        }
+        for channel in 0..sessions[index].channels.len() {
+            while let Some((entry, list)) = sessions[index].channels[channel].submissions.pop(cx.now()) {
+                if !self.serves(slot, index) {
+                    continue;
+                }
+                self.request(cx, sessions, slot, channel as u16, &entry, &list)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn request(
+        &mut self,
+        cx: &mut Context,
+        sessions: &mut [Session],
+        slot: SessionId,
+        channel: u16,
+        entry: &Submission,
+        list: &[u32],
+    ) -> Check {
+        let Some(attached) = self.attached(slot) else { return Ok(()) };
+        let index = attached.session;
+        attached.requests.insert((channel, entry.tag), entry.op);
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let outcome = match translate::request(entry, list, &mut scratch) {
+            Ok(request) => {
+                let (tag, timeout_us) = (entry.tag, entry.timeout_us);
+                self.handle(cx, sessions, Event::Request { session: slot, channel, tag, timeout_us, request })
+            }
+            Err(status) => {
+                let answer = kvtide_wire::entry::Completion::new(entry.op, entry.tag, status);
+                self.attached(slot).map(|a| a.requests.remove(&(channel, entry.tag)));
+                sessions[index].complete(cx, channel, (answer, Vec::new()))
+            }
+        };
+        self.scratch = scratch;
+        outcome
+    }
+
+    fn job_done(&mut self, cx: &mut Context, sessions: &mut [Session], slot: SessionId, done: &JobDone) -> Check {
+        let planes = cx.geometry.specs.clone();
+        let Some(job) = self.attached(slot).and_then(|a| a.jobs.remove(&done.id)) else {
+            return self.nonsense_done(cx, sessions, slot, done);
+        };
+        let bytes = translate::copied_bytes(&job, |plane| planes[usize::from(plane)].page_bytes);
+        match translate::job_done(done, bytes) {
+            Ok(status) => {
+                let wire = translate::job(done.id, &job);
+                if let Some(kind) = JobKind::from_code(wire.kind) {
+                    cx.coverage.job(kind, translate::to_wire(status));
+                }
+                self.handle(cx, sessions, Event::JobDone { session: slot, job: done.id, status })
+            }
+            Err(_) => self.expel(cx, sessions, slot),
+        }
+    }
+
+    /// A completion of a job that is not in flight: whoever sends it is not an agent of ours, and its session ends.
+    fn nonsense_done(&mut self, cx: &mut Context, sessions: &mut [Session], slot: SessionId, done: &JobDone) -> Check {
+        let status = kvtide_tiering::api::Status::Ok;
+        let event = Event::JobDone { session: slot, job: done.id, status };
+        match self.core.handle(cx.now(), event, &mut self.actions) {
+            Err(kvtide_tiering::Error::Agent { .. }) => self.expel(cx, sessions, slot),
+            other => wrong(
+                Caught::Protocol,
+                format!("the core took the end of job {}, which is not in flight: {other:?}", done.id),
+            ),
+        }
+    }
+}
+
+impl Daemon {
+    /// The daemon ends the session of a peer that broke the protocol.
+    fn expel(&mut self, cx: &mut Context, sessions: &mut [Session], slot: SessionId) -> Check {
+        let Some(index) = self.attached(slot).map(|a| a.session) else { return Ok(()) };
+        cx.say(|| format!("daemon: s{index} broke the protocol"));
+        cx.queue.after(0, Ev::Die { session: index });
+        self.lost(cx, sessions, index)
+    }
+
+    /// The lease of a session ended.
+    pub fn lost(&mut self, cx: &mut Context, sessions: &mut [Session], index: usize) -> Check {
+        let Some(slot) = sessions[index].slot else { return Ok(()) };
+        let Some(attached) = self.attached(slot).filter(|a| a.session == index && !a.lost) else { return Ok(()) };
+        attached.lost = true;
+        attached.jobs.clear();
+        self.handle(cx, sessions, Event::SessionLost { session: slot })?;
+        // Requests of a dead session get no answer that anybody could read.
+        self.attached(slot).map(|a| a.requests.clear());
+        Ok(())
+    }
+
+    /// The last of a session's process is gone.
+    pub fn exited(&mut self, cx: &mut Context, sessions: &mut [Session], index: usize) -> Check {
+        self.lost(cx, sessions, index)?;
+        let Some(slot) = sessions[index].slot.take() else { return Ok(()) };
+        match self.attached(slot).is_some_and(|a| a.session == index) {
+            true => self.handle(cx, sessions, Event::SessionExited { session: slot }),
+            false => Ok(()),
+        }
+    }
+
+    /// The clock ticks.
+    pub fn tick(&mut self, cx: &mut Context, sessions: &mut [Session]) -> Check {
+        match self.core.next_deadline().is_some_and(|due_us| due_us <= cx.now()) {
+            true => self.handle(cx, sessions, Event::Tick),
+            false => self.carry_out(cx, sessions),
+        }
+    }
+
+    /// Session slots in use.
+    #[must_use]
+    pub fn attached_count(&self) -> usize {
+        self.slots.iter().flatten().count()
+    }
+
+    /// The core's own invariants.
+    pub fn check(&self) -> Check {
+        self.core.check().or_else(|broken| wrong(Caught::Invariant, broken.to_string()))
+    }
+
+    /// Whether the slot is that session's, and its lease has not ended.
+    fn serves(&self, slot: SessionId, index: usize) -> bool {
+        let attached = self.slots.get(usize::from(slot)).and_then(Option::as_ref);
+        attached.is_some_and(|a| a.session == index && !a.lost)
+    }
+
+    pub(super) fn attached(&mut self, slot: SessionId) -> Option<&mut Attached> {
+        self.slots.get_mut(usize::from(slot)).and_then(Option::as_mut)
+    }
+
+    /// Where a host frame is.
+    pub(super) fn place(&self, frame: HostFrame) -> Option<Place> {
+        let slab = self.slabs.get(frame.slab as usize).copied().flatten()?;
+        (frame.slot < SLAB_FRAMES).then_some(Place { arena: slab.arena, frame: frame.slot })
+    }
+}

@@ -1,0 +1,195 @@
+//! Beginning and end of everything: processes, leases, daemons, and of the episode itself.
+
+use super::context::{Check, Ev, wrong};
+use super::daemon::Daemon;
+use super::session::Session;
+use super::{AUDIT_US, World};
+use crate::coverage::Met;
+use crate::failure::Caught;
+
+/// Simulated microseconds after its last operation within which an episode must be quiet.
+const QUIET_US: u64 = 2_000_000;
+
+/// Simulated microseconds after which an episode has not made the progress that it must.
+const LIFE_US: u64 = 60_000_000;
+
+/// How far an episode has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Engines work.
+    Running,
+    /// Engines drop what they have and wait for what is in flight, until then.
+    Draining {
+        /// When it must be quiet.
+        until_us: u64,
+    },
+    /// Engines have left; the daemon lets go of them.
+    Closing {
+        /// When it must be quiet.
+        until_us: u64,
+    },
+    /// Over.
+    Over,
+}
+
+impl World {
+    pub(super) fn begin(&mut self) -> Check {
+        self.daemon_starts()?;
+        self.cx.queue.after(AUDIT_US, Ev::Audit);
+        Ok(())
+    }
+
+    pub(super) fn daemon_starts(&mut self) -> Check {
+        self.daemons += 1;
+        self.daemon = Some(Daemon::start(&mut self.cx, self.daemons)?);
+        self.cx.say(|| "daemon: started".to_owned());
+        for replica in 0..self.cx.geometry.replicas {
+            for shard in 0..self.cx.geometry.config.shards {
+                let delay = self.cx.rng.between(0, 100);
+                self.cx.queue.after(delay, Ev::Attach { replica, shard });
+            }
+        }
+        Ok(())
+    }
+
+    /// An engine attaches, unless the episode ends or its place is taken.
+    pub(super) fn attach(&mut self, replica: usize, shard: u16) -> Check {
+        let World { cx, daemon, sessions, phase, .. } = self;
+        let taken = sessions.iter().any(|s| s.alive && (s.replica, s.shard) == (replica, shard));
+        let Some(daemon) = daemon.as_mut().filter(|_| !taken && *phase == Phase::Running) else { return Ok(()) };
+        let Some(slot) = daemon.free_slot() else {
+            // All session slots are taken by those that are not wholly gone.
+            cx.queue.after(5_000, Ev::Attach { replica, shard });
+            return Ok(());
+        };
+        let index = sessions.len();
+        let session = Session::new(cx, index, replica, shard)?;
+        sessions.push(session);
+        cx.say(|| format!("s{index}: replica {replica} shard {shard} attaches to slot {slot}"));
+        sessions[index].slot = Some(slot);
+        daemon.attach(cx, sessions, index, slot)?;
+        sessions[index].wake(cx);
+        Ok(())
+    }
+
+    /// An engine's process is killed. Its devices go on until the last of it is gone; the daemon learns of it later.
+    pub(super) fn die(&mut self, index: usize) -> Check {
+        let World { cx, sessions, phase, .. } = self;
+        let session = &mut sessions[index];
+        if !session.alive {
+            return Ok(());
+        }
+        session.alive = false;
+        let writing = cx.devices.in_flight(index) > 0;
+        cx.say(|| format!("s{index}: dies, {} copies in flight", if writing { "with" } else { "no" }));
+        let lost = cx.rng.between(0, 200);
+        let exit = if cx.rng.chance(300) { cx.rng.between(0, 200) } else { cx.rng.between(200, 60_000) };
+        cx.queue.after(lost, Ev::Lost { session: index });
+        cx.queue.after(exit, Ev::Exit { session: index });
+        if *phase == Phase::Running {
+            cx.coverage.met(Met::SessionDied);
+            if writing {
+                cx.coverage.met(Met::Quarantine);
+            }
+            let (replica, shard) = (session.replica, session.shard);
+            let delay = cx.rng.between(0, 20_000);
+            cx.queue.after(delay, Ev::Attach { replica, shard });
+        }
+        Ok(())
+    }
+
+    /// The last of an engine's process is gone: nothing writes any more.
+    pub(super) fn exit(&mut self, index: usize) -> Check {
+        let World { cx, daemon, sessions, .. } = self;
+        cx.say(|| format!("s{index}: has exited"));
+        cx.devices.stop(index);
+        cx.arenas.remove(sessions[index].tier0);
+        match daemon {
+            Some(daemon) => daemon.exited(cx, sessions, index),
+            None => Ok(()),
+        }
+    }
+
+    /// The daemon is killed: what it knew is gone, what engines hold is not.
+    pub(super) fn daemon_dies(&mut self) -> Check {
+        let World { cx, daemon, sessions, phase, .. } = self;
+        if *phase != Phase::Running || daemon.take().is_none() {
+            return Ok(());
+        }
+        cx.say(|| "daemon: dies".to_owned());
+        cx.coverage.met(Met::DaemonDied);
+        cx.library.forget();
+        for session in sessions.iter_mut() {
+            session.slot = None;
+            if session.alive {
+                session.daemon_gone(cx)?;
+            }
+        }
+        let delay = cx.rng.between(100, 20_000);
+        cx.queue.after(delay, Ev::DaemonStarts);
+        Ok(())
+    }
+
+    /// Looks for hangs and broken invariants, and moves the episode on.
+    pub(super) fn audit(&mut self) -> Check {
+        if self.cx.now() > LIFE_US {
+            return wrong(Caught::Hang, format!("the episode has not ended after {LIFE_US} us"));
+        }
+        self.cx.queue.after(AUDIT_US, Ev::Audit);
+        if let Some(daemon) = &self.daemon {
+            daemon.check()?;
+        }
+        for session in self.sessions.iter().filter(|s| s.alive && s.slot.is_some()) {
+            session.audit(&self.cx)?;
+        }
+        self.advance()
+    }
+
+    fn advance(&mut self) -> Check {
+        let World { cx, daemon, sessions, phase, ops_max, .. } = self;
+        let now = cx.now();
+        match *phase {
+            Phase::Running if cx.ops >= *ops_max && daemon.is_some() => {
+                cx.say(|| "episode: draining".to_owned());
+                *phase = Phase::Draining { until_us: now + QUIET_US };
+                sessions.iter_mut().for_each(|s| s.draining = true);
+            }
+            Phase::Draining { until_us } => {
+                let quiet = sessions.iter().filter(|s| s.alive).all(Session::quiet);
+                if !quiet && now > until_us && cx.faults.endless == 0 {
+                    let open: Vec<String> = sessions.iter().filter(|s| s.alive).map(Session::unquiet).collect();
+                    return wrong(Caught::Hang, format!("not quiet {QUIET_US} us after its last operation: {open:?}"));
+                }
+                if quiet || now > until_us {
+                    cx.say(|| "episode: closing".to_owned());
+                    *phase = Phase::Closing { until_us: now + QUIET_US };
+                    let alive = sessions.iter().filter(|s| s.alive).map(|s| s.index);
+                    alive.for_each(|session| cx.queue.after(0, Ev::Die { session }));
+                }
+            }
+            Phase::Closing { until_us } => {
+                let attached = daemon.as_ref().map_or(0, Daemon::attached_count);
+                if attached == 0 {
+                    *phase = Phase::Over;
+                } else if now > until_us {
+                    return wrong(Caught::Leak, format!("{attached} session slots are not given back"));
+                }
+            }
+            Phase::Running | Phase::Over => {}
+        }
+        Ok(())
+    }
+
+    /// Nothing is left to happen: everything must have been given back.
+    pub(super) fn finish(&mut self) -> Check {
+        match &self.daemon {
+            Some(daemon) => daemon.check(),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether nothing is to come any more.
+    pub(super) fn over(&self) -> bool {
+        self.phase == Phase::Over
+    }
+}

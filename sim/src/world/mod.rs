@@ -1,0 +1,136 @@
+//! A world: one space, its daemon, its engines, and time.
+//!
+//! Everything that happens is an event of the queue, handled by the part that it concerns; parts talk to each other through
+//! simulated rings only. What is shipped (core, translation, the agent's protocol) runs as shipped; what is simulated is what
+//! surrounds it: processes, rings, devices, clocks, the node, and the engines' own code.
+
+mod actions;
+mod answers;
+mod context;
+mod daemon;
+mod life;
+mod nonsense;
+mod ops;
+mod pins;
+mod pump;
+mod requests;
+mod session;
+mod steps;
+mod threads;
+
+pub use context::{Check, Context, Ev, Faults, Wrong};
+
+use crate::base::{Queue, Rng, Trace};
+use crate::coverage::Coverage;
+use crate::episode::Report;
+use crate::geometry::Geometry;
+use crate::memory::{Arenas, Devices};
+use crate::model::Library;
+use daemon::Daemon;
+use life::Phase;
+use session::Session;
+
+/// Simulated microseconds between two audits.
+const AUDIT_US: u64 = 5_000;
+
+/// One episode's world.
+pub struct World {
+    cx: Context,
+    daemon: Option<Daemon>,
+    sessions: Vec<Session>,
+    ops_max: u64,
+    daemons: u32,
+    phase: Phase,
+}
+
+impl World {
+    /// The world of `seed`, before its first event.
+    #[must_use]
+    pub fn new(seed: u64, verbose: bool) -> World {
+        let mut rng = Rng::new(seed);
+        let geometry = Geometry::draw(&mut rng);
+        let faults = Faults::draw(&mut rng);
+        let library = Library::new(rng.bits(), geometry.config.shards);
+        let ops_max = rng.between(300, 3000);
+        let mut cx = Context {
+            rng,
+            queue: Queue::default(),
+            trace: Trace::new(verbose),
+            coverage: Coverage::default(),
+            arenas: Arenas::default(),
+            devices: Devices::default(),
+            geometry,
+            library,
+            faults,
+            ops: 0,
+            events: 0,
+        };
+        let text = format!("{:?} {:?}", cx.geometry, cx.faults);
+        cx.say(|| text);
+        World { cx, daemon: None, sessions: Vec::new(), ops_max, daemons: 0, phase: Phase::Running }
+    }
+
+    /// Runs until the episode's operations are done and everything that is in flight has ended.
+    ///
+    /// # Errors
+    /// The first thing that went wrong.
+    pub fn run(&mut self) -> Check {
+        self.begin()?;
+        while !self.over() {
+            let Some(event) = self.cx.queue.pop() else { break };
+            self.cx.events += 1;
+            self.event(event)?;
+        }
+        self.finish()
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        Report {
+            ops: self.cx.ops,
+            events: self.cx.events,
+            hash: self.cx.trace.hash(),
+            coverage: self.cx.coverage.clone(),
+        }
+    }
+
+    /// The last events in words, and when it is.
+    #[must_use]
+    pub fn context(&self) -> &Context {
+        &self.cx
+    }
+
+    fn event(&mut self, event: Ev) -> Check {
+        let World { cx, daemon, sessions, .. } = self;
+        match event {
+            Ev::Channel { session, channel } => sessions[session].channel_event(cx, channel),
+            Ev::Lane { session, lane } => sessions[session].lane_event(cx, lane),
+            Ev::Pump { session } => sessions[session].pump(cx),
+            Ev::Answers { session, channel } => sessions[session].answers(cx, channel),
+            Ev::Copy { copy } => self.copy_event(copy),
+            Ev::Drain { session } => match daemon {
+                Some(daemon) => daemon.drain(cx, sessions, session),
+                None => Ok(()),
+            },
+            Ev::Tick { epoch } => match daemon.as_mut().filter(|d| d.epoch == epoch) {
+                Some(daemon) => daemon.tick(cx, sessions),
+                None => Ok(()),
+            },
+            Ev::Slab { epoch, class } => match daemon.as_mut().filter(|d| d.epoch == epoch) {
+                Some(daemon) => daemon.slab(cx, sessions, class),
+                None => Ok(()),
+            },
+            Ev::Die { session } => self.die(session),
+            Ev::Lost { session } => match daemon {
+                Some(daemon) => daemon.lost(cx, sessions, session),
+                None => Ok(()),
+            },
+            Ev::Exit { session } => self.exit(session),
+            Ev::Attach { replica, shard } => self.attach(replica, shard),
+            Ev::DaemonDies => self.daemon_dies(),
+            Ev::DaemonStarts => self.daemon_starts(),
+            Ev::Audit => self.audit(),
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! The requests themselves: what each sends and what is noted for its answer.
+
+use super::context::Context;
+use super::requests::{RESERVE_BLOCKS, request};
+use super::session::{Seq, Session};
+use kvtide::agent::protocol::PageRange;
+use kvtide_wire::entry::{Advice, LIST_WORDS, Level, NONE_U32, Op, Submission};
+
+impl Session {
+    pub(super) fn reserve_blocks(&mut self, cx: &mut Context, channel: usize, slot: u32, seq: &Seq) {
+        let room = cx.geometry.seq_blocks.saturating_sub(seq.blocks.len() as u32).max(1);
+        let count = cx.rng.between(1, u64::from(room.min(4))) as u32;
+        let (mut entry, mut pending) = request(Op::Reserve, slot);
+        entry.count = count;
+        entry.timeout_us = hurry(cx);
+        pending.count = u64::from(count);
+        self.send_exclusive(cx, channel, slot, entry, &[], pending);
+    }
+
+    pub(super) fn reserve_session(&mut self, cx: &mut Context, channel: usize) {
+        let count = cx.rng.between(1, u64::from(RESERVE_BLOCKS)) as u32;
+        let (mut entry, mut pending) = request(Op::Reserve, NONE_U32);
+        entry.count = count;
+        entry.timeout_us = hurry(cx);
+        pending.count = u64::from(count);
+        self.send(cx, channel, entry, &[], pending);
+    }
+
+    pub(super) fn bind(&mut self, cx: &mut Context, channel: usize, slot: u32) {
+        let Some(block) = self.reserve.last().copied() else { return };
+        let (mut entry, pending) = request(Op::Bind, slot);
+        entry.block = block;
+        // Nobody waits for it: the block is the sequence's as soon as the message is on its way.
+        if self.send(cx, channel, entry, &[], pending) {
+            self.reserve.pop();
+            self.shared.seqs().push(slot, block);
+            if let Some(seq) = &mut self.seqs[slot as usize] {
+                seq.blocks.push(block);
+            }
+        }
+    }
+
+    pub(super) fn drop_seq(&mut self, cx: &mut Context, channel: usize, slot: u32) {
+        let (entry, pending) = request(Op::SeqDrop, slot);
+        if self.send(cx, channel, entry, &[], pending) {
+            self.forget_pins(slot);
+            // Closed already if it is parked.
+            let _ = self.shared.seqs().close(slot);
+            self.shared.seqs().free(slot);
+            self.seqs[slot as usize] = None;
+        }
+    }
+
+    /// Tells the daemon how far the sequence is final; nobody waits for the answer.
+    pub(super) fn commit(&mut self, cx: &mut Context, slot: u32, tokens: u64) -> bool {
+        let Some(channel) = self.seqs[slot as usize].as_ref().map(|seq| seq.channel) else { return true };
+        let (mut entry, mut pending) = request(Op::Commit, slot);
+        entry.value = tokens;
+        pending.count = tokens;
+        self.send(cx, channel, entry, &[], pending)
+    }
+
+    pub(super) fn fork(&mut self, cx: &mut Context, channel: usize, slot: u32) {
+        let Some(child) = self.free_slot() else { return };
+        let (mut entry, mut pending) = request(Op::Fork, slot);
+        entry.block = child;
+        entry.timeout_us = hurry(cx);
+        pending.other = child;
+        self.send_exclusive(cx, channel, slot, entry, &[], pending);
+    }
+
+    pub(super) fn truncate(&mut self, cx: &mut Context, channel: usize, slot: u32, seq: &Seq) {
+        let tokens = cx.rng.between(0, seq.committed);
+        let (mut entry, mut pending) = request(Op::Truncate, slot);
+        entry.value = tokens;
+        entry.timeout_us = hurry(cx);
+        pending.count = tokens;
+        self.send_exclusive(cx, channel, slot, entry, &[], pending);
+    }
+
+    pub(super) fn publish(&mut self, cx: &mut Context, channel: usize, slot: u32, seq: &Seq, sealed: u32) {
+        let page_tokens = cx.geometry.config.page_tokens;
+        let first = if cx.rng.chance(100) { 0 } else { seq.published };
+        let last = cx.rng.between(u64::from(first) + 1, u64::from(sealed)) as u32;
+        let hashes: Vec<u128> = (first..last).map_while(|block| seq.text.hash(block, page_tokens)).collect();
+        let parent = if first == 0 { Some(0) } else { seq.text.hash(first - 1, page_tokens) };
+        let (Some(parent), false) = (parent, hashes.is_empty()) else { return };
+        let (mut entry, mut pending) = request(Op::Publish, slot);
+        entry.first = first;
+        entry.count = hashes.len() as u32;
+        entry.flags = cx.rng.pick(&[Level::Published, Level::Stored, Level::Durable]) as u16;
+        entry.hash = [parent as u64, (parent >> 64) as u64];
+        entry.timeout_us = hurry(cx);
+        pending.first = first;
+        pending.count = u64::from(entry.count);
+        if self.send_exclusive(cx, channel, slot, entry, &words(&hashes), pending) {
+            hashes.iter().for_each(|hash| cx.library.sent(*hash, self.shard));
+        }
+    }
+
+    pub(super) fn map(&mut self, cx: &mut Context, channel: usize, slot: u32) {
+        let page_tokens = cx.geometry.config.page_tokens;
+        let blocks = cx.rng.between(1, u64::from(cx.geometry.seq_blocks)) as u32;
+        let (text, prompt) = cx.library.likely(&mut cx.rng, blocks, page_tokens);
+        let whole = (text.len() / u64::from(page_tokens)) as u32;
+        let hashes: Vec<u128> = (0..whole).map_while(|block| text.hash(block, page_tokens)).collect();
+        let (mut entry, mut pending) = request(Op::Map, slot);
+        entry.count = hashes.len() as u32;
+        entry.timeout_us = hurry(cx);
+        pending.must_find = hashes.iter().take_while(|hash| cx.library.must_find(**hash)).count() as u32;
+        pending.text = Some(text);
+        if self.send_exclusive(cx, channel, slot, entry, &words(&hashes), pending) {
+            if let Some(seq) = &mut self.seqs[slot as usize] {
+                seq.prompt = prompt;
+            }
+        }
+    }
+
+    pub(super) fn park(&mut self, cx: &mut Context, channel: usize, slot: u32) {
+        let (mut entry, pending) = request(Op::Park, slot);
+        entry.value = cx.rng.pick(&[0, 100, 5000]);
+        self.send_exclusive(cx, channel, slot, entry, &[], pending);
+    }
+
+    pub(super) fn resume(&mut self, cx: &mut Context, channel: usize, slot: u32) {
+        let (mut entry, pending) = request(Op::Resume, slot);
+        entry.timeout_us = hurry(cx);
+        self.send_exclusive(cx, channel, slot, entry, &[], pending);
+    }
+
+    pub(super) fn advise(&mut self, cx: &mut Context, channel: usize, slot: u32, seq: &Seq) {
+        let (mut entry, pending) = request(Op::Advise, slot);
+        let (first, count) = range(cx, seq.blocks.len() as u32);
+        (entry.first, entry.count) = (first, count);
+        let advice =
+            cx.rng.pick(&[Advice::WillNeed, Advice::DontNeed, Advice::Sequential, Advice::Cold, Advice::Priority]);
+        entry.flags = advice as u16;
+        entry.value = if advice == Advice::Priority { cx.rng.below(256) } else { 0 };
+        self.send(cx, channel, entry, &[], pending);
+    }
+
+    pub(super) fn pin(&mut self, cx: &mut Context, channel: usize, slot: u32, sealed: u32) {
+        let (first, count) = range(cx, sealed);
+        let (plane, planes) = range(cx, u32::from(cx.geometry.planes()));
+        let range = PageRange { seq: slot, first, count, plane: plane as u16, planes: planes as u16 };
+        self.acquire(cx, channel, slot, range);
+    }
+
+    /// Sends a request after whose end only the sequence may be used again.
+    pub(super) fn send_exclusive(
+        &mut self,
+        cx: &mut Context,
+        channel: usize,
+        slot: u32,
+        entry: Submission,
+        list: &[u32],
+        pending: super::session::Pending,
+    ) -> bool {
+        let sent = self.send(cx, channel, entry, list, pending);
+        let op = Op::from_code(entry.op);
+        if let (true, Some(seq)) = (sent, &mut self.seqs[slot as usize]) {
+            seq.busy = true;
+            if op.is_some_and(closing) && !seq.closed {
+                seq.closed = true;
+                // Lanes were looked at before: it is in none's step.
+                let closed = self.shared.seqs().close(slot);
+                debug_assert_eq!(closed, Ok(()));
+            }
+        }
+        sent
+    }
+}
+
+/// Requests that keep lanes away from their sequence while they are in flight.
+pub(super) fn closing(op: Op) -> bool {
+    matches!(op, Op::Fork | Op::Truncate | Op::Map | Op::Park | Op::Resume)
+}
+
+/// A deadline: none of its own, or one that is likely to pass.
+fn hurry(cx: &mut Context) -> u64 {
+    if cx.rng.chance(cx.faults.hurry) { cx.rng.between(1, 300) } else { 0 }
+}
+
+/// A range that is not empty, within `0..len`.
+fn range(cx: &mut Context, len: u32) -> (u32, u32) {
+    let first = cx.rng.below(u64::from(len)) as u32;
+    (first, cx.rng.between(1, u64::from(len - first)) as u32)
+}
+
+/// Hashes as the list area has them: four words each, low word first.
+fn words(hashes: &[u128]) -> Vec<u32> {
+    let words = |hash: &u128| (0..4).map(|i| (*hash >> (32 * i)) as u32).collect::<Vec<u32>>();
+    let words: Vec<u32> = hashes.iter().flat_map(words).collect();
+    debug_assert!(words.len() <= LIST_WORDS);
+    words
+}

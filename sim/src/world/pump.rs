@@ -1,0 +1,118 @@
+//! The agent's copy thread: jobs into the shipped mover, its copies onto devices, their ends back to the daemon.
+
+use super::World;
+use super::context::{Check, Context, Ev, wrong};
+use super::session::Session;
+use crate::coverage::Met;
+use crate::failure::Caught;
+use crate::memory::{CopyFault, Outcome, Place, Progress};
+use kvtide::agent::protocol as agent;
+use kvtide_wire::status::Status;
+
+impl Session {
+    /// Looks at the job ring, and moves on whatever can.
+    pub fn pump(&mut self, cx: &mut Context) -> Check {
+        if !self.alive {
+            return Ok(());
+        }
+        let now = cx.now();
+        while let Some((job, place)) = self.jobs.peek(now).copied() {
+            if let Some(place) = place {
+                self.slabs.insert(job.slab, place.arena);
+            }
+            if self.mover.accept(&job, now * 1000).is_err() {
+                cx.coverage.met(Met::MoverFull);
+                break;
+            }
+            self.jobs.pop(now);
+        }
+        self.mover.poll();
+        while let Some(copy) = self.mover.next_copy() {
+            self.start(cx, copy)?;
+        }
+        while let Some(ended) = self.mover.next_ended(now * 1000) {
+            if ended.done.status == Status::Busy.code() {
+                cx.coverage.met(Met::JobBusy);
+            }
+            cx.trace.fold(&[4, self.index as u64, u64::from(ended.done.id), ended.done.status as u64]);
+            let me = self.index;
+            cx.say(|| {
+                format!(
+                    "s{me} -> job {} {:?} ended with {:?}",
+                    ended.done.id,
+                    ended.kind,
+                    Status::from_code(ended.done.status)
+                )
+            });
+            let at = now + cx.hop();
+            match self.done.push(at, ended.done) {
+                Ok(seen) => cx.queue.at(seen, Ev::Drain { session: me }),
+                Err(_) => return wrong(Caught::Protocol, format!("s{me}: more jobs ended than the ring holds")),
+            }
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, cx: &mut Context, copy: agent::CopyOp) -> Check {
+        let me = self.index;
+        let (Some(from), Some(to)) = (self.place(copy.from), self.place(copy.to)) else {
+            return wrong(Caught::Protocol, format!("s{me}: {copy:?} names memory that was not granted"));
+        };
+        if let Some(other) = cx.devices.conflict(from, to) {
+            let detail = format!("s{me}: {copy:?} begins while s{} still copies {} there", other.owner, other.token);
+            return wrong(Caught::Overlap, detail);
+        }
+        let token = self.copies.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.copies.push(None);
+            self.copies.len() - 1
+        });
+        self.copies[token] = Some(copy);
+        let fault = cx.copy_fault();
+        cx.say(|| format!("s{me} copies {:?} to {:?}, fault {fault:?}", copy.from, copy.to));
+        let slots = cx.geometry.slots();
+        let (id, delay) = cx.devices.start(&mut cx.rng, me, token as u64, (from, to), slots, fault);
+        if fault == Some(CopyFault::Endless) {
+            self.stuck = true;
+        }
+        cx.queue.after(delay, Ev::Copy { copy: id });
+        Ok(())
+    }
+
+    /// Where the agent's memory is.
+    fn place(&self, place: agent::Place) -> Option<Place> {
+        match place {
+            agent::Place::Frame(frame) => Some(Place { arena: self.tier0, frame }),
+            agent::Place::Host { slab, slot } => Some(Place { arena: *self.slabs.get(&slab)?, frame: slot }),
+        }
+    }
+
+    /// A device has ended a copy.
+    fn copied(&mut self, cx: &mut Context, token: u64, outcome: Outcome) -> Check {
+        let Some(copy) = self.copies.get_mut(token as usize).and_then(Option::take) else { return Ok(()) };
+        let whole = u64::from(copy.bytes);
+        let result = match outcome {
+            Outcome::Whole => Ok(whole),
+            // Anything from nothing to all but one byte.
+            Outcome::Short => Ok(cx.rng.below(whole)),
+            Outcome::Failed => Err(Status::Io),
+        };
+        self.mover.copied(&copy, result);
+        self.pump(cx)
+    }
+}
+
+impl World {
+    /// A device touches memory.
+    pub(super) fn copy_event(&mut self, id: crate::memory::CopyId) -> Check {
+        let World { cx, sessions, .. } = self;
+        let Some((owner, token)) = cx.devices.get(id).map(|copy| (copy.owner, copy.token)) else { return Ok(()) };
+        match cx.devices.advance(&mut cx.rng, &mut cx.arenas, id) {
+            Progress::Again(delay) => cx.queue.after(delay, Ev::Copy { copy: id }),
+            Progress::Never => {}
+            // Nobody is left to hear of a dead process's copies; their writes were real.
+            Progress::Done(_) if !sessions[owner].alive => {}
+            Progress::Done(outcome) => sessions[owner].copied(cx, token, outcome)?,
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,291 @@
+//! One engine process: its rings, its sequences as the plain model has them, and the shipped agent that serves it.
+
+use super::context::{Check, Context, Ev, Wrong, wrong};
+use super::steps::Lane;
+use crate::failure::Caught;
+use crate::memory::{ArenaId, Place};
+use crate::model::Text;
+use crate::ring::Ring;
+use kvtide::agent::protocol::geometry::Bounds;
+use kvtide::agent::protocol::{CopyOp, Geometry, Mover, PageRange, PinId, Shared};
+use kvtide_tiering::api::SessionId;
+use kvtide_wire::entry::{Completion, Job, JobDone, Op, Submission};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A submission with its list.
+pub type Request = (Submission, Vec<u32>);
+/// A completion with its list.
+pub type Answer = (Completion, Vec<u32>);
+
+/// A pin that an engine holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PinRange {
+    /// What is pinned.
+    pub range: PageRange,
+    /// The agent's name for it.
+    pub id: PinId,
+    /// The daemon was asked for it and must be told of its end.
+    pub remote: bool,
+}
+
+/// A sequence as its engine knows it.
+#[derive(Clone, Debug)]
+pub struct Seq {
+    /// The channel whose thread owns it.
+    pub channel: usize,
+    /// What was written.
+    pub text: Text,
+    /// The prompt that it follows; `None`: tokens of its own.
+    pub prompt: Option<u64>,
+    /// Tokens that are final.
+    pub committed: u64,
+    /// Its blocks, in order.
+    pub blocks: Vec<u32>,
+    /// A request on it is in flight: its channel waits for its end.
+    pub busy: bool,
+    /// That request, or its parking, keeps lanes away from it.
+    pub closed: bool,
+    /// Tokens of a commit that found no room in the ring.
+    pub owed: Option<u64>,
+    /// The lane whose step reads it.
+    pub lane: Option<usize>,
+    /// It left tier 0.
+    pub parked: bool,
+    /// Pins.
+    pub pins: Vec<PinRange>,
+    /// Its step failed or its pages are lost: the engine gives it up.
+    pub doomed: bool,
+    /// Blocks published.
+    pub published: u32,
+}
+
+/// A request in flight.
+#[derive(Clone, Debug)]
+pub struct Pending {
+    /// What was asked.
+    pub op: Op,
+    /// The code that was sent: that of `op`, or of no operation at all.
+    pub code: u16,
+    /// Of which sequence.
+    pub seq: u32,
+    /// The other sequence: a fork's child.
+    pub other: u32,
+    /// Tokens, blocks or whatever counts.
+    pub count: u64,
+    /// First index.
+    pub first: u32,
+    /// What a mapped sequence will hold.
+    pub text: Option<Text>,
+    /// The pin that an acquire asked for.
+    pub pin: Option<PinRange>,
+    /// When it was sent.
+    pub sent_us: u64,
+    /// When it must have ended.
+    pub until_us: u64,
+    /// A cancel was sent.
+    pub cancelled: bool,
+    /// It made no sense: it must fail.
+    pub nonsense: bool,
+    /// A lane waits for it.
+    pub lane: Option<usize>,
+    /// The hashes of a lookup that must be found.
+    pub must_find: u32,
+}
+
+/// A channel: a pair of rings and what is in flight on it.
+pub struct Channel {
+    /// To the daemon.
+    pub submissions: Ring<Request>,
+    /// From the daemon.
+    pub completions: Ring<Answer>,
+    /// By tag.
+    pub pending: Vec<Option<Pending>>,
+}
+
+impl Channel {
+    fn new(depth: u16) -> Channel {
+        Channel {
+            submissions: Ring::new(usize::from(depth)),
+            completions: Ring::new(usize::from(depth)),
+            pending: vec![None; usize::from(depth)],
+        }
+    }
+}
+
+/// An engine process that is or was attached.
+pub struct Session {
+    /// Index in the world.
+    pub index: usize,
+    /// Replica.
+    pub replica: usize,
+    /// Shard.
+    pub shard: u16,
+    /// Its slot at the daemon, while that knows it.
+    pub slot: Option<SessionId>,
+    /// Its process has not been killed.
+    pub alive: bool,
+    /// It only drops what it has.
+    pub draining: bool,
+    /// Its tier 0.
+    pub tier0: ArenaId,
+    /// Channels of the engine's threads, then one for each lane.
+    pub channels: Vec<Channel>,
+    /// Jobs from the daemon, each with the place of the host frame that it names.
+    pub jobs: Ring<(Job, Option<Place>)>,
+    /// Ends of jobs.
+    pub done: Ring<JobDone>,
+    /// Lanes.
+    pub lanes: Vec<Lane>,
+    /// Sequences, by slot.
+    pub seqs: Vec<Option<Seq>>,
+    /// Blocks of the session's own reserve.
+    pub reserve: Vec<u32>,
+    /// The agent's page table, sequences and pins.
+    pub shared: Arc<Shared>,
+    /// The agent's mover.
+    pub mover: Mover,
+    /// Host slabs that its agent has mapped.
+    pub slabs: BTreeMap<u32, ArenaId>,
+    /// The mover's copies on devices, by token.
+    pub copies: Vec<Option<CopyOp>>,
+    /// One of its copies will never end.
+    pub stuck: bool,
+}
+
+impl Session {
+    /// A process that has attached.
+    pub fn new(cx: &mut Context, index: usize, replica: usize, shard: u16) -> Check<Session> {
+        let limits = cx.geometry.config.limits;
+        let bounds = Bounds {
+            page_tokens: cx.geometry.config.page_tokens,
+            blocks_max: limits.blocks_max,
+            seqs_max: limits.seqs_max,
+            seq_blocks_max: limits.seq_blocks_max,
+            lanes: cx.geometry.lanes,
+            jobs_max: limits.jobs_max,
+            // Small, so that lanes lag and the mover waits for them.
+            log_entries: (2 * u32::from(cx.geometry.planes()) + 4).next_power_of_two() << cx.rng.below(3),
+            pins_max: 8,
+        };
+        let bad =
+            |why: String| Wrong { caught: Caught::Protocol, detail: format!("the agent refused its geometry: {why}") };
+        let geometry = Geometry::new(&cx.geometry.specs, &cx.geometry.tier0, bounds).map_err(|e| bad(e.to_string()))?;
+        let shared = Arc::new(Shared::new(geometry).map_err(|e| bad(e.to_string()))?);
+        let depth = cx.geometry.depth;
+        let channels = cx.geometry.channels + cx.geometry.lanes;
+        let jobs_max = limits.jobs_max as usize;
+        let lanes: Option<Vec<Lane>> = (0..cx.geometry.lanes).map(|lane| Lane::new(&shared, lane)).collect();
+        let (Some(lanes), Some(mover)) = (lanes, Mover::new(shared.clone())) else {
+            return Err(bad("no room".to_owned()));
+        };
+        Ok(Session {
+            index,
+            replica,
+            shard,
+            slot: None,
+            alive: true,
+            draining: false,
+            tier0: cx.arenas.add(cx.geometry.frames(), cx.geometry.slots()),
+            channels: (0..channels).map(|_| Channel::new(depth)).collect(),
+            jobs: Ring::new(jobs_max),
+            done: Ring::new(jobs_max),
+            lanes,
+            seqs: vec![None; limits.seqs_max as usize],
+            reserve: Vec::new(),
+            mover,
+            shared,
+            slabs: BTreeMap::new(),
+            copies: Vec::new(),
+            stuck: false,
+        })
+    }
+
+    /// Lets its threads run.
+    pub fn wake(&self, cx: &mut Context) {
+        let session = self.index;
+        for channel in 0..usize::from(cx.geometry.channels) {
+            let delay = cx.rng.between(0, 50);
+            cx.queue.after(delay, Ev::Channel { session, channel });
+        }
+        for lane in 0..self.lanes.len() {
+            let delay = cx.rng.between(0, 100);
+            cx.queue.after(delay, Ev::Lane { session, lane });
+        }
+    }
+
+    /// A sequence.
+    #[must_use]
+    pub fn seq(&self, slot: u32) -> Option<&Seq> {
+        self.seqs.get(slot as usize).and_then(Option::as_ref)
+    }
+
+    /// A sequence.
+    pub fn seq_mut(&mut self, slot: u32) -> Option<&mut Seq> {
+        self.seqs.get_mut(slot as usize).and_then(Option::as_mut)
+    }
+
+    /// The daemon answers a request.
+    pub fn complete(&mut self, cx: &mut Context, channel: u16, answer: Answer) -> Check {
+        let session = self.index;
+        let at = cx.now() + cx.hop();
+        match self.channels[usize::from(channel)].completions.push(at, answer) {
+            Ok(seen) => {
+                cx.queue.at(seen, Ev::Answers { session, channel: usize::from(channel) });
+                Ok(())
+            }
+            Err(_) => wrong(Caught::Protocol, format!("s{session}.c{channel}: completion ring overrun")),
+        }
+    }
+}
+
+impl Seq {
+    /// An empty sequence.
+    #[must_use]
+    pub fn new(channel: usize, prompt: Option<u64>) -> Seq {
+        Seq {
+            channel,
+            text: Text::default(),
+            prompt,
+            committed: 0,
+            blocks: Vec::new(),
+            busy: false,
+            closed: false,
+            owed: None,
+            lane: None,
+            parked: false,
+            pins: Vec::new(),
+            doomed: false,
+            published: 0,
+        }
+    }
+
+    /// Blocks that are sealed.
+    #[must_use]
+    pub fn sealed(&self, page_tokens: u32) -> u32 {
+        (self.committed / u64::from(page_tokens)) as u32
+    }
+}
+
+impl Pending {
+    /// The note of a request of `op` on `seq`.
+    #[must_use]
+    pub fn new(op: Op, seq: u32) -> Pending {
+        Pending {
+            op,
+            code: op as u16,
+            seq,
+            other: u32::MAX,
+            count: 0,
+            first: 0,
+            text: None,
+            pin: None,
+            sent_us: 0,
+            until_us: 0,
+            cancelled: false,
+            nonsense: false,
+            lane: None,
+            must_find: 0,
+        }
+    }
+}

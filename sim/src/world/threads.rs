@@ -1,0 +1,104 @@
+//! What an engine's threads do between their calls, and what an auditor expects of them.
+
+use super::context::{Check, Context, Ev, wrong};
+use super::session::Session;
+use crate::failure::Caught;
+
+impl Session {
+    /// The engine thread of a channel acts, and will again.
+    pub fn channel_event(&mut self, cx: &mut Context, channel: usize) -> Check {
+        if !self.alive {
+            return Ok(());
+        }
+        let session = self.index;
+        if self.slot.is_some() {
+            self.answers(cx, channel)?;
+            match self.draining {
+                true => self.drain(cx, channel),
+                false => self.act(cx, channel),
+            }
+            self.mortality(cx);
+        }
+        if cx.rng.chance(100) {
+            self.read_pins(cx)?;
+        }
+        let delay = cx.rng.delay(1, 40, 10);
+        cx.queue.after(delay, Ev::Channel { session, channel });
+        Ok(())
+    }
+
+    /// Drops what the channel has, one thing at a time.
+    fn drain(&mut self, cx: &mut Context, channel: usize) {
+        let mine: Vec<u32> =
+            self.idle_seqs(channel).filter(|s| self.seq(*s).is_some_and(|q| q.lane.is_none())).collect();
+        if let Some(slot) = mine.first() {
+            self.drop_seq(cx, channel, *slot);
+        }
+    }
+
+    /// This process may be killed at any moment, and so may the daemon.
+    fn mortality(&self, cx: &mut Context) {
+        if self.draining {
+            return;
+        }
+        if cx.rng.below(10_000) < cx.faults.die {
+            cx.queue.after(0, Ev::Die { session: self.index });
+        }
+        if cx.rng.below(10_000) < cx.faults.daemon {
+            cx.queue.after(0, Ev::DaemonDies);
+        }
+    }
+
+    /// The daemon is gone. Until its process ends, the lanes go on with what tier 0 holds.
+    pub fn daemon_gone(&mut self, cx: &mut Context) -> Check {
+        let delay = cx.rng.between(0, 2000);
+        cx.queue.after(delay, Ev::Die { session: self.index });
+        Ok(())
+    }
+
+    /// Every request ends in bounded time.
+    pub fn audit(&self, cx: &Context) -> Check {
+        for (at, channel) in self.channels.iter().enumerate() {
+            for (tag, pending) in channel.pending.iter().enumerate() {
+                let Some(pending) = pending.as_ref().filter(|p| cx.now() > p.until_us) else { continue };
+                let detail = format!(
+                    "s{}.c{at} tag {tag}: {:?} of seq {} was sent at {} us and has not ended",
+                    self.index, pending.op, pending.seq, pending.sent_us
+                );
+                return wrong(Caught::Hang, detail);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it has nothing left and nothing in flight.
+    #[must_use]
+    pub fn quiet(&self) -> bool {
+        self.channels.iter().all(|c| c.pending.iter().all(Option::is_none))
+            && self.seqs.iter().all(Option::is_none)
+            && self.jobs.is_empty()
+            && self.done.is_empty()
+            && self.mover.in_flight() == 0
+            && self.lanes.iter().all(super::steps::Lane::idle)
+    }
+
+    /// What keeps it from being quiet, in words.
+    #[must_use]
+    pub fn unquiet(&self) -> String {
+        let pending: Vec<String> = self
+            .channels
+            .iter()
+            .flat_map(|c| c.pending.iter().flatten())
+            .map(|p| format!("{:?} {}", p.op, p.seq))
+            .collect();
+        format!(
+            "s{}: pending {pending:?}, {} sequences, {} jobs unseen, {} in the mover, {} ended, lanes idle {:?}",
+            self.index,
+            self.seqs.iter().flatten().count(),
+            self.jobs.len(),
+            self.mover.in_flight(),
+            self.done.len(),
+            self.lanes.iter().map(super::steps::Lane::idle).collect::<Vec<_>>()
+        )
+    }
+}
