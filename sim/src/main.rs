@@ -4,7 +4,7 @@ use clap::Parser;
 use kvtide_sim::coverage::Coverage;
 use kvtide_sim::episode;
 use kvtide_sim::mutant::Mutant;
-use kvtide_sim::run::{Summary, explain, hunt, run};
+use kvtide_sim::run::{Summary, explain, hunt, run, survey};
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -31,6 +31,9 @@ struct Args {
     /// Hunts every mutant; fails if one survives.
     #[arg(long)]
     mutants: bool,
+    /// Goes on after a failure and lists all of them, a line each.
+    #[arg(long)]
+    survey: bool,
     /// Threads; episodes are independent.
     #[arg(long, default_value_t = 2)]
     threads: usize,
@@ -49,6 +52,9 @@ fn main() -> ExitCode {
         }
     };
     quiet_panics();
+    if args.survey {
+        return all_failures(seed, args.ops.unwrap_or(100_000));
+    }
     match (args.mutants, mutant, args.ops) {
         (true, ..) => all_mutants(seed, args.ops.unwrap_or(MUTANT_OPS), args.threads),
         (false, Some(mutant), Some(ops)) => one_mutant(seed, mutant, ops),
@@ -106,6 +112,16 @@ fn verdict(coverage: &Coverage, ops: u64) -> ExitCode {
     }
     println!("never happened: {}", missing.join(", "));
     ExitCode::FAILURE
+}
+
+fn all_failures(seed: u64, ops: u64) -> ExitCode {
+    let failures = survey(seed, ops);
+    for failure in &failures {
+        let detail: String = failure.detail.chars().take(160).collect();
+        println!("{:<18} seed {:<16} operation {:>5}: {detail}", failure.caught.name(), failure.seed, failure.ops);
+    }
+    println!("{} episodes failed", failures.len());
+    if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn one_episode(seed: u64, mutant: Option<Mutant>) -> ExitCode {

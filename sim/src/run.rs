@@ -72,6 +72,26 @@ pub fn run(seed: u64, ops: u64, threads: usize, progress: &(dyn Fn(&Summary) + S
     }
 }
 
+/// Runs every episode until they sum to `ops` operations, whatever fails: the failures, in order of their episodes.
+#[must_use]
+pub fn survey(seed: u64, ops: u64) -> Vec<Failure> {
+    let mut failures = Vec::new();
+    let mut done = 0;
+    for index in 0.. {
+        match episode::run(episode_seed(seed, index), None, false) {
+            Ok(report) => done += report.ops,
+            Err(failure) => {
+                done += failure.ops;
+                failures.push(*failure);
+            }
+        }
+        if done >= ops {
+            break;
+        }
+    }
+    failures
+}
+
 /// Replays a failed episode for its last events.
 #[must_use]
 pub fn explain(failed: Box<Failure>) -> Box<Failure> {

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 
 /// Events in words that a report shows at most.
-const KEPT: usize = 400;
+const KEPT: usize = 4000;
 
 /// Folds one word into a hash (the finaliser of splitmix64 over the sum; order matters).
 #[must_use]
@@ -39,7 +39,7 @@ impl Trace {
     pub fn say(&mut self, at_us: u64, text: impl FnOnce() -> String) {
         if let Some(words) = &mut self.words {
             if words.len() == KEPT {
-                words.pop_front();
+                words.remove(1);
             }
             words.push_back(format!("{at_us:>9} {}", text()));
         }

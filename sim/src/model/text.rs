@@ -7,13 +7,16 @@ use crate::base::mix;
 use crate::memory::Tag;
 use kvtide_wire::geometry::{PlaneKind, PlaneSpec};
 
+/// State of a block that was cut.
+const UNKNOWN: u64 = 0;
+
 /// The tokens that an engine wrote into one sequence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Text {
     /// Hash of the prefix that ends with each token.
     prefix: Vec<u64>,
-    /// For each block, the prefix hash of the token that was written last into it: what its recurrent-state pages hold. A
-    /// truncation does not rewind it, because nobody can rewind a recurrence.
+    /// For each block, the prefix hash of the token that was written last into it: what its recurrent-state pages hold.
+    /// Nobody can rewind a recurrence: [`UNKNOWN`] after a cut within the block.
     state: Vec<u64>,
 }
 
@@ -43,8 +46,17 @@ impl Text {
         }
     }
 
-    /// Rolls back to `tokens`. Pages keep what they hold until they are written again.
+    /// Rolls back to `tokens`, as the system does it. What the recurrent state of a block is that was cut nobody knows.
     pub fn truncate(&mut self, tokens: u64, page_tokens: u32) {
+        let cut = tokens < self.len() && tokens % u64::from(page_tokens) != 0;
+        self.reject(tokens, page_tokens);
+        if let Some(last) = self.state.last_mut().filter(|_| cut) {
+            *last = UNKNOWN;
+        }
+    }
+
+    /// The engine takes back what it wrote beyond `tokens`: pages hold it until they are written again.
+    pub fn reject(&mut self, tokens: u64, page_tokens: u32) {
         self.prefix.truncate(tokens as usize);
         self.state.truncate((tokens as usize).div_ceil(page_tokens as usize));
     }
@@ -63,7 +75,7 @@ impl Text {
         let (block, slot) = at;
         let token = u64::from(block) * u64::from(page_tokens) + slot as u64;
         let prefix = if spec.kind == PlaneKind::State as u16 {
-            *self.state.get(block as usize)?
+            *self.state.get(block as usize).filter(|state| **state != UNKNOWN)?
         } else if token < tokens {
             *self.prefix.get(token as usize)?
         } else {
@@ -134,11 +146,11 @@ mod tests {
         let state = PlaneSpec { kind: PlaneKind::State as u16, ..PlaneSpec::default() };
         let mut a = text(&[1, 2, 3, 4]);
         let before = a.expected(&state, 0, 0, (1, 0), 4, 2);
-        a.truncate(3, 2);
+        a.reject(3, 2);
         assert_eq!(a.expected(&state, 0, 0, (1, 1), 3, 2), before);
         a.push(4, 2);
         assert_eq!(a, text(&[1, 2, 3, 4]));
         a.truncate(3, 2);
-        assert_eq!(a.hash(1, 2), None);
+        assert_eq!((a.expected(&state, 0, 0, (1, 0), 3, 2), a.hash(1, 2)), (None, None));
     }
 }

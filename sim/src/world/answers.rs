@@ -106,7 +106,7 @@ impl Session {
             Status::NotFound | Status::State | Status::Range if pending.op == Op::Fault => !self.in_step(pending),
             Status::NotFound | Status::State if matches!(pending.op, Op::Step | Op::StepEnd) => true,
             Status::NotFound => pending.op == Op::Cancel || damaged,
-            Status::NotAdmitted => pending.op == Op::Publish && (!cx.geometry.roomy || faults.copy > 0),
+            Status::NotAdmitted => pending.op == Op::Publish && (!cx.geometry.roomy || !faults.none()),
             Status::Busy => matches!(pending.op, Op::Park | Op::Truncate | Op::SeqDrop),
             // Blocks run out in a space that is not roomy.
             Status::Limit => !cx.geometry.roomy,
@@ -191,7 +191,7 @@ impl Session {
         child.blocks.truncate(shared);
         child.blocks.extend_from_slice(list);
         // What the parent wrote and did not commit is not the child's.
-        child.text.truncate(child.committed, page_tokens);
+        child.text.reject(child.committed, page_tokens);
         child.prompt = None;
         self.shared.seqs().create(pending.other);
         self.push(pending.other, &child.blocks);
@@ -228,7 +228,9 @@ impl Session {
         if let Some(block) = (0..value as u32).find(|block| !may(*block)) {
             return self.impossible(pending, format!("found block {block}, which not every shard has published"));
         }
-        if value < u64::from(pending.must_find) && cx.geometry.roomy && cx.faults.none() {
+        // A prefix whose last window or snapshot nobody has any more is not found at that length.
+        let kept = cx.geometry.roomy && cx.faults.none() && !cx.geometry.retires();
+        if kept && value < u64::from(pending.must_find) {
             return self
                 .impossible(pending, format!("found {value} blocks of {} that are published", pending.must_find));
         }

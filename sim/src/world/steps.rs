@@ -486,11 +486,11 @@ impl Session {
                 continue;
             }
             seq.text = member.text;
-            let (committed, written) = (seq.committed, seq.text.len());
+            let (committed, written) = (seq.owed.unwrap_or(seq.committed), seq.text.len());
             // Mostly all; sometimes what was speculated is not accepted, or not yet.
             let accepted = if cx.rng.chance(850) { written } else { cx.rng.between(committed, written) };
             if cx.rng.chance(300) {
-                seq.text.truncate(accepted, cx.geometry.config.page_tokens);
+                seq.text.reject(accepted, cx.geometry.config.page_tokens);
             }
             if accepted > committed {
                 seq.owed = Some(accepted);

@@ -6,7 +6,7 @@
 
 use super::ops::Next;
 use crate::actions::ActionBuf;
-use crate::api::{BlockId, NONE, SeqId, Status};
+use crate::api::{BlockId, NONE, PlaneKind, SeqId, Status};
 use crate::counters::Reason;
 use crate::mutants::{self, Mutant};
 use crate::pages::{BlockState, FrameState};
@@ -195,10 +195,12 @@ impl Core {
 
     /// Whether pages that a sequence of that length reads have left their window for good.
     fn window_gone(&self, s: u16, seq: SeqId, tokens: u64, keep: u32) -> bool {
-        // A cut inside a page keeps what the page's copy holds; the pages before it must all be there.
+        // A window needs the page that is cut as well. A snapshot does not: nobody can rewind one into the middle of a block.
         let whole = (tokens / self.geo.page_tokens).min(u64::from(keep)) as u32;
         self.geo.windowed.iter().any(|&plane| {
-            (self.geo.first_needed(plane, tokens) as u32..whole).any(|index| {
+            let state = self.geo.planes[usize::from(plane)].kind == PlaneKind::State;
+            let end = if state { whole } else { keep };
+            (self.geo.first_needed(plane, tokens) as u32..end).any(|index| {
                 let page = self.geo.page(self.seq_block(s, seq, index), plane);
                 self.pages[page as usize].retired
             })
