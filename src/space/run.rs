@@ -9,7 +9,7 @@ use super::slabs::Slabs;
 use crate::error::Error;
 use crate::host::NodeLetter;
 use crate::mail::{Address, Mailbox, Outbox, mailbox};
-use crate::session::{End, Registry, Violation};
+use crate::session::{End, Registry};
 use crate::space::sleep::{Sleeper, Wake};
 use crate::translate::Scratch;
 use kvtide_tiering::ActionBuf;
@@ -200,7 +200,7 @@ impl Space {
                         continue;
                     }
                     // An engine that dies closes everything at once.
-                    (slot, session.look_at_socket().unwrap_or(End::Violation(Violation::BellClosed)))
+                    (slot, session.look_at_socket().unwrap_or(End::Hushed))
                 }
                 Wake::Socket(slot) => {
                     let Some(session) = self.seats.session(slot) else { continue };

@@ -263,7 +263,9 @@ impl Space {
                     metrics::counter!("kvtide_sessions_expelled_total").increment(1);
                     tracing::warn!("session {number} (pid {pid}) ends: {end}");
                 }
-                End::Closed | End::Exited | End::Shutdown => tracing::info!("session {number} (pid {pid}) ends: {end}"),
+                End::Closed | End::Hushed | End::Exited | End::Shutdown => {
+                    tracing::info!("session {number} (pid {pid}) ends: {end}")
+                }
             }
         }
         metrics::counter!("kvtide_sessions_ended_total").increment(1);

@@ -1,7 +1,7 @@
 //! How a space stands, for the status dump.
 
 use super::serve::Space;
-use kvtide_tiering::Counters;
+use kvtide_tiering::{Counters, Occupancy};
 use serde::Serialize;
 
 /// One space.
@@ -21,6 +21,8 @@ pub(crate) struct SpaceStatus {
     pub slabs: usize,
     /// Their bytes.
     pub slab_bytes: u64,
+    /// How full it is.
+    pub occupancy: Occupancy,
     /// What the core counts.
     pub core: Counters,
 }
@@ -36,6 +38,7 @@ impl Space {
             lingering: self.seats.lingering(),
             slabs: self.slabs.ids().len(),
             slab_bytes: self.slabs.bytes(),
+            occupancy: self.core.occupancy(),
             core: *self.core.counters(),
         }
     }

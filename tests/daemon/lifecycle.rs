@@ -43,6 +43,7 @@ fn the_lease_ends_with_the_process_though_a_helper_holds_the_socket() {
     let back = |status: &Value| sessions(status) == (0, 0) && granted(status) == 0;
     until_status(&mut daemon, "had the dead engine's session and memory back", back);
     assert_eq!(readable(&[helper_end.as_fd()], Duration::ZERO).unwrap(), 0, "the helper must still live");
+    assert!(daemon.log().contains("its process has exited"), "not by the pidfd: {}", daemon.log());
     kill_process(Pid::from_raw(helper as i32).unwrap(), Signal::KILL).unwrap();
     ended(&helper_end);
 }

@@ -4,13 +4,13 @@ use crate::BOUND;
 use kvtide_wire::entry::{Completion, Job, JobDone, JobKind, NONE_U32, Op, Submission};
 use kvtide_wire::error::Error;
 use kvtide_wire::geometry::PlaneSpec;
-use kvtide_wire::hello::{Bye, FromDaemon, Hello, Slab};
+use kvtide_wire::hello::{Bye, FromDaemon, Hello, MESSAGE_MAX, Slab};
 use kvtide_wire::lists::List;
 use kvtide_wire::os::poll::readable;
 use kvtide_wire::os::session::{EngineSide, attach};
-use kvtide_wire::os::socket::{Received, Socket};
+use kvtide_wire::os::socket::{FDS_MAX, Received, Socket};
 use kvtide_wire::status::Status;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -62,6 +62,21 @@ impl Raw {
     pub fn attach_as(path: &Path, hello: &Hello) -> Result<Raw, Error> {
         let (socket, _, _, side) = attach(path, hello, BOUND)?;
         Ok(Raw { socket, side, slabs: Vec::new(), jobs: Vec::new(), bye: None, closed: false })
+    }
+
+    /// Attaches as an engine that is about to fork: children inherit everything it shares with the daemon, as they do from a
+    /// fork without exec. The copies are to be kept until the child has started.
+    pub fn attach_inheritable(path: &Path) -> (Raw, Vec<OwnedFd>) {
+        let socket = Socket::connect(path).unwrap();
+        socket.send(&hello().encode().unwrap(), &[]).unwrap();
+        let mut buffer = vec![0; MESSAGE_MAX];
+        let (len, fds) = socket.receive_within(&mut buffer, FDS_MAX, BOUND).unwrap();
+        let FromDaemon::Welcome(welcome) = FromDaemon::decode(&buffer[..len]).unwrap() else { panic!("no welcome") };
+        // A plain dup is not close-on-exec.
+        let mut copies: Vec<OwnedFd> = fds.iter().map(|fd| rustix::io::dup(fd).unwrap()).collect();
+        copies.push(rustix::io::dup(&socket).unwrap());
+        let side = EngineSide::new(&welcome.limits.unwrap(), fds).unwrap();
+        (Raw { socket, side, slabs: Vec::new(), jobs: Vec::new(), bye: None, closed: false }, copies)
     }
 
     /// Hands a submission over and wakes the daemon.
@@ -160,7 +175,7 @@ impl Raw {
     }
 
     fn read_socket(&mut self) {
-        let mut buffer = vec![0; kvtide_wire::hello::MESSAGE_MAX];
+        let mut buffer = vec![0; MESSAGE_MAX];
         while !self.closed {
             match self.socket.receive(&mut buffer, 1) {
                 Ok(Received::Empty) => return,

@@ -5,12 +5,11 @@ use crate::{BOUND, daemon};
 use kvtide_wire::entry::{Op, Submission};
 use kvtide_wire::os::poll::readable;
 use kvtide_wire::status::Status;
-use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::io::{PipeReader, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Instant;
 
 const ROLE: &str = "KVTIDE_TEST_ROLE";
@@ -19,6 +18,8 @@ const SOCKET: &str = "KVTIDE_TEST_SOCKET";
 /// A started role. Dropped, it is killed.
 pub struct Actor {
     pub child: Child,
+    /// Open until the actor is dropped: roles and their helpers wait for its end. (`Child::wait` would close it.)
+    _stdin: ChildStdin,
     stdout: PipeReader,
     heard: String,
 }
@@ -29,8 +30,9 @@ impl Actor {
         let (stdout, theirs) = std::io::pipe().unwrap();
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["roles::role", "--exact", "--nocapture"]).env(ROLE, role).env(SOCKET, socket);
-        let child = command.stdin(Stdio::piped()).stdout(theirs).spawn().unwrap();
-        Actor { child, stdout, heard: String::new() }
+        let mut child = command.stdin(Stdio::piped()).stdout(theirs).spawn().unwrap();
+        let stdin = child.stdin.take().unwrap();
+        Actor { child, _stdin: stdin, stdout, heard: String::new() }
     }
 
     /// The next line that the role says, without its `@`.
@@ -114,20 +116,24 @@ pub fn park_four_blocks(raw: &mut Raw, seq: u32) {
     }
 }
 
-/// Holds pages in host memory until killed; with a helper that inherits the socket and lives on.
+/// Holds pages in host memory until killed; with a helper that inherits socket, memory and bells and lives on.
 fn engine(socket: &Path, with_helper: bool) {
-    let mut raw = Raw::attach(socket);
+    let (mut raw, copies) = match with_helper {
+        true => Raw::attach_inheritable(socket),
+        false => (Raw::attach(socket), Vec::new()),
+    };
     park_four_blocks(&mut raw, 0);
-    if with_helper {
-        fcntl_setfd(&raw.socket, FdFlags::empty()).unwrap();
+    let helper = with_helper.then(|| {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["roles::role", "--exact", "--nocapture"]).env(ROLE, "helper");
-        let helper = command.spawn().unwrap();
-        say(&helper.id().to_string());
-    } else {
-        say("parked");
-    }
+        command.spawn().unwrap()
+    });
+    drop(copies);
+    say(&helper.as_ref().map_or("parked".to_owned(), |helper| helper.id().to_string()));
     hold();
+    if let Some(mut helper) = helper {
+        helper.wait().unwrap();
+    }
 }
 
 /// Works until killed, one line a round.
