@@ -60,6 +60,13 @@ impl<T> Mailbox<T> {
     }
 }
 
+impl<T> Drop for Mailbox<T> {
+    fn drop(&mut self) {
+        // The queue lives as long as its senders; whoever waits for an answer to a letter in it must not wait for them.
+        while self.take().is_some() {}
+    }
+}
+
 impl<T> AsFd for Mailbox<T> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
