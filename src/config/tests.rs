@@ -91,3 +91,34 @@ fn the_socket_stands_in_the_directory_that_is_named() {
     assert_eq!(parse("[daemon]\ndir = \"/d\"\n").unwrap().daemon.socket, Path::new("/d/kvtide.sock"));
     assert_eq!(parse("[daemon]\ndir = \"/d\"\nsocket = \"/s\"\n").unwrap().daemon.socket, Path::new("/s"));
 }
+
+#[test]
+fn a_damaged_file_is_an_error_with_its_name_or_a_configuration_and_never_a_panic() {
+    let example = include_str!("../../configs/kvtided.toml").replace("#= ", "");
+    let mut random = 7u64;
+    let mut next = |below: usize| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) as usize % below
+    };
+    let (mut right, mut wrong) = (0, 0);
+    for _ in 0..3000 {
+        let mut bytes = example.clone().into_bytes();
+        for _ in 0..=next(3) {
+            let at = next(bytes.len());
+            match next(4) {
+                0 => bytes[at] = b"[]=\"'\n#.{}-0\xff"[next(13)],
+                1 => drop(bytes.remove(at)),
+                2 => bytes.truncate(at + 1),
+                _ => bytes.insert(at, next(256) as u8),
+            }
+        }
+        match parse(&String::from_utf8_lossy(&bytes)) {
+            Ok(_) => right += 1,
+            Err(error) => {
+                assert!(error.starts_with("k.toml:"), "{error}");
+                wrong += 1;
+            }
+        }
+    }
+    assert!(right > 300 && wrong > 300, "{right} right, {wrong} wrong: the damage is one-sided");
+}

@@ -6,6 +6,7 @@ use super::letters::{Letter, Report};
 use super::seats::Seats;
 use super::serve::{Space, Tally};
 use super::slabs::Slabs;
+use crate::attach::{Refusal, refuse};
 use crate::error::Error;
 use crate::host::NodeLetter;
 use crate::mail::{Address, Mailbox, Outbox, mailbox};
@@ -16,6 +17,7 @@ use kvtide_tiering::ActionBuf;
 use kvtide_tiering::Core;
 use kvtide_tiering::api::SpaceConfig;
 use kvtide_wire::lists::List;
+use kvtide_wire::status::Status;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -89,9 +91,9 @@ fn begin(spec: Spec, letters: &Mailbox<Letter>, sleeper: Sleeper) {
     let farewell = Farewell { number: spec.number, control: spec.control.clone() };
     let page_bytes = spec.config.planes.iter().map(|plane| plane.page_bytes).collect();
     let seats = Seats::new(spec.config.limits.sessions_max);
-    let core = match Core::new(spec.config) {
+    let core = match Core::new(spec.config.clone()) {
         Ok(core) => core,
-        Err(error) => return tracing::error!("space {} cannot begin: {error}", spec.number),
+        Err(error) => return refuse_all(letters, &spec, &error.to_string()),
     };
     tracing::info!("space {} ({}) of domain {} begins", spec.number, spec.name, spec.domain);
     let mut space = Space {
@@ -122,6 +124,20 @@ fn begin(spec: Spec, letters: &Mailbox<Letter>, sleeper: Sleeper) {
     tracing::info!("space {} ends", space.number);
     drop(space); // sessions see their end before the control thread hears of it
     drop(farewell);
+}
+
+/// The core does not take the space: those who wait for it are told, and it ends.
+fn refuse_all(letters: &Mailbox<Letter>, spec: &Spec, why: &str) {
+    tracing::error!("space {} cannot begin: {why}", spec.number);
+    let refusal = Refusal { status: Status::Limit, text: format!("the space cannot be made: {why}") };
+    // A space is started for a newcomer, whose letter follows at once.
+    let mut next = letters.wait();
+    while let Some(letter) = next {
+        if let Letter::Attach(newcomer) = letter {
+            refuse(&newcomer.socket, newcomer.peer, &refusal);
+        }
+        next = letters.take();
+    }
 }
 
 impl Space {

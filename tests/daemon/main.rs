@@ -2,6 +2,7 @@
 //!
 //! Engines that must be processes of their own are this test binary again, running one of [`roles`].
 
+mod clients;
 mod config;
 mod hostile;
 mod lifecycle;

@@ -144,6 +144,16 @@ fn more_than_the_limits_is_refused_with_the_limits_name() {
 }
 
 #[test]
+fn a_space_that_the_core_does_not_take_is_refused_with_its_reason() {
+    let config = "[limits]\nblocks_max = 268435456\nseqs_max = 1048576\nspace_sessions_max = 256\n";
+    let mut daemon = daemon(config);
+    let (status, text) = refusal(daemon.socket(), &hello());
+    assert_eq!(status, Status::Limit);
+    assert!(text.contains("the space cannot be made") && text.contains("blocks_max"), "{text}");
+    until_status(&mut daemon, "gave the space back", |status| status["spaces"].as_array().unwrap().is_empty());
+}
+
+#[test]
 fn a_silent_peer_is_dropped_and_keeps_nobody_out() {
     let daemon = daemon("[daemon]\nhandshake_ms = 50\n[limits]\nhandshakes_max = 2\n");
     let silent: Vec<Socket> = (0..5).map(|_| Socket::connect(daemon.socket()).unwrap()).collect();

@@ -79,12 +79,13 @@ pub fn ended(pidfd: &OwnedFd) {
     assert_ne!(readable(&[pidfd.as_fd()], BOUND).unwrap(), 0, "the process has not ended within {BOUND:?}");
 }
 
-fn say(line: &str) {
+/// One line to whoever started the role.
+pub fn say(line: &str) {
     println!("\n@{line}");
 }
 
 /// Blocks until whoever started the role lets go of it.
-fn hold() {
+pub fn hold() {
     let mut end = Vec::new();
     std::io::stdin().read_to_end(&mut end).unwrap();
 }
@@ -99,6 +100,7 @@ fn role() {
         "engine-with-helper" => engine(&socket, true),
         "busy" => busy(&socket),
         "helper" => hold(),
+        "publisher" => crate::clients::publisher(&socket),
         "owner" => owner(),
         other => panic!("no role {other}"),
     }
