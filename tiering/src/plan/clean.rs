@@ -44,7 +44,7 @@ impl Core {
     /// that a job can be sent.
     pub(crate) fn store(&mut self, s: u16, f: u32, reason: Reason, op: u32, must: bool, buf: &mut ActionBuf) -> bool {
         let page = self.frame(s, f).page;
-        if self.pages[page as usize].storing || self.pages[page as usize].host != NONE {
+        if self.pages[page as usize].storing() || self.pages[page as usize].host != NONE {
             return false;
         }
         let Some(host) = self.take_host(s, page, must) else { return false };
@@ -53,7 +53,7 @@ impl Core {
             self.host.free(host);
             return false;
         }
-        self.pages[page as usize].storing = true;
+        self.pages[page as usize].set_storing(true);
         self.hold(self.geo.block_of(page));
         let slot = self.send_other(
             s,
@@ -79,7 +79,7 @@ impl Core {
         session.classes[class].storing -= 1;
         session.frames[job.frame as usize].job = NONE;
         let page = &mut self.pages[job.page as usize];
-        page.storing = false;
+        page.set_storing(false);
         let ok = status == Status::Ok || mutants::on(Mutant::FailedStoreIsSuccess);
         if ok && page.host == NONE {
             page.host = job.host;

@@ -33,7 +33,7 @@ impl Core {
             return;
         }
         let state = self.pages[page as usize];
-        if state.lost || state.retired {
+        if state.lost() || state.retired() {
             return self.finish_plain(s, op, Status::Lost);
         }
         if !self.can_send(s, buf) {
@@ -43,7 +43,7 @@ impl Core {
             return self.fetch_from_elsewhere(page, buf);
         }
         let class = self.geo.class_of_page(page);
-        if self.waits_to_be_sent_again(s, page) {
+        if self.must_wait(s, page) {
             return;
         }
         if let Some(pick) = self.pick_for_fault(s, class, rec.lane, rec.use_pos) {
@@ -56,8 +56,12 @@ impl Core {
         }
     }
 
-    /// A load of the page was refused and waits for another frame.
-    pub(crate) fn waits_to_be_sent_again(&self, s: u16, page: u32) -> bool {
+    /// The page gets no frame now: the one that it gave up may still show it, or a load of it was refused and waits for
+    /// another frame.
+    pub(crate) fn must_wait(&self, s: u16, page: u32) -> bool {
+        if self.pages[page as usize].leaving > 0 {
+            return true;
+        }
         let jobs = &self.sessions[usize::from(s)].jobs;
         jobs.again.iter(&jobs.recs).any(|j| jobs[j].page == page && jobs[j].task == Task::Load)
     }
@@ -129,7 +133,7 @@ impl Core {
     /// The page is in no host frame. If another session has it in tier 0, it is stored from there first; if nobody has it, it
     /// is lost.
     pub(crate) fn fetch_from_elsewhere(&mut self, page: u32, buf: &mut ActionBuf) {
-        if self.pages[page as usize].storing {
+        if self.pages[page as usize].storing() {
             return;
         }
         let (s, f) = (self.pages[page as usize].session, self.pages[page as usize].frame);

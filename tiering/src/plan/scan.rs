@@ -243,14 +243,14 @@ impl Core {
         let state = self.pages[page as usize];
         if state.host == NONE {
             // Another session's tier 0 has it, or nobody: the lane's fault sorts it out.
-            self.counters.found_nowhere += u64::from(!expected && !state.retired);
+            self.counters.found_nowhere += u64::from(!expected && !state.retired());
             return Visit::Done;
         }
         if !self.can_send(s, buf) {
             return Visit::Stalled;
         }
-        if self.waits_to_be_sent_again(s, page) {
-            return Visit::Done;
+        if self.must_wait(s, page) {
+            return Visit::Stalled;
         }
         let Some(pick) = self.pick_for_walk(s, self.geo.class_of_page(page), lane) else { return Visit::Stalled };
         self.counters.found_host += u64::from(!expected);

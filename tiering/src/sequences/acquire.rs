@@ -67,7 +67,7 @@ impl Core {
         for i in 0..range.count * u32::from(range.planes) {
             let page = self.range_page(s, &range, i);
             let state = &self.pages[page as usize];
-            if state.lost || state.retired {
+            if state.lost() || state.retired() {
                 return Err(Status::Lost);
             }
             let stays = self.blocks[self.geo.block_of(page)].state == BlockState::Unsealed
@@ -94,11 +94,11 @@ impl Core {
         }
         for i in rec.at..len.min(rec.at + AHEAD) {
             let page = self.range_page(s, &range, i);
-            if self.find_copy(page, s).is_some() || self.waits_to_be_sent_again(s, page) {
+            if self.find_copy(page, s).is_some() || self.must_wait(s, page) {
                 continue;
             }
             let state = self.pages[page as usize];
-            if state.lost || state.retired {
+            if state.lost() || state.retired() {
                 self.fail_op(s, op, Status::Lost);
                 return Next::Over;
             }
@@ -238,10 +238,7 @@ impl Core {
 
     /// Loads a wished page. False when there is no room for it.
     fn grant_wish(&mut self, s: u16, page: u32, buf: &mut ActionBuf) -> bool {
-        if self.find_copy(page, s).is_some()
-            || self.pages[page as usize].host == NONE
-            || self.waits_to_be_sent_again(s, page)
-        {
+        if self.find_copy(page, s).is_some() || self.pages[page as usize].host == NONE || self.must_wait(s, page) {
             return true;
         }
         let class = self.geo.class_of_page(page);

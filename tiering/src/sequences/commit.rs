@@ -86,7 +86,7 @@ impl Core {
         let page = self.geo.page(b, plane);
         let state = self.pages[page as usize];
         let (s, f) = (state.session, state.frame);
-        if state.retired || state.lost || state.loads > 0 || state.storing {
+        if state.retired() || state.lost() || state.loads > 0 || state.storing() {
             return;
         }
         if f != crate::api::NONE {
@@ -98,7 +98,7 @@ impl Core {
         }
         self.drop_host_copy(page);
         self.uncharge_page(b, self.geo.class_of(plane));
-        self.pages[page as usize].retired = true;
+        self.pages[page as usize].set_retired();
         self.blocks[b].thinned = true;
         self.counters.retired += 1;
     }

@@ -119,11 +119,11 @@ impl Core {
                 self.counters.transitions += 1;
                 self.settle(s, f);
             } else if u64::from(index) < self.geo.first_needed(plane as u16, tokens) {
-                self.pages[page as usize].retired = true;
+                self.pages[page as usize].set_retired();
                 self.blocks[b].thinned = true;
                 self.uncharge_page(b, self.geo.class_of(plane as u16));
             } else {
-                self.pages[page as usize].lost = true;
+                self.pages[page as usize].set_lost();
                 self.counters.pages_lost += 1;
             }
         }

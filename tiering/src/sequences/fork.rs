@@ -124,8 +124,8 @@ impl Core {
             Some(_) => return Next::Stalled,
             None if state.host != NONE => (NewJob { task: Task::LoadCopy, source: from, ..new }, None),
             // Out of its window: the copy's page is never read either.
-            None if state.retired => (new, None),
-            None if state.lost => {
+            None if state.retired() => (new, None),
+            None if state.lost() => {
                 self.fail_op(s, op, Status::Lost);
                 return Next::Over;
             }
@@ -202,7 +202,7 @@ impl Core {
             let end = if state { whole } else { keep };
             (self.geo.first_needed(plane, tokens) as u32..end).any(|index| {
                 let page = self.geo.page(self.seq_block(s, seq, index), plane);
-                self.pages[page as usize].retired
+                self.pages[page as usize].retired()
             })
         })
     }

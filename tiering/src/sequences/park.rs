@@ -112,7 +112,7 @@ impl Core {
             }
             return true;
         }
-        if self.pages[page as usize].host != NONE || self.pages[page as usize].storing {
+        if self.pages[page as usize].host != NONE || self.pages[page as usize].storing() {
             return true;
         }
         self.can_send(s, buf) && self.store(s, f, Reason::Park, op, true, buf)
@@ -192,7 +192,7 @@ impl Core {
                 return Next::Over;
             }
             None => {
-                if !self.can_send(s, buf) || self.waits_to_be_sent_again(s, page) {
+                if !self.can_send(s, buf) || self.must_wait(s, page) {
                     return Next::Stalled;
                 }
                 let Some(pick) = self.pick_any(s, self.geo.class_of_page(page)) else { return Next::Stalled };

@@ -52,7 +52,7 @@ impl Core {
     /// Makes one block findable, or finds that its content is cached already. Returns the content.
     fn publish_block(&mut self, b: BlockId, hash: u128, above: u32) -> Result<u32, Status> {
         let block = self.blocks[b];
-        if block.state != BlockState::Sealed || self.pages_of(b).any(|p| self.pages[p as usize].lost) {
+        if block.state != BlockState::Sealed || self.pages_of(b).any(|p| self.pages[p as usize].lost()) {
             return Err(Status::NotAdmitted);
         }
         let found = self.index.find(hash);
@@ -170,7 +170,7 @@ impl Core {
             // The next token is the one that reads: its window begins one token later.
             (self.geo.first_needed(plane, tokens) as u32..blocks).all(|index| {
                 let page = self.geo.page(self.seq_block(s, seq, index), plane);
-                !self.pages[page as usize].retired
+                !self.pages[page as usize].retired()
             })
         })
     }

@@ -23,7 +23,7 @@ impl Core {
     pub(crate) fn charge(&mut self, session: Option<u16>, block: u32, add: bool) {
         if self.blocks[block].thinned {
             for plane in 0..self.geo.planes.len() as u16 {
-                if !self.pages[self.geo.page(block, plane) as usize].retired {
+                if !self.pages[self.geo.page(block, plane) as usize].retired() {
                     self.charge_pages(session, self.geo.class_of(plane), 1, add);
                 }
             }

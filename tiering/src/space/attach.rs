@@ -117,7 +117,7 @@ impl Core {
                 }
                 Task::Store => {
                     let page = &mut self.pages[job.page as usize];
-                    page.storing = false;
+                    page.set_storing(false);
                     if mutants::on(Mutant::NoQuarantine) {
                         self.host.free(job.host);
                     } else {
@@ -128,7 +128,7 @@ impl Core {
                     self.frame_mut(s, job.frame).job = NONE;
                     self.release_hold(self.geo.block_of(job.page));
                 }
-                Task::Evict => self.release_hold(self.geo.block_of(job.page)),
+                Task::Evict => self.unpublished(job.page),
                 Task::Drop => self.dropped(s, self.geo.block_of(job.page)),
                 Task::Cancel => {}
             }
@@ -157,7 +157,7 @@ impl Core {
                 // A queued Evict or Drop has nothing left to do.
                 On::Evict => {
                     self.unlist(s, f);
-                    self.release_hold(self.geo.block_of(frame.page));
+                    self.unpublished(frame.page);
                 }
                 On::Drop => {
                     let b = self.geo.block_of(frame.page);
@@ -181,10 +181,10 @@ impl Core {
     pub(crate) fn lose_if_nowhere(&mut self, page: u32) {
         let p = &mut self.pages[page as usize];
         let b = self.geo.block_of(page);
-        if p.host != NONE || p.frame != NONE || p.retired || p.lost || !self.blocks[b].live() {
+        if p.host != NONE || p.frame != NONE || p.retired() || p.lost() || !self.blocks[b].live() {
             return;
         }
-        p.lost = true;
+        p.set_lost();
         self.counters.pages_lost += 1;
         let content = self.blocks[b].content;
         if content != NONE {

@@ -20,6 +20,7 @@ macro_rules! ensure {
 struct Seen {
     holds: BTreeMap<u32, u32>,
     loads: BTreeMap<u32, u16>,
+    leaving: BTreeMap<u32, u16>,
     storing: BTreeMap<u32, u32>,
     refs: BTreeMap<u32, BTreeMap<u16, u32>>,
     host_targets: BTreeMap<u32, u32>,
@@ -56,7 +57,11 @@ impl Core {
             }
             match job.task {
                 Task::Cancel => {}
-                Task::Drop | Task::Evict => hold(job.page),
+                Task::Drop => hold(job.page),
+                Task::Evict => {
+                    hold(job.page);
+                    *seen.leaving.entry(job.page).or_default() += 1;
+                }
                 Task::Store => {
                     hold(job.page);
                     *seen.storing.entry(job.page).or_default() += 1;
@@ -70,6 +75,7 @@ impl Core {
                     hold(job.page);
                     if job.victim != NONE {
                         hold(job.victim);
+                        *seen.leaving.entry(job.victim).or_default() += 1;
                     }
                     match job.task {
                         Task::Load => *seen.loads.entry(job.page).or_default() += 1,
@@ -139,6 +145,7 @@ impl Core {
                     ensure!(frame.on == On::Evict || frame.job != NONE, "session {s}: frame {f} leaves without a job");
                     if frame.on == On::Evict {
                         *seen.holds.entry(self.geo.block_of(frame.page)).or_default() += 1;
+                        *seen.leaving.entry(frame.page).or_default() += 1;
                     }
                 }
                 FrameState::Incoming | FrameState::Present => {
@@ -269,7 +276,9 @@ impl Core {
             let b = self.geo.block_of(p);
             let loads = seen.loads.get(&p).copied().unwrap_or(0);
             ensure!(page.loads == loads, "page {p}: {} loads, counted {loads}", page.loads);
-            ensure!(page.storing == seen.storing.contains_key(&p), "page {p}: storing {}", page.storing);
+            let leaving = seen.leaving.get(&p).copied().unwrap_or(0);
+            ensure!(page.leaving == leaving, "page {p}: {} leaving, counted {leaving}", page.leaving);
+            ensure!(page.storing() == seen.storing.contains_key(&p), "page {p}: storing {}", page.storing());
             if page.host != NONE {
                 ensure!(self.host.recs[page.host as usize].page == p, "host frame {} is not page {p}'s", page.host);
             }
@@ -283,7 +292,7 @@ impl Core {
                 (s, f) = (frame.copy_session, frame.copy_frame);
             }
             if self.blocks[b].state == BlockState::Sealed && self.blocks[b].refs() > 0 {
-                let somewhere = page.host != NONE || page.frame != NONE || page.lost || page.retired;
+                let somewhere = page.host != NONE || page.frame != NONE || page.lost() || page.retired();
                 ensure!(somewhere, "page {p} of block {b} is nowhere");
             }
         }
@@ -324,7 +333,7 @@ impl Core {
         for (b, block) in self.blocks.recs.iter().enumerate().filter(|(_, b)| b.refs() > 0) {
             for page in self.pages_of(b as u32) {
                 let class = usize::from(self.geo.class_of_page(page));
-                if self.pages[page as usize].retired {
+                if self.pages[page as usize].retired() {
                     continue;
                 }
                 match block.refs_other {

@@ -30,7 +30,7 @@ impl Core {
             Task::Evict if status == Status::Ok => {
                 self.sessions[usize::from(s)].jobs.release(slot);
                 self.free_frame(s, job.frame);
-                self.release_hold(self.geo.block_of(job.page));
+                self.unpublished(job.page);
             }
             Task::Drop if status == Status::Ok => {
                 self.sessions[usize::from(s)].jobs.release(slot);
@@ -106,7 +106,7 @@ impl Core {
             _ => {}
         }
         if job.victim != NONE {
-            self.release_hold(self.geo.block_of(job.victim));
+            self.unpublished(job.victim);
         }
         self.release_hold(self.geo.block_of(job.page));
     }
@@ -130,7 +130,13 @@ impl Core {
         self.add_copy(job.victim, s, job.frame);
         self.counters.transitions += 1;
         self.settle(s, job.frame);
-        self.release_hold(self.geo.block_of(job.victim));
+        self.unpublished(job.victim);
+    }
+
+    /// A page that gave up a frame is not shown there any more, or has the frame back.
+    pub(crate) fn unpublished(&mut self, page: u32) {
+        self.pages[page as usize].leaving -= 1;
+        self.release_hold(self.geo.block_of(page));
     }
 
     fn place_failed(&mut self, s: u16, slot: u32, job: JobRec, status: Status) {
@@ -175,7 +181,7 @@ impl Core {
         let rec = &mut self.sessions[usize::from(s)].jobs[slot];
         (rec.victim, rec.after) = (NONE, None);
         if victim != NONE {
-            self.release_hold(self.geo.block_of(victim));
+            self.unpublished(victim);
         }
     }
 
@@ -216,6 +222,9 @@ impl Core {
                 if job.op != NONE {
                     self.op_job_done(s, job.op, job.page);
                 }
+                return;
+            }
+            if self.pages[job.page as usize].leaving > 0 {
                 return;
             }
             let class = self.geo.class_of_page(job.page);

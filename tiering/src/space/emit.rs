@@ -131,6 +131,7 @@ impl Core {
             victim = old.page;
             self.remove_copy(victim, s, f);
             self.hold(self.geo.block_of(victim));
+            self.pages[victim as usize].leaving += 1;
             self.counters.evictions += 1;
             self.counters.transitions += 1;
         }

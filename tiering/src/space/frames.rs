@@ -172,7 +172,6 @@ impl Core {
         if session.frames[f as usize].pins == 0 {
             session.classes[class].pinned -= 1;
             self.settle(s, f);
-            self.wake(s);
         }
     }
 
@@ -192,6 +191,7 @@ impl Core {
         self.frame_mut(s, f).state = FrameState::Leaving;
         self.counters.transitions += 1;
         self.hold(self.geo.block_of(page));
+        self.pages[page as usize].leaving += 1;
         self.enlist(s, f, On::Evict, NO_LANE);
         self.wake(s);
     }

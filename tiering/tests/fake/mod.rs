@@ -174,7 +174,8 @@ impl World {
 
     /// Takes in what the core wants and, when eager, does it, until nothing moves.
     pub fn settle(&mut self) {
-        loop {
+        for round in 0.. {
+            assert!(round < 100_000, "the core goes on for ever");
             self.take_actions();
             self.core.check().unwrap();
             if self.eager && self.run_one_of_each() {
@@ -301,6 +302,22 @@ impl World {
                 }
             }
             Job::Cancel { .. } => {}
+        }
+    }
+
+    /// The job fails after the frame's page was unpublished.
+    pub fn fail(&mut self, s: SessionId, job: Job) {
+        let agent = self.agents.get_mut(&s).unwrap();
+        match job {
+            Job::Map { frame, .. }
+            | Job::Load { frame, .. }
+            | Job::Copy { frame, .. }
+            | Job::LoadCopy { frame, .. } => {
+                agent.table.retain(|_, f| *f != frame);
+                agent.frames.insert(frame, 0);
+            }
+            Job::Store { to, .. } => _ = self.host.insert((to.slab, to.slot), 0),
+            Job::Drop { .. } | Job::Evict { .. } | Job::Cancel { .. } => {}
         }
     }
 

@@ -1,0 +1,637 @@
+//! Random requests of several sessions, random job endings, dying sessions, against a plain model of what each page holds.
+//! After every event all tables must agree, and whatever a page table shows must be what was written.
+#![allow(clippy::unwrap_used)]
+
+mod fake;
+use fake::*;
+use kvtide_tiering::api::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+const SESSIONS: u16 = 3;
+const SEQS: u32 = 5;
+
+struct Rng(u64);
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
+    }
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+    fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}
+
+#[derive(Clone, Debug)]
+struct MBlock {
+    id: BlockId,
+    contents: Vec<u64>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct MSeq {
+    blocks: Vec<MBlock>,
+    tokens: u64,
+    parked: bool,
+    /// Hash of each published or mapped block.
+    chain: Vec<u128>,
+}
+
+#[derive(Clone, Debug)]
+enum Asked {
+    Plain,
+    Reserve { seq: SeqId },
+    Fork { child: SeqId, snapshot: MSeq },
+    Truncate { seq: SeqId, tokens: u64 },
+    Map { seq: SeqId, hashes: Vec<u128> },
+    Park { seq: SeqId },
+    Resume { seq: SeqId },
+    Fault { seq: SeqId, index: u32, plane: u16 },
+}
+
+struct Chaos {
+    w: World,
+    rng: Rng,
+    planes: u16,
+    shards: u16,
+    page_tokens: u64,
+    seqs: BTreeMap<(SessionId, SeqId), MSeq>,
+    pending: BTreeMap<(SessionId, u16), Asked>,
+    /// Sequences with a request in flight that the test leaves alone.
+    busy: BTreeSet<(SessionId, SeqId)>,
+    /// Contents by hash and shard.
+    published: BTreeMap<(u128, u16), Vec<u64>>,
+    steps: BTreeMap<(SessionId, LaneId), (u64, Vec<u64>)>,
+    next_hash: u128,
+    losses: bool,
+    failures: bool,
+    done: u64,
+}
+
+fn geometry(rng: &mut Rng) -> SpaceConfig {
+    let window = |bytes, tokens| Plane { page_bytes: bytes, kind: PlaneKind::Window { tokens } };
+    let state = |bytes| Plane { page_bytes: bytes, kind: PlaneKind::State };
+    let planes = match rng.below(5) {
+        0 => vec![full(4096)],
+        1 => vec![full(4096), full(4096), full(4096)],
+        2 => vec![full(1000), window(1000, 7), full(576)],
+        3 => vec![full(1000), state(64), window(300, 9), full(1000)],
+        _ => vec![full(700), full(700)],
+    };
+    let mut cfg = config(planes);
+    cfg.shards = 1 + rng.below(2) as u16;
+    cfg.limits.blocks_max = 24 + rng.below(60) as u32;
+    cfg.limits.jobs_max = 2 + rng.below(12) as u32;
+    cfg.limits.requests_max = 12;
+    cfg.policy.scan_frames = 1 + rng.below(5) as u32;
+    cfg.policy.clean_low_percent = rng.below(50) as u8;
+    cfg.policy.clean_high_percent = 50 + rng.below(50) as u8;
+    cfg.limits.host_bytes_max = 1 << (16 + rng.below(6));
+    cfg
+}
+
+impl Chaos {
+    fn new(seed: u64) -> Chaos {
+        let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        (0..8).for_each(|_| _ = rng.next());
+        let cfg = geometry(&mut rng);
+        let (planes, shards, page_tokens) = (cfg.planes.len() as u16, cfg.shards, u64::from(cfg.page_tokens));
+        let mut w = World::new(cfg);
+        w.eager = false;
+        w.slab_frames = 4 + rng.below(30) as u32;
+        w.node_frames.iter_mut().for_each(|n| *n = 40 + rng.below(200) as u32);
+        w.buf = kvtide_tiering::ActionBuf::new(1 + rng.below(20) as usize, 1);
+        let (losses, failures) = (rng.one_in(2), rng.one_in(2));
+        let mut c = Chaos {
+            w,
+            rng,
+            planes,
+            shards,
+            page_tokens,
+            seqs: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            busy: BTreeSet::new(),
+            published: BTreeMap::new(),
+            steps: BTreeMap::new(),
+            next_hash: 1,
+            losses,
+            failures,
+            done: 0,
+        };
+        for s in 0..SESSIONS {
+            c.attach(s);
+        }
+        c
+    }
+
+    fn attach(&mut self, s: SessionId) {
+        let classes = self.w.core.classes().to_vec();
+        let frames: Vec<u32> = classes.iter().map(|c| c.planes * (4 + self.rng.below(5) as u32)).collect();
+        self.w.attach_shard(s, s % self.shards, 2, &frames).unwrap();
+    }
+
+    fn ask(&mut self, s: SessionId, request: Request<'_>, asked: Asked) {
+        if self.pending.keys().filter(|k| k.0 == s).count() >= 8 {
+            return;
+        }
+        let timeout = if self.rng.one_in(8) { 1 + self.rng.below(2000) } else { 0 };
+        match &asked {
+            Asked::Reserve { seq } | Asked::Truncate { seq, .. } | Asked::Map { seq, .. } => {
+                _ = self.busy.insert((s, *seq))
+            }
+            Asked::Park { seq } | Asked::Resume { seq } => _ = self.busy.insert((s, *seq)),
+            Asked::Fork { child, .. } => _ = self.busy.insert((s, *child)),
+            Asked::Plain | Asked::Fault { .. } => {}
+        }
+        let tag = self.w.ask_for(s, request, timeout);
+        self.pending.insert((s, tag), asked);
+        self.collect();
+    }
+
+    /// Takes in what was answered.
+    fn collect(&mut self) {
+        let ready: Vec<_> = self.pending.keys().copied().filter(|k| self.w.done.contains_key(k)).collect();
+        for key in ready {
+            let asked = self.pending.remove(&key).unwrap();
+            let done = self.w.answer(key.0, key.1).unwrap();
+            self.done += 1;
+            self.answered(key.0, asked, done);
+        }
+    }
+
+    fn answered(&mut self, s: SessionId, asked: Asked, done: Done) {
+        let ok = done.status == Status::Ok;
+        match asked {
+            Asked::Plain => {}
+            Asked::Reserve { seq } => {
+                self.busy.remove(&(s, seq));
+                if ok {
+                    let blocks: Vec<_> = done.list.iter().map(|&id| self.new_block(s, id)).collect();
+                    self.seqs.get_mut(&(s, seq)).unwrap().blocks.extend(blocks);
+                }
+            }
+            Asked::Fork { child, snapshot } => {
+                self.busy.remove(&(s, child));
+                if ok {
+                    let shared = done.value as usize;
+                    let mut blocks = snapshot.blocks[..shared].to_vec();
+                    for (i, &id) in done.list.iter().enumerate() {
+                        let contents = snapshot.blocks[shared + i].contents.clone();
+                        blocks.push(MBlock { id, contents });
+                    }
+                    let chain = snapshot.chain[..snapshot.chain.len().min(shared)].to_vec();
+                    self.seqs.insert((s, child), MSeq { blocks, tokens: snapshot.tokens, parked: false, chain });
+                }
+            }
+            Asked::Truncate { seq, tokens } => {
+                self.busy.remove(&(s, seq));
+                if ok {
+                    let page_tokens = self.page_tokens;
+                    let q = self.seqs.get_mut(&(s, seq)).unwrap();
+                    q.blocks.truncate(tokens.div_ceil(page_tokens) as usize);
+                    q.chain.truncate((tokens / page_tokens) as usize);
+                    q.tokens = q.tokens.min(tokens);
+                    if let Some(&copy) = done.list.first() {
+                        q.blocks.last_mut().unwrap().id = copy;
+                        self.rewrite_tail(s, seq);
+                    }
+                }
+            }
+            Asked::Map { seq, hashes } => {
+                self.busy.remove(&(s, seq));
+                if ok {
+                    assert!(done.value as usize <= hashes.len());
+                    let shard = s % self.shards;
+                    let q = self.seqs.get_mut(&(s, seq)).unwrap();
+                    for (&id, &hash) in done.list.iter().zip(&hashes) {
+                        q.blocks.push(MBlock { id, contents: self.published[&(hash, shard)].clone() });
+                        q.chain.push(hash);
+                    }
+                    q.tokens = q.blocks.len() as u64 * self.page_tokens;
+                }
+            }
+            Asked::Park { seq } => {
+                self.busy.remove(&(s, seq));
+                let refused = matches!(done.status, Status::NotFound | Status::State | Status::Busy);
+                if !refused {
+                    self.seqs.get_mut(&(s, seq)).unwrap().parked = true;
+                }
+            }
+            Asked::Resume { seq } => {
+                self.busy.remove(&(s, seq));
+                if ok {
+                    self.seqs.get_mut(&(s, seq)).unwrap().parked = false;
+                    self.rewrite_tail(s, seq);
+                }
+            }
+            Asked::Fault { seq, index, plane } => match done.status {
+                Status::Ok => {
+                    if let Some(q) = self.seqs.get(&(s, seq)) {
+                        if let Some(b) = q.blocks.get(index as usize) {
+                            assert_eq!(
+                                self.w.read(s, b.id, plane),
+                                Some(b.contents[usize::from(plane)]),
+                                "a served fault"
+                            );
+                        }
+                    }
+                }
+                Status::Lost => assert!(self.losses || self.planes > 2, "lost without a loss"),
+                _ => {}
+            },
+        }
+    }
+
+    fn new_block(&mut self, s: SessionId, id: BlockId) -> MBlock {
+        MBlock { id, contents: (0..self.planes).map(|p| self.w.write(s, id, p)).collect() }
+    }
+
+    /// The engine writes into every block that is not sealed.
+    fn rewrite_tail(&mut self, s: SessionId, seq: SeqId) {
+        let sealed = (self.seqs[&(s, seq)].tokens / self.page_tokens) as usize;
+        let ids: Vec<_> = self.seqs[&(s, seq)].blocks.iter().map(|b| b.id).collect();
+        for (i, &id) in ids.iter().enumerate().skip(sealed) {
+            let block = self.new_block(s, id);
+            self.seqs.get_mut(&(s, seq)).unwrap().blocks[i] = block;
+        }
+    }
+
+    /// Everything that a page table shows of a sequence is what was written.
+    fn verify(&self) {
+        for (&(s, seq), q) in &self.seqs {
+            if self.busy.contains(&(s, seq)) && q.parked {
+                continue;
+            }
+            let sealed = (q.tokens / self.page_tokens) as usize;
+            for (i, b) in q.blocks.iter().enumerate() {
+                for plane in 0..self.planes {
+                    let shown = self.w.read(s, b.id, plane);
+                    let want = b.contents[usize::from(plane)];
+                    assert!(shown.is_none_or(|c| c == want), "session {s} seq {seq} block {i}: {shown:?}, not {want}");
+                    if i >= sealed && !q.parked && !self.busy.contains(&(s, seq)) {
+                        assert!(shown.is_some(), "session {s} seq {seq}: unsealed block {i} has left tier 0");
+                    }
+                }
+            }
+        }
+    }
+
+    fn any_seq(&mut self) -> (SessionId, SeqId) {
+        (self.rng.below(u64::from(SESSIONS)) as u16, self.rng.below(u64::from(SEQS)) as u32)
+    }
+
+    fn act(&mut self) {
+        let (s, seq) = self.any_seq();
+        let key = (s, seq);
+        if !self.w.agents.contains_key(&s) {
+            return self.attach_again(s);
+        }
+        let idle = self.seqs.contains_key(&key) && !self.busy.contains(&key);
+        match self.rng.below(40) {
+            0..=17 => self.run_job(s),
+            18 if !self.seqs.contains_key(&key) && !self.busy.contains(&key) => {
+                if self.w.call(s, Request::SeqCreate { seq }).status == Status::Ok {
+                    self.seqs.insert(key, MSeq::default());
+                }
+            }
+            19..=21 if idle => {
+                let count = 1 + self.rng.below(3) as u32;
+                self.ask(s, Request::Reserve { seq: Some(seq), count }, Asked::Reserve { seq });
+            }
+            22..=24 if idle && !self.seqs[&key].parked => {
+                let q = &self.seqs[&key];
+                let room = q.blocks.len() as u64 * self.page_tokens - q.tokens;
+                let tokens = q.tokens + self.rng.below(room + 1);
+                if self.w.call(s, Request::Commit { seq, tokens }).status == Status::Ok {
+                    self.seqs.get_mut(&key).unwrap().tokens = tokens;
+                }
+            }
+            25 if idle => {
+                let child = self.rng.below(u64::from(SEQS)) as u32;
+                if !self.seqs.contains_key(&(s, child)) && !self.busy.contains(&(s, child)) {
+                    let snapshot = self.seqs[&key].clone();
+                    self.ask(s, Request::Fork { parent: seq, child }, Asked::Fork { child, snapshot });
+                }
+            }
+            26 if idle => {
+                let tokens = self.rng.below(self.seqs[&key].blocks.len() as u64 * self.page_tokens + 2);
+                self.ask(s, Request::Truncate { seq, tokens }, Asked::Truncate { seq, tokens });
+            }
+            27 if idle => self.publish(s, seq),
+            28 if idle => {
+                let mut hashes = Vec::new();
+                let mut h = 1 + u128::from(self.rng.below(self.next_hash as u64));
+                while self.published.contains_key(&(h, s % self.shards)) && hashes.len() < 9 {
+                    hashes.push(h);
+                    h += 1;
+                }
+                if self.seqs[&key].blocks.is_empty() {
+                    self.ask(s, Request::Map { seq, hashes: &hashes }, Asked::Map { seq, hashes: hashes.clone() });
+                }
+            }
+            29 if idle => {
+                let request = if self.seqs[&key].parked {
+                    Request::Resume { seq }
+                } else {
+                    Request::Park { seq, due_us: self.rng.below(2) * 500 }
+                };
+                let asked = if self.seqs[&key].parked { Asked::Resume { seq } } else { Asked::Park { seq } };
+                self.ask(s, request, asked);
+            }
+            30..=32 if idle && !self.seqs[&key].blocks.is_empty() => {
+                let index = self.rng.below(self.seqs[&key].blocks.len() as u64) as u32;
+                let (plane, lane) = (self.rng.below(u64::from(self.planes)) as u16, self.rng.below(2) as u16);
+                let use_pos = self.steps.get(&(s, lane)).map_or(0, |l| l.0) * u64::from(self.planes) + u64::from(plane);
+                self.ask(s, Request::Fault { lane, use_pos, seq, index, plane }, Asked::Fault { seq, index, plane });
+            }
+            33 => self.step(s),
+            34 if self.rng.one_in(3) => self.drop_seq(s, seq),
+            35 if idle => {
+                let n = self.seqs[&key].blocks.len() as u64 + 1;
+                let (first, count) = (self.rng.below(n) as u32, 1 + self.rng.below(3) as u32);
+                let planes = 1 + self.rng.below(u64::from(self.planes)) as u16;
+                let request = match self.rng.below(6) {
+                    0..=1 => Request::Acquire { seq, plane: 0, planes, first, count },
+                    2..=3 => Request::Release { seq, plane: 0, planes, first, count },
+                    4 => Request::Advise { seq, first, count, advice: Advice::WillNeed },
+                    _ => Request::Advise { seq, first, count, advice: Advice::Cold },
+                };
+                self.ask(s, request, Asked::Plain);
+            }
+            36 if self.losses && self.rng.one_in(30) => self.lose(s),
+            37 => {
+                self.w.now += self.rng.below(400);
+                self.w.event(Event::Tick).unwrap();
+                self.collect();
+            }
+            38 => {
+                let tags: Vec<_> = self.pending.keys().filter(|k| k.0 == s).map(|k| k.1).collect();
+                if let Some(&tag) = tags.get(self.rng.below(8) as usize) {
+                    self.ask(s, Request::Cancel { tag }, Asked::Plain);
+                }
+            }
+            39 if self.rng.one_in(4) => self.nonsense(s),
+            _ => {}
+        }
+    }
+
+    fn run_job(&mut self, s: SessionId) {
+        let agent = &self.w.agents[&s];
+        if agent.jobs.is_empty() {
+            return;
+        }
+        let at = self.rng.below(agent.jobs.len() as u64) as usize;
+        let (id, job) = self.w.agents[&s].jobs[at];
+        let fail = self.failures && self.rng.one_in(7);
+        let reads_or_writes = |f: FrameId| {
+            self.w.agents[&s].jobs.iter().take(at).any(|(_, j)| matches!(j, Job::Copy { from, .. } if *from == f))
+        };
+        let status = match job {
+            // The copies of one frame go in order, as in the agent.
+            Job::Store { .. } => {
+                if fail {
+                    Status::Io
+                } else {
+                    Status::Ok
+                }
+            }
+            Job::Map { frame, .. } | Job::Evict { frame, .. } if reads_or_writes(frame) => return,
+            Job::Map { victim, .. } => {
+                if fail && victim.is_some() {
+                    Status::Busy
+                } else {
+                    Status::Ok
+                }
+            }
+            Job::Load { victim, .. } | Job::Copy { victim, .. } | Job::LoadCopy { victim, .. } => {
+                match self.rng.below(3) {
+                    0 if fail && victim.is_some() => Status::Busy,
+                    1 if fail => Status::Io,
+                    2 if fail && self.rng.one_in(3) => Status::Invalid,
+                    _ => Status::Ok,
+                }
+            }
+            Job::Drop { .. } | Job::Evict { .. } => {
+                if fail {
+                    Status::Busy
+                } else {
+                    Status::Ok
+                }
+            }
+            Job::Cancel { .. } => Status::Busy,
+        };
+        self.w.agents.get_mut(&s).unwrap().jobs.remove(at);
+        if let Job::Cancel { job: target } = job {
+            let agent = self.w.agents.get_mut(&s).unwrap();
+            if let Some(t) = agent.jobs.iter().position(|j| j.0 == target) {
+                agent.jobs.remove(t);
+                self.w.end_job(s, target, Status::Canceled);
+            }
+        }
+        match status {
+            Status::Ok => self.w.carry_out(s, job),
+            Status::Io => self.w.fail(s, job),
+            _ => {}
+        }
+        self.w.end_job(s, id, status);
+        self.w.settle();
+        self.collect();
+    }
+
+    fn publish(&mut self, s: SessionId, seq: SeqId) {
+        let q = &self.seqs[&(s, seq)];
+        let sealed = (q.tokens / self.page_tokens) as usize;
+        let first = q.chain.len();
+        if first >= sealed || q.parked {
+            return;
+        }
+        // Chains of consecutive numbers, so that Map can guess them; sometimes one that another shard has published.
+        let start = match first {
+            0 if self.shards > 1 && self.rng.one_in(2) => 1 + u128::from(self.rng.below(self.next_hash as u64)),
+            0 => self.next_hash + 1,
+            _ => q.chain[first - 1] + 1,
+        };
+        let q = &self.seqs[&(s, seq)];
+        let n = (sealed - first).min(4);
+        let hashes: Vec<u128> = (0..n as u128).map(|i| start + i).collect();
+        let parent = if first == 0 { 0 } else { q.chain[first - 1] };
+        let contents: Vec<_> = q.blocks[first..first + n].iter().map(|b| b.contents.clone()).collect();
+        let known = hashes.iter().any(|&h| self.published.contains_key(&(h, s % self.shards)));
+        if known {
+            return;
+        }
+        let r = Request::Publish { seq, first: first as u32, parent, hashes: &hashes, level: Level::Published };
+        if self.w.call(s, r).status == Status::Ok {
+            self.seqs.get_mut(&(s, seq)).unwrap().chain.extend(&hashes);
+            for (h, c) in hashes.iter().zip(contents) {
+                self.published.insert((*h, s % self.shards), c);
+            }
+            self.next_hash = self.next_hash.max(start + n as u128 + 20);
+        } else {
+            // Part of it may be published: these hashes are not used again.
+            self.next_hash = self.next_hash.max(start + n as u128 + 20);
+            for (h, c) in hashes.iter().zip(contents) {
+                self.published.insert((*h, s % self.shards), c);
+            }
+            self.seqs.get_mut(&(s, seq)).unwrap().chain.extend(&hashes);
+        }
+    }
+
+    fn step(&mut self, s: SessionId) {
+        let lane = self.rng.below(2) as u16;
+        let mut seqs: Vec<_> = self.seqs.keys().filter(|k| k.0 == s).map(|k| k.1).collect();
+        let l = self.steps.entry((s, lane)).or_insert((0, Vec::new()));
+        if l.1.len() == 2 || !l.1.is_empty() && self.rng.one_in(2) {
+            let step = l.1.remove(0);
+            self.w.ok(s, Request::StepEnd { lane, step });
+        } else {
+            l.0 += 1;
+            l.1.push(l.0);
+            let step = l.0;
+            seqs.truncate(1 + self.rng.below(3) as usize);
+            self.w.ok(s, Request::Step { lane, step, seqs: &seqs });
+        }
+    }
+
+    fn drop_seq(&mut self, s: SessionId, seq: SeqId) {
+        if self.seqs.contains_key(&(s, seq)) {
+            self.w.ok(s, Request::SeqDrop { seq });
+            self.seqs.remove(&(s, seq));
+            self.collect();
+            assert!(!self.busy.contains(&(s, seq)), "requests about a dropped sequence have ended");
+        }
+    }
+
+    fn lose(&mut self, s: SessionId) {
+        self.w.event(Event::SessionLost { session: s }).unwrap();
+        self.w.agents.remove(&s);
+        self.seqs.retain(|k, _| k.0 != s);
+        self.pending.retain(|k, _| k.0 != s);
+        self.busy.retain(|k| k.0 != s);
+        self.steps.retain(|k, _| k.0 != s);
+        // Until it exited, the lost process scribbles over what it could still write.
+    }
+
+    fn attach_again(&mut self, s: SessionId) {
+        if self.rng.one_in(10) {
+            if !self.w.gone.contains(&s) {
+                self.w.event(Event::SessionExited { session: s }).unwrap();
+            }
+            assert!(self.w.gone.contains(&s));
+            self.w.gone.retain(|&g| g != s);
+            self.attach(s);
+        }
+    }
+
+    fn nonsense(&mut self, s: SessionId) {
+        let big = [u32::MAX, u32::MAX - 1, 1 << 31, 77];
+        let x = big[self.rng.below(4) as usize];
+        let y = self.rng.next();
+        let requests = [
+            Request::SeqCreate { seq: x },
+            Request::SeqDrop { seq: x },
+            Request::Reserve { seq: Some(x), count: x },
+            Request::Reserve { seq: None, count: x },
+            Request::Bind { seq: 0, block: x },
+            Request::Commit { seq: x, tokens: y },
+            Request::Commit { seq: 0, tokens: u64::MAX },
+            Request::Fork { parent: x, child: 0 },
+            Request::Fork { parent: 0, child: x },
+            Request::Truncate { seq: 0, tokens: u64::MAX },
+            Request::Publish { seq: 0, first: x, parent: 3, hashes: &[1, 2], level: Level::Durable },
+            Request::Map { seq: x, hashes: &[1] },
+            Request::Resume { seq: x },
+            Request::Advise { seq: 0, first: x, count: x, advice: Advice::Cold },
+            Request::Acquire { seq: 0, plane: x as u16, planes: x as u16, first: x, count: x },
+            Request::Release { seq: 0, plane: 0, planes: x as u16, first: 0, count: x },
+            Request::Step { lane: x as u16, step: y | 1 << 60, seqs: &[] },
+            Request::Step { lane: 0, step: u64::MAX, seqs: &[0] },
+            Request::Step { lane: 0, step: 0, seqs: &[x] },
+            Request::StepEnd { lane: 0, step: u64::MAX },
+            Request::Fault { lane: x as u16 | 64, use_pos: y, seq: 0, index: 0, plane: 0 },
+            Request::Fault { lane: 0, use_pos: u64::MAX, seq: 0, index: x, plane: x as u16 },
+            Request::Cancel { tag: x as u16 },
+            Request::Declare { seq: 0, index: x, tokens: y, frames: &[x] },
+        ];
+        let r = requests[self.rng.below(requests.len() as u64) as usize];
+        assert_ne!(self.w.call(s, r).status, Status::Ok, "{r:?}");
+    }
+
+    /// Nothing fails any more: everything that was asked comes to its end, and nothing is left behind.
+    fn finish(&mut self) {
+        self.failures = false;
+        for _ in 0..20_000 {
+            let live: Vec<_> = self.w.agents.keys().copied().collect();
+            live.iter().for_each(|&s| self.run_job(s));
+            self.w.now += 300;
+            self.w.event(Event::Tick).unwrap();
+            self.collect();
+            if self.pending.is_empty() && self.w.agents.values().all(|a| a.jobs.is_empty()) {
+                break;
+            }
+        }
+        assert!(self.pending.is_empty(), "{:?}", self.pending);
+        for key in self.seqs.keys().copied().collect::<Vec<_>>() {
+            self.drop_seq(key.0, key.1);
+        }
+        for _ in 0..2_000 {
+            let live: Vec<_> = self.w.agents.keys().copied().collect();
+            live.iter().for_each(|&s| self.run_job(s));
+        }
+        let o = self.w.core.occupancy();
+        assert!(o.blocks <= o.published * u32::from(self.shards), "{o:?}");
+    }
+}
+
+fn run(seed: u64, acts: u32) -> (u64, u64) {
+    let mut c = Chaos::new(seed);
+    for _ in 0..acts {
+        c.act();
+        c.verify();
+    }
+    c.finish();
+    (c.w.core.trace().hash(), c.done)
+}
+
+#[test]
+fn chaos() {
+    let env = |name: &str, or: u64| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(or);
+    let (from, seeds) = (env("CHAOS_SEED", 1), env("CHAOS_SEEDS", 40));
+    for seed in from..from + seeds {
+        let r = std::panic::catch_unwind(|| run(seed, 3000));
+        assert!(
+            r.is_ok(),
+            "replay with CHAOS_SEED={seed} CHAOS_SEEDS=1 cargo test -p kvtide-tiering --test chaos chaos"
+        );
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_actions() {
+    assert_eq!(run(7, 2000), run(7, 2000));
+}
+
+/// Every deliberate fault is noticed by some seed: the test above has teeth.
+#[cfg(feature = "mutants")]
+#[test]
+fn every_mutant_is_caught() {
+    use kvtide_tiering::mutants::{self, Mutant};
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut survivors = Vec::new();
+    for &mutant in Mutant::ALL {
+        mutants::select(Some(mutant));
+        let caught = (1..=120).find(|&seed| std::panic::catch_unwind(|| run(seed, 3000)).is_err());
+        match caught {
+            Some(seed) => eprintln!("{}: seed {seed}", mutant.name()),
+            None => survivors.push(mutant.name()),
+        }
+    }
+    mutants::select(None);
+    std::panic::set_hook(hook);
+    assert!(survivors.is_empty(), "not caught: {survivors:?}");
+}
