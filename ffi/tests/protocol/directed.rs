@@ -1,0 +1,243 @@
+//! The rules one by one.
+
+use super::model::{FRAMES, PLANES, geometry};
+use kvtide::agent::protocol::{CopyOp, LaneView, Mover, Shared};
+use kvtide_wire::{
+    entry::{Job, JobDone, JobKind, NONE_U16, NONE_U32},
+    status::Status,
+};
+use std::sync::Arc;
+
+struct Bench {
+    shared: Arc<Shared>,
+    mover: Mover,
+    lane: LaneView,
+    other: LaneView,
+}
+
+fn bench() -> Bench {
+    let shared = Arc::new(Shared::new(geometry(16)).expect("tables"));
+    let lane = |index| LaneView::new(Arc::clone(&shared), index).expect("lane");
+    let (lane, other) = (lane(0), lane(1));
+    Bench { mover: Mover::new(Arc::clone(&shared)).expect("mover"), lane, other, shared }
+}
+
+fn job(kind: JobKind, id: u32, page: (u32, u16), frame: u32) -> Job {
+    let (block, plane) = page;
+    Job { kind: kind as u16, id, block, plane, frame, victim_block: NONE_U32, use_lane: NONE_U16, ..Job::default() }
+}
+
+fn instead_of(job: Job, victim: (u32, u16)) -> Job {
+    Job { victim_block: victim.0, victim_plane: victim.1, ..job }
+}
+
+impl Bench {
+    fn send(&mut self, job: Job) {
+        self.mover.accept(&job, 0).expect("room");
+        self.mover.poll();
+    }
+
+    fn ended(&mut self) -> Option<JobDone> {
+        self.mover.poll();
+        self.mover.next_ended(0).map(|ended| ended.done)
+    }
+
+    fn status(&mut self, id: u32) -> Option<Status> {
+        let done = self.ended()?;
+        assert_eq!(done.id, id);
+        Status::from_code(done.status)
+    }
+
+    fn map(&mut self, id: u32, page: (u32, u16), frame: u32) {
+        self.send(job(JobKind::Map, id, page, frame));
+        assert_eq!(self.status(id), Some(Status::Ok));
+    }
+
+    fn finish(&mut self, op: &CopyOp) {
+        self.mover.copied(op, Ok(u64::from(op.bytes)));
+    }
+}
+
+#[test]
+fn a_frame_waits_for_every_active_lane_and_for_no_quiescent_one() {
+    let mut b = bench();
+    b.map(1, (0, 0), 0);
+    b.lane.begin(1);
+    b.other.begin(1);
+    b.send(instead_of(job(JobKind::Load, 2, (1, 0), 0), (0, 0)));
+    assert!(b.mover.next_copy().is_none(), "two lanes may read it");
+    b.lane.boundary(0);
+    assert!(b.lane.frame(0, 0).is_none() && b.other.frame(0, 0) == Some(0));
+    b.mover.poll();
+    assert!(b.mover.next_copy().is_none(), "one lane may read it");
+    b.other.end();
+    b.mover.poll();
+    let op = b.mover.next_copy().expect("nobody reads it");
+    b.lane.boundary(0);
+    assert!(b.lane.frame(1, 0).is_none(), "not before its bytes are there");
+    b.finish(&op);
+    assert!(b.lane.frame(1, 0).is_none(), "not before a boundary");
+    b.lane.boundary(0);
+    assert_eq!(b.lane.frame(1, 0), Some(0));
+}
+
+#[test]
+fn a_lane_keeps_a_page_until_its_use_is_over() {
+    let mut b = bench();
+    b.map(1, (0, 1), FRAMES[0]);
+    b.lane.begin(7);
+    let use_pos = 7 * u64::from(PLANES) + 1;
+    let load = instead_of(job(JobKind::Load, 2, (1, 1), FRAMES[0]), (0, 1));
+    b.send(Job { use_lane: 0, use_pos, ..load });
+    b.lane.boundary(0);
+    assert_eq!(b.lane.frame(0, 1), Some(FRAMES[0]), "before its plane");
+    b.lane.boundary(1);
+    assert_eq!(b.lane.frame(0, 1), Some(FRAMES[0]), "first boundary of its plane: it is read now");
+    b.mover.poll();
+    assert!(b.mover.next_copy().is_none());
+    b.lane.boundary(1);
+    assert!(b.lane.frame(0, 1).is_none(), "read");
+    b.mover.poll();
+    let op = b.mover.next_copy().expect("given up");
+    b.finish(&op);
+    // The next page of a scan lands in the same frame while its plane is open: kept for one boundary, then given up.
+    let load = instead_of(job(JobKind::Load, 3, (2, 1), FRAMES[0]), (1, 1));
+    b.send(Job { use_lane: 0, use_pos, ..load });
+    b.lane.boundary(1);
+    assert_eq!(b.lane.frame(1, 1), Some(FRAMES[0]), "landed just now: it is read now");
+    b.lane.boundary(1);
+    assert!(b.lane.frame(1, 1).is_none());
+    b.mover.poll();
+    assert!(b.mover.next_copy().is_some());
+}
+
+#[test]
+fn the_end_of_a_step_gives_everything_up() {
+    let mut b = bench();
+    b.map(1, (0, 0), 0);
+    b.lane.begin(1);
+    let load = instead_of(job(JobKind::Load, 2, (1, 0), 0), (0, 0));
+    b.send(Job { use_lane: 0, use_pos: 1 << 40, ..load });
+    b.lane.boundary(2);
+    assert_eq!(b.lane.frame(0, 0), Some(0), "kept for a use far away");
+    b.lane.end();
+    b.lane.begin(2);
+    b.mover.poll();
+    assert!(b.lane.frame(0, 0).is_none() && b.mover.next_copy().is_some());
+}
+
+#[test]
+fn an_unpublish_leaves_a_page_that_moved_meanwhile() {
+    let mut b = bench();
+    b.map(1, (0, 0), 0);
+    b.lane.begin(1);
+    let load = instead_of(job(JobKind::Load, 2, (1, 0), 0), (0, 0));
+    b.send(Job { use_lane: 0, use_pos: 1 << 40, ..load });
+    b.lane.boundary(0);
+    b.send(job(JobKind::Load, 3, (0, 0), 1));
+    let op = b.mover.next_copy().expect("a free frame");
+    b.finish(&op);
+    assert_eq!(b.status(3), Some(Status::Ok));
+    b.lane.boundary(0);
+    assert_eq!(b.lane.frame(0, 0), Some(1), "its new frame");
+    b.other.begin(1);
+    assert_eq!(b.other.frame(0, 0), Some(1));
+    b.lane.end();
+    b.lane.begin(2);
+    assert_eq!(b.lane.frame(0, 0), Some(1), "what was held for the old frame clears nothing");
+}
+
+#[test]
+fn a_cancelled_job_puts_its_victim_back_and_a_begun_copy_is_waited_for() {
+    let mut b = bench();
+    b.map(1, (0, 0), 0);
+    b.lane.begin(1);
+    b.send(instead_of(job(JobKind::Load, 2, (1, 0), 0), (0, 0)));
+    b.lane.boundary(0);
+    assert!(b.lane.frame(0, 0).is_none());
+    let cancel = |id, target| Job { src_block: target, ..job(JobKind::Cancel, id, (0, 0), 0) };
+    b.send(cancel(3, 2));
+    assert_eq!(b.status(2), Some(Status::Canceled));
+    assert_eq!(b.status(3), Some(Status::Ok));
+    b.lane.boundary(0);
+    assert_eq!(b.lane.frame(0, 0), Some(0), "back");
+    b.send(instead_of(job(JobKind::Load, 4, (1, 0), 0), (0, 0)));
+    b.lane.boundary(0);
+    b.mover.poll();
+    let op = b.mover.next_copy().expect("given up");
+    b.send(cancel(5, 4));
+    assert_eq!(b.status(5), Some(Status::Busy), "too late");
+    b.send(cancel(6, 77));
+    assert_eq!(b.status(6), Some(Status::Busy), "no such job");
+    assert_eq!(b.ended(), None);
+    b.finish(&op);
+    assert_eq!(b.status(4), Some(Status::Ok));
+}
+
+#[test]
+fn a_copy_that_fails_or_falls_short_shows_nothing() {
+    for result in [Err(Status::Io), Ok(0), Ok(99)] {
+        let mut b = bench();
+        b.map(1, (0, 0), 0);
+        b.send(instead_of(job(JobKind::Load, 2, (1, 0), 0), (0, 0)));
+        let op = b.mover.next_copy().expect("no lane is active");
+        b.mover.copied(&op, result);
+        assert_eq!(b.status(2), Some(Status::Io));
+        b.mover.copied(&op, Ok(u64::from(op.bytes)));
+        assert_eq!(b.ended(), None, "a copy ends once");
+        b.lane.begin(1);
+        assert!(b.lane.frame(0, 0).is_none() && b.lane.frame(1, 0).is_none());
+        assert_eq!(b.shared.resident(1, 0), None);
+        b.map(3, (1, 0), 0);
+    }
+}
+
+#[test]
+fn a_block_is_dropped_whole() {
+    let mut b = bench();
+    b.map(1, (3, 0), 0);
+    b.map(2, (3, 1), FRAMES[0]);
+    b.map(3, (3, 2), 1);
+    b.map(4, (4, 0), 2);
+    assert_eq!(b.shared.resident_pages(3), 3);
+    b.lane.begin(1);
+    b.send(job(JobKind::Drop, 5, (3, 0), 0));
+    assert_eq!(b.ended(), None, "a lane may read it");
+    b.lane.boundary(0);
+    assert_eq!(b.status(5), Some(Status::Ok));
+    assert!((0..PLANES).all(|plane| b.lane.frame(3, plane).is_none()));
+    assert_eq!(b.lane.frame(4, 0), Some(2));
+    assert_eq!(b.shared.resident_pages(3), 0);
+    b.send(job(JobKind::Drop, 6, (3, 0), 0));
+    assert_eq!(b.status(6), Some(Status::Ok), "nothing there: nothing to do");
+}
+
+#[test]
+fn jobs_that_contradict_what_frames_show_are_refused() {
+    let mut b = bench();
+    b.map(1, (0, 0), 0);
+    let load = job(JobKind::Load, 2, (1, 0), 0);
+    let wrong = [
+        load,                                                             // the frame shows a page
+        instead_of(load, (2, 0)),                                         // another one
+        instead_of(job(JobKind::Load, 2, (1, 0), 3), (0, 0)),             // elsewhere
+        instead_of(job(JobKind::Load, 2, (0, 0), 1), (0, 0)),             // itself, elsewhere
+        job(JobKind::Load, 2, (0, 0), 1),                                 // resident already
+        job(JobKind::Load, 2, (1, 1), 1),                                 // another class
+        job(JobKind::Store, 2, (1, 0), 0),                                // not what the frame shows
+        job(JobKind::Evict, 2, (1, 0), 0),                                // likewise
+        Job { src_frame: 2, ..job(JobKind::Copy, 2, (1, 0), 1) },         // the source shows nothing
+        Job { src_frame: FRAMES[0], ..job(JobKind::Copy, 2, (1, 0), 1) }, // the source is of another class
+    ];
+    for job in wrong {
+        b.send(job);
+        assert_eq!(b.status(2), Some(Status::Invalid), "{job:?}");
+    }
+    b.send(job(JobKind::Store, 2, (0, 0), 0));
+    b.send(job(JobKind::Evict, 3, (0, 0), 0));
+    assert_eq!(b.status(3), Some(Status::Invalid), "a frame that is being read");
+    b.send(job(JobKind::Drop, 4, (0, 0), 0));
+    assert_eq!(b.status(4), Some(Status::Invalid), "likewise");
+    b.send(job(JobKind::Map, 2, (5, 0), 5));
+    assert_eq!(b.status(2), Some(Status::Invalid), "an id in flight");
+}
