@@ -16,6 +16,7 @@ use kvtide_wire::{
     status::Status,
     wake,
 };
+use rustix::event::{PollFd, PollFlags, Timespec};
 use std::{
     mem::ManuallyDrop,
     os::fd::{AsFd, BorrowedFd},
@@ -134,9 +135,11 @@ impl Session {
         if self.alive() { Ok(()) } else { Err(Status::Daemon) }
     }
 
-    /// Why the session ended.
-    pub fn ended(&self) -> Option<Status> {
-        Status::from_code(self.ended.load(Ordering::Acquire)).filter(|status| *status != Status::Ok)
+    /// Whether the daemon has closed the socket. Before the copy thread runs, nobody else looks.
+    pub fn hung_up(&self) -> bool {
+        let mut polled = [PollFd::new(&self.socket, PollFlags::RDHUP)];
+        let found = rustix::event::poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        found.is_err() || !polled[0].revents().is_empty()
     }
 
     /// Ends the session, once: every wait returns.

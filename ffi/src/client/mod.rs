@@ -10,6 +10,7 @@ mod inner;
 pub mod lane;
 pub mod layout;
 pub mod options;
+mod reattach;
 pub mod request;
 pub mod stats;
 
@@ -43,15 +44,17 @@ impl Client {
     }
 
     /// A new session with a daemon at `socket`, after this one's daemon has died: takes over tier 0 and declares the
-    /// sequences and the pages that it still holds. Sequences keep their ids and belong to the channel of the same index;
-    /// those with pages that are gone answer `Lost` to every call but `seq_drop`. This client's channels and lanes stay
-    /// dead; no lane may be in a step.
+    /// sequences and the pages that it still holds. Sequences keep their ids, get new block ids, and belong to the channel of
+    /// the same index; what was reserved for the session is gone, and nothing is pinned or parked. Sequences with pages that
+    /// were held nowhere else answer `Lost` to every call but `seq_drop`.
+    ///
+    /// All channels and lanes of this client must have been dropped; after success it has none.
     ///
     /// # Errors
-    /// `State`: the daemon is alive, a lane is in a step, or a reattach succeeded before. Else as [`Client::attach`].
+    /// `State`: the daemon is alive, a channel or lane is still held, or a reattach succeeded before. Else as
+    /// [`Client::attach`]; it may be tried again then.
     pub fn reattach(&self, socket: &Path) -> Result<Client> {
-        let _ = socket;
-        Err(Error::call("reattach", 0, Status::Daemon))
+        Ok(Client { inner: reattach::reattach(&self.inner, socket)? })
     }
 
     /// Channel `index`. Dropping it gives it back; its sequences stay.

@@ -134,7 +134,6 @@ enum Next {
 
 /// A channel's requests and sequences.
 pub(crate) struct State {
-    pub(super) index: u16,
     pub(super) port: Port,
     calls: Vec<Option<Call>>,
     pub(super) finished: VecDeque<Completed>,
@@ -151,7 +150,6 @@ impl State {
     pub fn new(index: u16, port: Port, session: &Arc<Session>) -> State {
         let calls = (0..=port.room()).map(|_| None).collect();
         State {
-            index,
             port,
             calls,
             finished: VecDeque::new(),
@@ -404,12 +402,8 @@ impl State {
                 let request = Submission { seq: *seq, count: hashes.len() as u32, ..Submission::default() };
                 Next::More(Op::Map, request, hashes)
             }
-            Work::Park { seq } => {
-                if !ok {
-                    self.unpark(*seq);
-                }
-                done(verdict(true))
-            }
+            // One that failed stays parked as far as it got: resume undoes it.
+            Work::Park { .. } => done(verdict(true)),
             Work::Resume { seq } => {
                 if ok {
                     self.unpark(*seq);

@@ -9,7 +9,6 @@ mod submit;
 mod wait;
 
 pub(crate) use calls::State;
-pub(crate) use owned::Owned;
 
 use super::{
     Client, Error, Result,

@@ -64,6 +64,19 @@ impl State {
         Ok(seq)
     }
 
+    /// Sequences of this channel that were not dropped, in order.
+    pub(in crate::client) fn sequences(&self) -> Vec<u32> {
+        let mut seqs: Vec<u32> = self.owned.iter().filter(|(_, owned)| !owned.dropping).map(|(seq, _)| *seq).collect();
+        seqs.sort_unstable();
+        seqs
+    }
+
+    /// Takes a sequence over that a former session had in this slot, and that the daemon knows whole.
+    pub(in crate::client) fn take_over(&mut self, seq: u32) {
+        self.owned.insert(seq, Owned::default());
+        self.told(seq);
+    }
+
     /// Gives a slot back.
     pub(super) fn forget(&mut self, seq: u32) {
         let session = self.session();

@@ -6,7 +6,10 @@ use crate::{
     agent::session::Session,
     client::request::{Outcome, Request},
 };
-use kvtide_wire::status::Status;
+use kvtide_wire::{
+    entry::{Op, Submission},
+    status::Status,
+};
 use std::time::{Duration, Instant};
 
 /// How long a call looks for its answer before it sleeps: a few round trips between two processes that are awake.
@@ -46,6 +49,40 @@ impl State {
                 spin_from = Instant::now();
             } else {
                 std::hint::spin_loop();
+            }
+        }
+    }
+
+    /// Asks the daemon and waits for the answer without pumping: while the page table is being rebuilt, no job may be looked
+    /// at. Nothing else may be in flight. Asks again while the daemon says `Again`. Returns the answer's list.
+    pub(in crate::client) fn ask(
+        &mut self,
+        session: &Session,
+        op: Op,
+        request: Submission,
+        list: &[u32],
+        deadline: Instant,
+    ) -> std::result::Result<Vec<u32>, Status> {
+        loop {
+            self.port.send(session, op, request, list)?;
+            self.port.ring();
+            let status = loop {
+                if let Some(answer) = self.port.next(session)? {
+                    break answer.status;
+                }
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Err(Status::TimedOut);
+                }
+                self.port.sleep(session, None, left, || !session.alive());
+                if session.hung_up() {
+                    return Err(Status::Daemon);
+                }
+            };
+            match status {
+                Status::Ok => return Ok(self.port.list.words().to_vec()),
+                Status::Again if Instant::now() < deadline => std::thread::yield_now(),
+                status => return Err(status),
             }
         }
     }

@@ -1,0 +1,185 @@
+//! A new session around the tier 0 of one whose daemon has died.
+//!
+//! The old session's handles are all here (nobody reads frames, nobody pumps), its mover has published exactly the pages
+//! whose bytes are whole. Each sequence is declared block by block; the new daemon answers with new block ids, under which the
+//! new mover adopts the frames. No job is looked at before the last frame is adopted: the daemon may plan with a block from
+//! the moment it has answered.
+
+use super::{Error, Options, Result, attach, channel, inner::Inner, lane};
+use crate::agent::{
+    protocol::{Shared, seqs::SeqState},
+    session::Session,
+};
+use kvtide_wire::{
+    entry::{NONE_U32, Op, Submission},
+    status::Status,
+};
+use std::{collections::HashMap, path::Path, sync::Arc, time::Instant};
+
+/// The old session's handles, given back unless the reattach succeeds.
+#[allow(clippy::vec_box)] // handed over as they are kept
+struct Held<'a> {
+    inner: &'a Inner,
+    channels: Vec<Box<channel::State>>,
+    lanes: Vec<Box<lane::State>>,
+}
+
+impl<'a> Held<'a> {
+    fn take(inner: &'a Inner) -> Result<Held<'a>> {
+        let mut held = Held { inner, channels: Vec::new(), lanes: Vec::new() };
+        for index in 0..inner.options.channels {
+            held.channels.push(inner.take_channel(index)?);
+        }
+        for index in 0..inner.options.lanes {
+            held.lanes.push(inner.take_lane(index)?);
+        }
+        Ok(held)
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        for (index, state) in self.channels.drain(..).enumerate() {
+            self.inner.give_channel(index as u16, state);
+        }
+        for (index, state) in self.lanes.drain(..).enumerate() {
+            self.inner.give_lane(index as u16, state);
+        }
+    }
+}
+
+pub(super) fn reattach(old: &Inner, socket: &Path) -> Result<Arc<Inner>> {
+    let error = |status| Error::call("reattach", 0, status);
+    old.session.ours().map_err(error)?;
+    if old.session.alive() {
+        return Err(error(Status::State));
+    }
+    let mut held = Held::take(old)?;
+    old.stop();
+    let options = Options { socket: socket.to_owned(), ..old.options.clone() };
+    let mut connected = attach::connect(&options, Some(Arc::clone(&old.session.tier0)))?;
+    let session = Arc::clone(&connected.session);
+    let mut adoption = Adoption {
+        old: &old.session.shared,
+        session: &session,
+        blocks: HashMap::new(),
+        deadline: Instant::now() + options.timeout,
+    };
+    for (was, now) in held.channels.iter().zip(&mut connected.channels) {
+        for seq in was.sequences() {
+            adoption.sequence(seq, now).map_err(|status| Error::call("declare sequence", u64::from(seq), status))?;
+        }
+    }
+    let inner = attach::start(options, connected)?;
+    held.channels.clear();
+    held.lanes.clear();
+    Ok(inner)
+}
+
+struct Adoption<'a> {
+    old: &'a Shared,
+    session: &'a Session,
+    /// New id of each old block that was declared.
+    blocks: HashMap<u32, u32>,
+    deadline: Instant,
+}
+
+impl Adoption<'_> {
+    /// Declares a sequence; one that cannot be kept whole is lost.
+    fn sequence(&mut self, seq: u32, channel: &mut channel::State) -> std::result::Result<(), Status> {
+        let seqs = self.session.shared.seqs();
+        self.take_slot(seq)?;
+        let held = self.held(seq);
+        if !seqs.create(seq) {
+            return Err(Status::Limit);
+        }
+        let declared = match held {
+            Some(blocks) => self.declare(seq, &blocks, channel),
+            None => Err(Status::Lost),
+        };
+        match declared {
+            Ok(()) => {}
+            Err(status @ (Status::Daemon | Status::TimedOut | Status::Fork)) => return Err(status),
+            Err(_) => seqs.lose(seq),
+        }
+        channel.take_over(seq);
+        Ok(())
+    }
+
+    /// Takes a sequence's slot out of the free ones.
+    fn take_slot(&self, seq: u32) -> std::result::Result<(), Status> {
+        let slots = &self.session.seq_slots;
+        for _ in 0..slots.len() {
+            match slots.pop() {
+                Some(slot) if slot == seq => return Ok(()),
+                Some(slot) => {
+                    let _ = slots.push(slot); // its place was just freed
+                }
+                None => break,
+            }
+        }
+        Err(Status::Limit) // the new daemon grants fewer sequences
+    }
+
+    /// The frames that hold each block of a sequence; `None` if a page is missing that a step would read. Blocks beyond the
+    /// committed tokens that are not whole are left out.
+    fn held(&self, seq: u32) -> Option<Vec<(u32, Vec<u32>)>> {
+        let (geometry, seqs) = (self.old.geometry(), self.old.seqs());
+        if seqs.state(seq) != SeqState::Live {
+            return None;
+        }
+        let tokens = seqs.committed(seq);
+        let committed = geometry.blocks_for(tokens);
+        let mut blocks = Vec::new();
+        for (index, block) in seqs.block_ids(seq).into_iter().enumerate() {
+            let planes = 0..geometry.plane_count() as u16;
+            let frames: Vec<Option<u32>> = planes.clone().map(|plane| self.old.resident(block, plane)).collect();
+            let index = index as u32;
+            let needed = |plane: u16| index >= committed || geometry.needed(plane, tokens).contains(&index);
+            if planes.clone().any(|plane| frames[usize::from(plane)].is_none() && needed(plane)) {
+                if index < committed {
+                    return None;
+                }
+                break;
+            }
+            blocks.push((block, frames.into_iter().map(|frame| frame.unwrap_or(NONE_U32)).collect()));
+        }
+        Some(blocks)
+    }
+
+    fn declare(
+        &mut self,
+        seq: u32,
+        blocks: &[(u32, Vec<u32>)],
+        channel: &mut channel::State,
+    ) -> std::result::Result<(), Status> {
+        let (shared, seqs) = (&self.session.shared, self.session.shared.seqs());
+        let tokens = self.old.seqs().committed(seq);
+        let create = Submission { seq, ..Submission::default() };
+        channel.ask(self.session, Op::SeqCreate, create, &[], self.deadline)?;
+        for (index, (block, frames)) in blocks.iter().enumerate() {
+            let request = Submission { seq, first: index as u32, value: tokens, ..Submission::default() };
+            let answer = channel.ask(self.session, Op::Declare, request, frames, self.deadline)?;
+            let [new] = answer[..] else { return Err(Status::Protocol) };
+            match self.blocks.get(block) {
+                Some(known) if *known == new => {}
+                Some(_) => return Err(Status::Protocol),
+                None => self.adopt(new, frames)?,
+            }
+            self.blocks.insert(*block, new);
+            if new >= shared.geometry().bounds().blocks_max || !seqs.push(seq, new) {
+                return Err(Status::Protocol);
+            }
+        }
+        seqs.commit(seq, tokens);
+        Ok(())
+    }
+
+    fn adopt(&self, block: u32, frames: &[u32]) -> std::result::Result<(), Status> {
+        let mut pump = self.session.pump();
+        for (plane, frame) in frames.iter().enumerate().filter(|(_, frame)| **frame != NONE_U32) {
+            pump.mover().adopt(block, plane as u16, *frame)?;
+        }
+        Ok(())
+    }
+}
