@@ -517,11 +517,12 @@ kvt_status kvt_attach(const struct kvt_options *options, struct kvt_client **cli
 /// Opens a new session with a daemon at `socket`, after this one's daemon died: takes over tier 0 and declares the sequences
 /// and the pages that are still in it.
 ///
-/// Sequences keep their ids and belong to the channel of the same index; one with pages that are gone answers `KVT_ELOST` to every
-/// call but `kvt_seq_drop`. The old client's channels and lanes stay dead: close them, and the old client, when it suits. No
-/// lane may be in a step.
+/// Sequences keep their ids, get new block ids, and belong to the channel of the same index; one with pages that are gone answers
+/// `KVT_ELOST` to every call but `kvt_seq_drop`. The old client's channels and lanes must have been closed; close the old client
+/// when it suits.
 ///
-/// `KVT_ESTATE`: the daemon is alive, a lane is in a step, or a reattach succeeded before. Else as `kvt_attach`.
+/// `KVT_ESTATE`: the daemon is alive, a channel or lane is open, or a reattach succeeded before. Else as `kvt_attach`; it may be
+/// tried again then.
 ///
 /// Pointers: `socket` is a NUL-terminated string, `fresh` valid for a write.
 kvt_status kvt_reattach(const struct kvt_client *client,

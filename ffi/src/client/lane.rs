@@ -104,7 +104,7 @@ impl State {
     fn answers(&mut self, session: &Session, plane: u16) -> std::result::Result<(), Status> {
         while let Some(answer) = self.port.next(session)? {
             let Some(fault) = self.faults.get_mut(usize::from(answer.tag)).and_then(Option::take) else { continue };
-            self.reader.fault_ended();
+            self.reader.fault_answered(&fault);
             let current = fault.use_pos == self.reader.view().position() && fault.plane == plane;
             match answer.status {
                 // Resident, or gone again, or its deadline there has passed: the boundary looks, and asks again.

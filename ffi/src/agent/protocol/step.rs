@@ -334,7 +334,16 @@ impl Reader {
         Found::Nothing { announce, fault }
     }
 
-    /// The fault that the last boundaries asked for could not be sent, or ended: if its page is still missing, a boundary
+    /// A fault was answered: if it is the one that the last boundaries asked for and its page is still missing, a boundary
+    /// asks again.
+    pub fn fault_answered(&mut self, fault: &Fault) {
+        let asked = self.position_of(fault.seq).map(|position| (fault.plane, position, fault.index));
+        if fault.use_pos == self.view.position() && self.faulted == asked {
+            self.faulted = None;
+        }
+    }
+
+    /// The fault that the last boundaries asked for could not be sent, or is void: if its page is still missing, a boundary
     /// asks again.
     pub fn fault_ended(&mut self) {
         self.faulted = None;
