@@ -1,6 +1,7 @@
 //! The daemon as its engines and its operator meet it: real processes, bad input, and kills.
 //!
 //! Engines that must be processes of their own are this test binary again, running one of [`roles`].
+#![allow(clippy::unwrap_used)] // helpers of tests too: a panic there is a failure with a place
 
 mod clients;
 mod config;
