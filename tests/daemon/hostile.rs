@@ -1,6 +1,7 @@
 //! Engines that write what no correct engine writes: errors, or the end of that session alone.
 
 use crate::raw::{DEPTH, Raw, hello, sub};
+use crate::roles::park_four_blocks;
 use crate::{BOUND, daemon};
 use kvtide_daemon::cli::private_daemon::PrivateDaemon;
 use kvtide_wire::entry::{JobDone, LIST_WORDS, Op, Submission};
@@ -18,6 +19,10 @@ impl Random {
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
+    }
+
+    fn one_in(&mut self, n: u64) -> bool {
+        self.next().is_multiple_of(n)
     }
 
     /// Mostly small, sometimes at the edge, sometimes anything.
@@ -55,12 +60,12 @@ fn any_fields_under_a_free_tag_are_answered_once_each() {
     let (daemon, mut bystander, mut raw) = scene();
     let mut random = Random(1);
     for round in 0..20_000 {
-        let list_len = if random.next() % 3 == 0 { random.value() as u32 } else { (random.next() % 9) as u32 };
+        let list_len = if random.one_in(3) { random.value() as u32 } else { (random.next() % 9) as u32 };
         let words: Vec<u32> = (0..list_len.min(LIST_WORDS as u32)).map(|_| random.value() as u32).collect();
         let tag = (random.next() % u64::from(DEPTH)) as u16;
         raw.side.channels[0].requests.write(tag, &words).unwrap();
         let submission = Submission {
-            op: if random.next() % 8 == 0 { random.next() as u16 } else { (random.next() % 20) as u16 },
+            op: if random.one_in(8) { random.next() as u16 } else { (random.next() % 20) as u16 },
             tag,
             lane: random.value() as u16,
             flags: random.value() as u16,
@@ -69,7 +74,7 @@ fn any_fields_under_a_free_tag_are_answered_once_each() {
             first: random.value() as u32,
             count: random.value() as u32,
             list_len,
-            reserved: u32::from(random.next() % 16 == 0),
+            reserved: u32::from(random.one_in(16)),
             value: random.value(),
             timeout_us: 1 + random.next() % 1000,
             hash: [random.next(), random.next()],
@@ -110,6 +115,17 @@ fn a_tag_beyond_the_depth_ends_the_session() {
     let (daemon, mut bystander, mut raw) = scene();
     raw.submit(0, &Submission { tag: DEPTH, ..sub(Op::Nop) });
     thrown_out(&daemon, raw.expelled(), "tag 8 is not below the channel's depth, 8");
+    goes_on(&daemon, &mut bystander);
+}
+
+#[test]
+fn a_tag_that_is_in_flight_ends_the_session() {
+    let (daemon, mut bystander, mut raw) = scene();
+    park_four_blocks(&mut raw, 0);
+    // In flight for as long as this engine does not end its jobs.
+    raw.submit(0, &sub(Op::Resume));
+    raw.submit(0, &sub(Op::Nop));
+    thrown_out(&daemon, raw.expelled(), "tag 0 was used again before its completion");
     goes_on(&daemon, &mut bystander);
 }
 

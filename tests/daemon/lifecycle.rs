@@ -49,6 +49,22 @@ fn the_lease_ends_with_the_process_though_a_helper_holds_the_socket() {
 }
 
 #[test]
+fn what_a_lost_engine_may_still_write_waits_for_its_exit() {
+    let mut daemon = daemon("");
+    let mut engine = Actor::start("leaves-while-storing", daemon.socket());
+    assert_eq!(engine.hear(), "left");
+    let quarantined = |status: &Value| status["spaces"][0]["occupancy"]["host_frames_quarantined"].as_u64();
+    let lingers = |status: &Value| sessions(status) == (0, 1) && quarantined(status) > Some(0);
+    until_status(&mut daemon, "kept what the engine may still write", lingers);
+    let mut other = Raw::attach(daemon.socket());
+    park_four_blocks(&mut other, 0);
+    assert_eq!(sessions(&daemon.status().unwrap()), (1, 1));
+    engine.kill();
+    let free = |status: &Value| sessions(status) == (1, 0) && quarantined(status) == Some(0);
+    until_status(&mut daemon, "freed what a dead engine cannot write", free);
+}
+
+#[test]
 fn engines_killed_at_any_moment_leave_nothing() {
     let mut daemon = daemon("");
     let mut other = Raw::attach(daemon.socket());

@@ -98,6 +98,7 @@ fn role() {
     match role.as_str() {
         "engine" => engine(&socket, false),
         "engine-with-helper" => engine(&socket, true),
+        "leaves-while-storing" => leaves_while_storing(&socket),
         "busy" => busy(&socket),
         "helper" => hold(),
         "publisher" => crate::clients::publisher(&socket),
@@ -136,6 +137,24 @@ fn engine(socket: &Path, with_helper: bool) {
     if let Some(mut helper) = helper {
         helper.wait().unwrap();
     }
+}
+
+/// Lets go of its socket in the middle of storing pages, and lives on.
+fn leaves_while_storing(socket: &Path) {
+    let mut raw = Raw::attach(socket);
+    for submission in
+        [sub(Op::SeqCreate), Submission { count: 4, ..sub(Op::Reserve) }, Submission { value: 60, ..sub(Op::Commit) }]
+    {
+        assert_eq!(raw.status(submission), Status::Ok);
+    }
+    raw.submit(0, &sub(Op::Park));
+    let deadline = Instant::now() + BOUND;
+    while raw.side.pump.jobs.available().unwrap() == 0 {
+        assert!(Instant::now() < deadline, "no job came");
+    }
+    rustix::net::shutdown(&raw.socket, rustix::net::Shutdown::Both).unwrap();
+    say("left");
+    hold();
 }
 
 /// Works until killed, one line a round.
