@@ -40,10 +40,10 @@ pub enum Mutant {
     MapSkipsParent,
     /// A resumed tail keeps its host copy, which the engine then makes stale.
     StaleHostCopy,
-    /// A frame whose page a lane has yet to consume is overwritten without waiting for that use.
-    ScanIgnoresUse,
-    /// A host frame is dropped while a load reads it.
-    HostFrameFreedUnderLoad,
+    /// A page gets a new frame while the one that it gave up may still show it.
+    ReloadWhileLeaving,
+    /// Acquire does not pin.
+    AcquireWithoutPin,
 }
 
 impl Mutant {
@@ -67,8 +67,8 @@ impl Mutant {
         Mutant::MapWrongShard,
         Mutant::MapSkipsParent,
         Mutant::StaleHostCopy,
-        Mutant::ScanIgnoresUse,
-        Mutant::HostFrameFreedUnderLoad,
+        Mutant::ReloadWhileLeaving,
+        Mutant::AcquireWithoutPin,
     ];
 
     /// Its name, as the command line takes it.

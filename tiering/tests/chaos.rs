@@ -51,6 +51,8 @@ enum Asked {
     Park { seq: SeqId },
     Resume { seq: SeqId },
     Fault { seq: SeqId, index: u32, plane: u16 },
+    Acquire { seq: SeqId, planes: u16, first: u32, count: u32 },
+    Release { seq: SeqId, planes: u16, first: u32, count: u32 },
 }
 
 struct Chaos {
@@ -70,6 +72,13 @@ struct Chaos {
     losses: bool,
     failures: bool,
     done: u64,
+    finishing: bool,
+    kinds: Vec<PlaneKind>,
+    /// First hashes of published chains.
+    roots: Vec<u128>,
+    pins: Vec<(SessionId, SeqId, u16, u32, u32)>,
+    /// Host frames that a dead session may write until it exited.
+    zombies: Vec<(SessionId, (u32, u32))>,
 }
 
 fn geometry(rng: &mut Rng) -> SpaceConfig {
@@ -100,6 +109,7 @@ impl Chaos {
         (0..8).for_each(|_| _ = rng.next());
         let cfg = geometry(&mut rng);
         let (planes, shards, page_tokens) = (cfg.planes.len() as u16, cfg.shards, u64::from(cfg.page_tokens));
+        let kinds = cfg.planes.iter().map(|p| p.kind).collect();
         let mut w = World::new(cfg);
         w.eager = false;
         w.slab_frames = 4 + rng.below(30) as u32;
@@ -121,6 +131,11 @@ impl Chaos {
             losses,
             failures,
             done: 0,
+            finishing: false,
+            kinds,
+            roots: Vec::new(),
+            pins: Vec::new(),
+            zombies: Vec::new(),
         };
         for s in 0..SESSIONS {
             c.attach(s);
@@ -145,7 +160,7 @@ impl Chaos {
             }
             Asked::Park { seq } | Asked::Resume { seq } => _ = self.busy.insert((s, *seq)),
             Asked::Fork { child, .. } => _ = self.busy.insert((s, *child)),
-            Asked::Plain | Asked::Fault { .. } => {}
+            Asked::Plain | Asked::Fault { .. } | Asked::Acquire { .. } | Asked::Release { .. } => {}
         }
         let tag = self.w.ask_for(s, request, timeout);
         self.pending.insert((s, tag), asked);
@@ -208,6 +223,7 @@ impl Chaos {
                     let shard = s % self.shards;
                     let q = self.seqs.get_mut(&(s, seq)).unwrap();
                     for (&id, &hash) in done.list.iter().zip(&hashes) {
+                        assert_ne!(hash, u128::MAX, "attached what is not cached");
                         q.blocks.push(MBlock { id, contents: self.published[&(hash, shard)].clone() });
                         q.chain.push(hash);
                     }
@@ -240,9 +256,24 @@ impl Chaos {
                         }
                     }
                 }
-                Status::Lost => assert!(self.losses || self.planes > 2, "lost without a loss"),
+                Status::Lost => {
+                    let q = &self.seqs[&(s, seq)];
+                    let gone = u64::from(index) < self.first_needed(plane, q.tokens);
+                    assert!(self.losses || gone, "a page is lost that a step would read");
+                }
+                Status::TimedOut => assert!(!self.finishing, "a fault does not come to its end"),
                 _ => {}
             },
+            Asked::Acquire { seq, planes, first, count } => {
+                if ok {
+                    self.pins.push((s, seq, planes, first, count));
+                }
+            }
+            Asked::Release { seq, planes, first, count } => {
+                let at = self.pins.iter().position(|&p| p == (s, seq, planes, first, count));
+                assert_eq!(at.is_some(), ok, "release what was acquired");
+                at.map(|at| self.pins.swap_remove(at));
+            }
         }
     }
 
@@ -262,6 +293,11 @@ impl Chaos {
 
     /// Everything that a page table shows of a sequence is what was written.
     fn verify(&self) {
+        for &(s, seq, planes, first, count) in &self.pins {
+            for b in &self.seqs[&(s, seq)].blocks[first as usize..(first + count) as usize] {
+                assert!((0..planes).all(|p| self.w.read(s, b.id, p).is_some()), "an acquired page has left tier 0");
+            }
+        }
         for (&(s, seq), q) in &self.seqs {
             if self.busy.contains(&(s, seq)) && q.parked {
                 continue;
@@ -280,6 +316,15 @@ impl Chaos {
         }
     }
 
+    /// First block index that a step at that length reads.
+    fn first_needed(&self, plane: u16, tokens: u64) -> u64 {
+        match self.kinds[usize::from(plane)] {
+            PlaneKind::Full => 0,
+            PlaneKind::Window { tokens: w } => tokens.saturating_sub(u64::from(w)) / self.page_tokens,
+            PlaneKind::State => tokens.saturating_sub(1) / self.page_tokens,
+        }
+    }
+
     fn any_seq(&mut self) -> (SessionId, SeqId) {
         (self.rng.below(u64::from(SESSIONS)) as u16, self.rng.below(u64::from(SEQS)) as u32)
     }
@@ -287,6 +332,11 @@ impl Chaos {
     fn act(&mut self) {
         let (s, seq) = self.any_seq();
         let key = (s, seq);
+        if let Some(&(_, at)) = self.zombies.first() {
+            // Until it exited, a lost process scribbles over what it could still write.
+            self.w.host.insert(at, 0);
+            self.zombies.rotate_left(1);
+        }
         if !self.w.agents.contains_key(&s) {
             return self.attach_again(s);
         }
@@ -324,10 +374,16 @@ impl Chaos {
             27 if idle => self.publish(s, seq),
             28 if idle => {
                 let mut hashes = Vec::new();
-                let mut h = 1 + u128::from(self.rng.below(self.next_hash as u64));
+                let root = self.rng.below(self.roots.len() as u64 + 1) as usize;
+                let mut h = self.roots.get(root).copied().unwrap_or(1);
                 while self.published.contains_key(&(h, s % self.shards)) && hashes.len() < 9 {
                     hashes.push(h);
                     h += 1;
+                }
+                if self.rng.one_in(4) {
+                    // A hole: what comes after it must not be attached.
+                    let at = self.rng.below(hashes.len() as u64 + 1) as usize;
+                    hashes.insert(at, u128::MAX);
                 }
                 if self.seqs[&key].blocks.is_empty() {
                     self.ask(s, Request::Map { seq, hashes: &hashes }, Asked::Map { seq, hashes: hashes.clone() });
@@ -354,9 +410,20 @@ impl Chaos {
                 let n = self.seqs[&key].blocks.len() as u64 + 1;
                 let (first, count) = (self.rng.below(n) as u32, 1 + self.rng.below(3) as u32);
                 let planes = 1 + self.rng.below(u64::from(self.planes)) as u16;
+                let range = (s, seq, planes, first, count);
+                let (_, seq, planes, first, count) = match self.rng.below(2) {
+                    0 => self.pins.iter().copied().find(|p| p.0 == s).unwrap_or(range),
+                    _ => range,
+                };
                 let request = match self.rng.below(6) {
-                    0..=1 => Request::Acquire { seq, plane: 0, planes, first, count },
-                    2..=3 => Request::Release { seq, plane: 0, planes, first, count },
+                    0..=1 => {
+                        let r = Request::Acquire { seq, plane: 0, planes, first, count };
+                        return self.ask(s, r, Asked::Acquire { seq, planes, first, count });
+                    }
+                    2..=3 => {
+                        let r = Request::Release { seq, plane: 0, planes, first, count };
+                        return self.ask(s, r, Asked::Release { seq, planes, first, count });
+                    }
                     4 => Request::Advise { seq, first, count, advice: Advice::WillNeed },
                     _ => Request::Advise { seq, first, count, advice: Advice::Cold },
                 };
@@ -451,7 +518,10 @@ impl Chaos {
         }
         // Chains of consecutive numbers, so that Map can guess them; sometimes one that another shard has published.
         let start = match first {
-            0 if self.shards > 1 && self.rng.one_in(2) => 1 + u128::from(self.rng.below(self.next_hash as u64)),
+            0 if self.shards > 1 && !self.roots.is_empty() => {
+                let at = self.rng.below(self.roots.len() as u64) as usize;
+                self.roots[at]
+            }
             0 => self.next_hash + 1,
             _ => q.chain[first - 1] + 1,
         };
@@ -460,6 +530,9 @@ impl Chaos {
         let hashes: Vec<u128> = (0..n as u128).map(|i| start + i).collect();
         let parent = if first == 0 { 0 } else { q.chain[first - 1] };
         let contents: Vec<_> = q.blocks[first..first + n].iter().map(|b| b.contents.clone()).collect();
+        if first == 0 {
+            self.roots.push(start);
+        }
         let known = hashes.iter().any(|&h| self.published.contains_key(&(h, s % self.shards)));
         if known {
             return;
@@ -500,24 +573,30 @@ impl Chaos {
     fn drop_seq(&mut self, s: SessionId, seq: SeqId) {
         if self.seqs.contains_key(&(s, seq)) {
             self.w.ok(s, Request::SeqDrop { seq });
-            self.seqs.remove(&(s, seq));
             self.collect();
+            self.seqs.remove(&(s, seq));
+            self.pins.retain(|p| (p.0, p.1) != (s, seq));
             assert!(!self.busy.contains(&(s, seq)), "requests about a dropped sequence have ended");
         }
     }
 
     fn lose(&mut self, s: SessionId) {
         self.w.event(Event::SessionLost { session: s }).unwrap();
-        self.w.agents.remove(&s);
+        let dead = self.w.agents.remove(&s).unwrap();
+        self.zombies.extend(dead.jobs.iter().filter_map(|(_, j)| match j {
+            Job::Store { to, .. } => Some((s, (to.slab, to.slot))),
+            _ => None,
+        }));
+        self.pins.retain(|p| p.0 != s);
         self.seqs.retain(|k, _| k.0 != s);
         self.pending.retain(|k, _| k.0 != s);
         self.busy.retain(|k| k.0 != s);
         self.steps.retain(|k, _| k.0 != s);
-        // Until it exited, the lost process scribbles over what it could still write.
     }
 
     fn attach_again(&mut self, s: SessionId) {
         if self.rng.one_in(10) {
+            self.zombies.retain(|z| z.0 != s);
             if !self.w.gone.contains(&s) {
                 self.w.event(Event::SessionExited { session: s }).unwrap();
             }
@@ -564,10 +643,17 @@ impl Chaos {
     /// Nothing fails any more: everything that was asked comes to its end, and nothing is left behind.
     fn finish(&mut self) {
         self.failures = false;
+        self.finishing = true;
+        for s in 0..SESSIONS {
+            while !self.w.agents.contains_key(&s) {
+                self.attach_again(s);
+            }
+        }
+        // Less time than the shortest default deadline: what ends, ends by itself.
         for _ in 0..20_000 {
             let live: Vec<_> = self.w.agents.keys().copied().collect();
             live.iter().for_each(|&s| self.run_job(s));
-            self.w.now += 300;
+            self.w.now += 40;
             self.w.event(Event::Tick).unwrap();
             self.collect();
             if self.pending.is_empty() && self.w.agents.values().all(|a| a.jobs.is_empty()) {
@@ -581,6 +667,8 @@ impl Chaos {
         for _ in 0..2_000 {
             let live: Vec<_> = self.w.agents.keys().copied().collect();
             live.iter().for_each(|&s| self.run_job(s));
+            self.w.now += 40;
+            self.w.event(Event::Tick).unwrap();
         }
         let o = self.w.core.occupancy();
         assert!(o.blocks <= o.published * u32::from(self.shards), "{o:?}");

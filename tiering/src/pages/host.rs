@@ -62,6 +62,11 @@ pub(crate) struct HostClass {
     pub asked: bool,
     /// The node refused since memory was last freed anywhere.
     pub refused: bool,
+    /// Somebody must store a page and finds no frame: pages that are only in host, though their session has room for them in
+    /// tier 0, go back there.
+    pub squeezed: bool,
+    /// Where the search for such pages goes on.
+    pub search: u32,
     /// Slabs with a free frame.
     open: List,
 }
@@ -180,6 +185,13 @@ impl Host {
     /// Size class of a frame.
     pub fn class_of(&self, at: u32) -> u8 {
         self.slabs[usize::from(self.recs[at as usize].slab)].class
+    }
+
+    /// The page that a frame of that class holds or receives.
+    pub fn page_in(&self, at: u32, class: u8) -> Option<u32> {
+        let rec = &self.recs[at as usize];
+        let slab = &self.slabs[usize::from(rec.slab)];
+        (slab.live && slab.class == class && rec.page < QUARANTINED).then_some(rec.page)
     }
 
     /// Where a frame is, as jobs name it.

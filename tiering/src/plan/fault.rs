@@ -3,6 +3,7 @@
 use crate::actions::ActionBuf;
 use crate::api::{NONE, Status};
 use crate::counters::Reason;
+use crate::mutants::{self, Mutant};
 use crate::pages::FrameState;
 use crate::requests::Phase;
 use crate::sessions::{JobRec, Task};
@@ -59,7 +60,7 @@ impl Core {
     /// The page gets no frame now: the one that it gave up may still show it, or a load of it was refused and waits for
     /// another frame.
     pub(crate) fn must_wait(&self, s: u16, page: u32) -> bool {
-        if self.pages[page as usize].leaving > 0 {
+        if self.pages[page as usize].leaving > 0 && !mutants::on(Mutant::ReloadWhileLeaving) {
             return true;
         }
         let jobs = &self.sessions[usize::from(s)].jobs;

@@ -6,6 +6,7 @@ mod evict;
 mod fault;
 mod pick;
 mod scan;
+mod squeeze;
 
 /// Tries of a failed transfer before whoever waits for it is told.
 pub(crate) const IO_TRIES: u8 = 3;

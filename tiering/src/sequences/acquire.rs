@@ -4,6 +4,7 @@ use super::ops::Next;
 use crate::actions::ActionBuf;
 use crate::api::{Advice, NONE, SeqId, Status};
 use crate::counters::Reason;
+use crate::mutants::{self, Mutant};
 use crate::pages::{BlockState, FrameState, On};
 use crate::requests::{Op, Phase, Work};
 use crate::sessions::{Pin, Task, WISHES_MAX, Wish};
@@ -88,7 +89,9 @@ impl Core {
         }
         let page = self.range_page(s, &range, rec.at);
         if let Some(f) = self.present(page, s) {
-            self.pin(s, f);
+            if !mutants::on(Mutant::AcquireWithoutPin) {
+                self.pin(s, f);
+            }
             self.sessions[usize::from(s)].ops[op].at += 1;
             return Next::Sent;
         }
@@ -131,7 +134,7 @@ impl Core {
     fn unpin_pages(&mut self, s: u16, range: &Pin, pages: u32) {
         for i in 0..pages {
             let page = self.range_page(s, range, i);
-            if let Some(f) = self.present(page, s) {
+            if let Some(f) = self.present(page, s).filter(|_| !mutants::on(Mutant::AcquireWithoutPin)) {
                 self.unpin(s, f);
             }
         }

@@ -175,7 +175,7 @@ impl Core {
         let victim = (rec.victim != NONE && !mutants::on(Mutant::VictimOmitted)).then(|| Victim {
             block: self.geo.block_of(rec.victim),
             plane: self.geo.plane_of(rec.victim),
-            after: rec.after.filter(|_| !mutants::on(Mutant::ScanIgnoresUse)),
+            after: rec.after,
         });
         match rec.task {
             Task::Map => Job::Map { block, plane, frame, victim },

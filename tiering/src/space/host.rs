@@ -2,7 +2,6 @@
 
 use super::Core;
 use crate::api::{Action, NONE};
-use crate::mutants::{self, Mutant};
 use crate::pages::BlockState;
 
 impl Core {
@@ -17,16 +16,29 @@ impl Core {
             return None;
         }
         while must && self.host.free_frames(class) == 0 && self.drop_idle_content() {}
-        if must && self.host.free_frames(class) == 0 {
-            self.drop_second_copy(s, class);
+        if must && self.host.free_frames(class) == 0 && !self.drop_any_second_copy(s, class) {
+            // Every page that others keep in host alone, though they have room for it in tier 0, is one too many.
+            self.host.classes[usize::from(class)].squeezed = true;
+            self.wake_all();
         }
-        self.host.alloc(class, page)
+        let at = self.host.alloc(class, page);
+        if at.is_some() {
+            self.host.classes[usize::from(class)].squeezed = false;
+        }
+        at
+    }
+
+    fn drop_any_second_copy(&mut self, s: u16, class: u8) -> bool {
+        let sessions = self.sessions.len() as u16;
+        (0..sessions).map(|i| (s + i) % sessions).any(|s| {
+            self.sessions[usize::from(s)].life == crate::sessions::Life::Live && self.drop_second_copy(s, class)
+        })
     }
 
     /// The host copy of a page goes, if no load reads it.
     pub(crate) fn drop_host_copy(&mut self, page: u32) {
         let p = &mut self.pages[page as usize];
-        if p.host == NONE || (p.loads > 0 && !mutants::on(Mutant::HostFrameFreedUnderLoad)) {
+        if p.host == NONE || p.loads > 0 {
             return;
         }
         let at = std::mem::replace(&mut p.host, NONE);
@@ -43,7 +55,7 @@ impl Core {
     }
 
     /// Exclusive tiers: the most recently used page that is in the session's tier 0 too gives up its host copy.
-    fn drop_second_copy(&mut self, s: u16, class: u8) {
+    fn drop_second_copy(&mut self, s: u16, class: u8) -> bool {
         let session = &self.sessions[usize::from(s)];
         let mut f = session.classes[usize::from(class)].clean.tail;
         while f != NONE {
@@ -56,10 +68,11 @@ impl Core {
                 self.drop_host_copy(page);
                 self.settle_page(page);
                 self.counters.exclusive_drops += 1;
-                return;
+                return true;
             }
             f = frame.links.prev;
         }
+        false
     }
 
     /// Asks the node for memory of a class, unless that is hopeless now. True while an answer is to come.

@@ -90,14 +90,15 @@ impl Core {
         self.pump_admission(s);
         self.pump_drops(s, buf);
         self.pump_evicts(s, buf);
-        self.send_again(s, buf);
         for class in &mut self.sessions[usize::from(s)].classes {
             class.starved = 0;
         }
+        self.send_again(s, buf);
         self.pump_faults(s, buf);
         let left = self.pump_leaving(s, buf);
         self.pump_frames(s, buf);
         let walked = self.pump_lanes(s, buf);
+        self.pump_squeeze(s, buf);
         self.pump_wishes(s, buf);
         self.pump_cleaning(s, buf);
         // Ops may have become ready, capacity may have changed.
