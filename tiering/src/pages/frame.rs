@@ -26,6 +26,8 @@ pub(crate) enum On {
     Clean,
     /// Only in tier 0: must be stored before it can be evicted.
     Dirty,
+    /// Clean, but its page was pinned by the engine when a job wanted to take it.
+    Refused,
     /// Streams for a lane's scan, in order of use; also while a job fills it.
     Ring,
     /// Like `Dirty`, to be stored as soon as possible.
@@ -101,6 +103,7 @@ pub(crate) struct Tier0Class {
     pub scan: u32,
     pub free: List,
     pub clean: List,
+    pub refused: List,
     pub dirty: List,
     pub early: List,
     /// Live pages of blocks that are at home in this session.

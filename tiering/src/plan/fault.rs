@@ -29,7 +29,7 @@ impl Core {
         if let Some(f) = self.find_copy(page, s) {
             match self.frame(s, f).state {
                 FrameState::Present => self.fault_served(s, op, f),
-                _ => self.hurry(s, f, rec.lane, buf),
+                _ => self.hurry(s, f, (rec.lane, rec.use_pos), buf),
             }
             return;
         }
@@ -77,16 +77,16 @@ impl Core {
         self.finish_plain(s, op, Status::Ok);
     }
 
-    /// The page is on its way. If that waits for another lane's use, which may be carried by the very thread that faults, the
-    /// job is called off, and the page takes another frame.
-    fn hurry(&mut self, s: u16, f: u32, lane: u16, buf: &mut ActionBuf) {
+    /// The page is on its way. If that waits for another lane's use, which may be carried by the very thread that faults, or
+    /// for one that the lane comes to only after it has the page, the job is called off, and the page takes another frame.
+    fn hurry(&mut self, s: u16, f: u32, (lane, pos): (u16, u64), buf: &mut ActionBuf) {
         let slot = self.frame(s, f).job;
         if slot == NONE || !self.can_send(s, buf) {
             return;
         }
         let job = self.sessions[usize::from(s)].jobs[slot];
-        let foreign = job.after.is_some_and(|(user, _)| user != lane);
-        if foreign && job.in_flight && !job.canceling && job.op == NONE {
+        let too_late = job.after.is_some_and(|(user, after)| user != lane || after > pos);
+        if too_late && job.in_flight && !job.canceling && job.op == NONE {
             self.sessions[usize::from(s)].jobs[slot].canceling = true;
             let source = self.sessions[usize::from(s)].jobs.id(slot);
             self.counters.jobs_canceled += 1;
@@ -109,7 +109,7 @@ impl Core {
             self.idle(s, f) && (frame.lane != lane || frame.use_pos <= pos)
         });
         if let Some(f) = own {
-            return Some(Pick { frame: f, after: self.use_of(s, f, lane), ring: lane });
+            return Some(Pick { frame: f, after: self.use_of(s, f, (lane, pos)), ring: lane });
         }
         if let Some(f) = self.consumed_by(s, class, lane, pos) {
             return Some(Pick { frame: f, after: None, ring: crate::pages::NO_LANE });

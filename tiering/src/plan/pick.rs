@@ -19,11 +19,26 @@ impl Core {
         let pick = self
             .pick_free(s, class)
             .or_else(|| self.pick_clean(s, class, None))
-            .or_else(|| self.pick_streaming(s, class));
+            .or_else(|| self.pick_streaming(s, class))
+            .or_else(|| self.pick_refused(s, class));
         if pick.is_none() {
             self.sessions[usize::from(s)].classes[usize::from(class)].starved += 1;
         }
         pick
+    }
+
+    /// A frame whose page was pinned when it was asked for last: it may have been released meanwhile.
+    fn pick_refused(&mut self, s: u16, class: u8) -> Option<Pick> {
+        let session = &self.sessions[usize::from(s)];
+        let (f, at) = (session.classes[usize::from(class)].refused.head, session.ask_again_at);
+        if f == NONE {
+            return None;
+        }
+        if self.now < at {
+            self.set_timer(at);
+            return None;
+        }
+        Some(Pick { frame: f, after: self.use_of(s, f, (NO_LANE, 0)), ring: NO_LANE })
     }
 
     pub(crate) fn pick_free(&self, s: u16, class: u8) -> Option<Pick> {
@@ -60,13 +75,13 @@ impl Core {
             if older.is_some_and(|limit| stamp >= limit) {
                 return None;
             }
-            return Some(Pick { frame: f, after: self.use_of(s, f, NO_LANE), ring: NO_LANE });
+            return Some(Pick { frame: f, after: self.use_of(s, f, (NO_LANE, 0)), ring: NO_LANE });
         }
         if older.is_some() {
             return None;
         }
         let f = self.sessions[usize::from(s)].classes[usize::from(class)].clean.head;
-        Some(Pick { frame: f, after: self.use_of(s, f, NO_LANE), ring: NO_LANE })
+        Some(Pick { frame: f, after: self.use_of(s, f, (NO_LANE, 0)), ring: NO_LANE })
     }
 
     /// A frame out of some lane's ring: the oldest that no job is in flight on.
@@ -74,7 +89,7 @@ impl Core {
         let session = &self.sessions[usize::from(s)];
         session.lanes.iter().find_map(|lane| {
             let f = lane.rings[usize::from(class)].iter(&session.frames).find(|&f| self.idle(s, f))?;
-            Some(Pick { frame: f, after: self.use_of(s, f, NO_LANE), ring: NO_LANE })
+            Some(Pick { frame: f, after: self.use_of(s, f, (NO_LANE, 0)), ring: NO_LANE })
         })
     }
 
@@ -85,12 +100,13 @@ impl Core {
     }
 
     /// The planned use that must be over before the frame's page goes, for a job that `lane` (or no lane in particular) waits
-    /// for.
-    pub(crate) fn use_of(&self, s: u16, f: FrameId, lane: u16) -> Option<(u16, u64)> {
+    /// for at `pos`. A page that the lane uses only after that is given up before its use.
+    pub(crate) fn use_of(&self, s: u16, f: FrameId, (lane, pos): (u16, u64)) -> Option<(u16, u64)> {
         let session = &self.sessions[usize::from(s)];
         let frame = &session.frames[f as usize];
         let user = session.lanes.get(usize::from(frame.lane))?;
         let step = frame.use_pos / u64::from(self.geo.planes_len());
-        (user.is_active(step) && (frame.lane == lane || user.hold == f)).then_some((frame.lane, frame.use_pos))
+        let own = frame.lane == lane && frame.use_pos <= pos;
+        (user.is_active(step) && (own || user.hold == f)).then_some((frame.lane, frame.use_pos))
     }
 }

@@ -73,7 +73,7 @@ impl Core {
             l.next.seqs.clear();
             l.next.seqs.extend_from_slice(seqs);
             l.has_next = true;
-        } else if same && ahead && l.cursor.step == step {
+        } else if same && ahead && l.cursor.step == step && !l.robbed {
             l.batch.step = step;
         } else {
             l.batch.step = step;
@@ -82,6 +82,7 @@ impl Core {
             l.has_next = false;
             l.restart();
         }
+        self.sessions[usize::from(s)].lanes[usize::from(lane)].robbed = false;
         if !same {
             self.mark_needed(s, seqs);
         }
@@ -252,7 +253,7 @@ impl Core {
         if self.must_wait(s, page) {
             return Visit::Stalled;
         }
-        let Some(pick) = self.pick_for_walk(s, self.geo.class_of_page(page), lane) else { return Visit::Stalled };
+        let Some(pick) = self.pick_for_walk(s, self.geo.class_of_page(page), lane, pos) else { return Visit::Stalled };
         self.counters.found_host += u64::from(!expected);
         let reason = if expected { Reason::Prefetch } else { Reason::Step };
         self.place(s, pick, NewJob { task: Task::Load, page, reason, op: NONE, source: NONE }, buf);
@@ -261,7 +262,7 @@ impl Core {
         Visit::Done
     }
 
-    fn pick_for_walk(&mut self, s: u16, class: u8, lane: u16) -> Option<Pick> {
+    fn pick_for_walk(&mut self, s: u16, class: u8, lane: u16, pos: u64) -> Option<Pick> {
         if let Some(pick) = self.pick_free(s, class) {
             return Some(pick);
         }
@@ -278,7 +279,7 @@ impl Core {
             // The page that was used last is needed again last: it joins the ring.
             let f = session.classes[c].clean.tail;
             if f != NONE {
-                return Some(Pick { frame: f, after: self.use_of(s, f, lane), ring: lane });
+                return Some(Pick { frame: f, after: self.use_of(s, f, (lane, pos)), ring: lane });
             }
         }
         let f = ring.head;
@@ -292,7 +293,7 @@ impl Core {
         if unannounced {
             return None;
         }
-        Some(Pick { frame: f, after: self.use_of(s, f, lane), ring: lane })
+        Some(Pick { frame: f, after: self.use_of(s, f, (lane, pos)), ring: lane })
     }
 
     /// The scan has nothing to stream through: something must be cleaned.

@@ -41,6 +41,8 @@ pub(crate) struct Lane {
     pub epochs: [u32; 3],
     /// Its plan counts when others look for frames.
     pub live: bool,
+    /// Something that the walk had found resident for the step that is expected was evicted since: it walks again.
+    pub robbed: bool,
     /// Frame whose page it faulted for last and may not have consumed.
     pub hold: u32,
     /// Frames that stream for it, per class, in order of use.

@@ -81,6 +81,8 @@ pub(crate) struct Session {
     pub woken: bool,
     /// Jobs that were refused are sent again at this time; 0: none wait.
     pub again_at: u64,
+    /// Frames whose page was pinned when they were asked for are asked for again after this time.
+    pub ask_again_at: u64,
     /// The last block that queued a Drop here.
     pub drop_mark: u32,
     /// Parked sequences with a due time.

@@ -124,6 +124,7 @@ impl Core {
         for (class, c) in session.classes.iter().enumerate() {
             enter(&c.free, On::Free)?;
             enter(&c.clean, On::Clean)?;
+            enter(&c.refused, On::Refused)?;
             enter(&c.dirty, On::Dirty)?;
             enter(&c.early, On::Early)?;
             for lane in &session.lanes {
@@ -191,7 +192,9 @@ impl Core {
         let frame = self.frame(s, f);
         let block = &self.blocks[self.geo.block_of(frame.page)];
         let page = &self.pages[frame.page as usize];
-        if !matches!(frame.on, On::Clean | On::Dirty | On::Early | On::Ring) || frame.state == FrameState::Incoming {
+        if !matches!(frame.on, On::Clean | On::Refused | On::Dirty | On::Early | On::Ring)
+            || frame.state == FrameState::Incoming
+        {
             return Ok(());
         }
         let may = block.state == BlockState::Sealed || block.state == BlockState::Unsealed && block.parked;

@@ -10,12 +10,15 @@ use crate::api::{NONE, SessionId, Status};
 use crate::counters::Reason;
 use crate::error::Error;
 use crate::mutants::{self, Mutant};
-use crate::pages::FrameState;
+use crate::pages::{FrameState, On};
 use crate::plan::IO_TRIES;
 use crate::sessions::{JobRec, Task};
 
 /// How long a job that was refused waits before it is sent again, in microseconds: about a lane's boundary.
 const AGAIN_US: u64 = 100;
+
+/// How long a frame whose page is pinned is left alone while there are others, in microseconds.
+const REFUSED_US: u64 = 1_000;
 
 impl Core {
     pub(crate) fn job_done(&mut self, s: SessionId, id: u32, status: Status) -> Result<(), Error> {
@@ -64,10 +67,20 @@ impl Core {
             Status::Busy if job.victim != NONE => {
                 self.counters.jobs_busy += 1;
                 self.undo_take_over(s, slot, job);
+                self.refuse(s, job.frame);
                 self.send_later(s, slot);
             }
             _ => self.place_failed(s, slot, job, status),
         }
+    }
+
+    /// The frame's page is pinned by the engine: other frames are asked for first.
+    fn refuse(&mut self, s: u16, f: u32) {
+        if self.frame(s, f).on == On::Clean {
+            self.unlist(s, f);
+            self.enlist(s, f, On::Refused, crate::pages::NO_LANE);
+        }
+        self.sessions[usize::from(s)].ask_again_at = self.now.saturating_add(REFUSED_US);
     }
 
     fn place_succeeded(&mut self, s: u16, slot: u32, job: JobRec) {

@@ -133,6 +133,7 @@ impl Core {
             self.hold(self.geo.block_of(victim));
             self.pages[victim as usize].leaving += 1;
             self.counters.evictions += 1;
+            self.rob(s, &old, after);
             self.counters.transitions += 1;
         }
         let session = &mut self.sessions[usize::from(s)];
@@ -147,6 +148,16 @@ impl Core {
         self.add_copy(page, s, f);
         if ring != crate::pages::NO_LANE {
             self.enlist(s, f, On::Ring, ring);
+        }
+    }
+
+    /// A lane's walk may have counted on the page that goes.
+    fn rob(&mut self, s: u16, old: &crate::pages::Frame, after: Option<(u16, u64)>) {
+        let planes = u64::from(self.geo.planes_len());
+        let Some(lane) = self.sessions[usize::from(s)].lanes.get_mut(usize::from(old.lane)) else { return };
+        let expected = lane.cursor.step > lane.batch.step;
+        if after.is_none() && expected && old.use_pos / planes == lane.cursor.step {
+            lane.robbed = true;
         }
     }
 

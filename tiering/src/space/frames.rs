@@ -82,6 +82,7 @@ impl Core {
             On::Nothing => return,
             On::Free => &mut c.free,
             On::Clean => &mut c.clean,
+            On::Refused => &mut c.refused,
             On::Dirty => &mut c.dirty,
             On::Early => &mut c.early,
             On::Ring => &mut session.lanes[usize::from(ring)].rings[class],
@@ -103,6 +104,7 @@ impl Core {
             On::Nothing => return,
             On::Free => &mut c.free,
             On::Clean => &mut c.clean,
+            On::Refused => &mut c.refused,
             On::Dirty => &mut c.dirty,
             On::Early => &mut c.early,
             On::Ring => &mut session.lanes[usize::from(ring)].rings[class],
@@ -132,6 +134,8 @@ impl Core {
             On::Nothing
         } else if clean && frame.on == On::Ring {
             On::Ring
+        } else if clean && frame.on == On::Refused {
+            On::Refused
         } else if clean {
             On::Clean
         } else if block.content != NONE || frame.on == On::Early {

@@ -12,14 +12,16 @@ impl Core {
             return Some(at);
         }
         self.host_wanted = true;
-        if self.ask_slab(class) && !must {
+        if self.ask_slab(class) {
+            // Whoever is cached or held twice need not give way before the node has answered.
             return None;
         }
         while must && self.host.free_frames(class) == 0 && self.drop_idle_content() {}
         if must && self.host.free_frames(class) == 0 && !self.drop_any_second_copy(s, class) {
             // Every page that others keep in host alone, though they have room for it in tier 0, is one too many.
-            self.host.classes[usize::from(class)].squeezed = true;
-            self.wake_all();
+            if !std::mem::replace(&mut self.host.classes[usize::from(class)].squeezed, true) {
+                self.wake_all();
+            }
         }
         let at = self.host.alloc(class, page);
         if at.is_some() {
