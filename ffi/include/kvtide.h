@@ -49,9 +49,6 @@
 /// within a number, structures only grow at their end and functions are only added.
 #define KVT_ABI_VERSION 1
 
-/// Most hashes of one call: what a request's list holds.
-#define KVT_HASHES_MAX 128
-
 /// What became of a call. Zero is success; every other value is an error that names its cause. `kvt_strerror` tells it in a
 /// line, `kvt_last_error` with what was tried, on what, and why it failed.
 enum kvt_status
@@ -372,7 +369,7 @@ typedef struct kvt_request {
     struct kvt_hash parent;
     /// `hashes_count` hashes.
     const struct kvt_hash *hashes;
-    /// At most `KVT_HASHES_MAX`.
+    /// Hashes.
     uint32_t hashes_count;
     /// A `kvt_level`.
     uint32_t level;
@@ -564,14 +561,14 @@ kvt_status kvt_frame(const struct kvt_client *client,
 /// Pointers: `stats` is valid for reads and writes of `stats->struct_size` bytes.
 kvt_status kvt_client_stats(const struct kvt_client *client, struct kvt_stats *stats);
 
-/// Takes channel `index` of the session; each can be taken once.
+/// Takes channel `index` of the session; it has one handle at a time.
 ///
-/// `KVT_ERANGE`: no such channel. `KVT_ESTATE`: taken already.
+/// `KVT_ERANGE`: no such channel. `KVT_ESTATE`: somebody has it.
 ///
 /// Pointers: `channel` is valid for a write.
 kvt_status kvt_channel_open(const struct kvt_client *client, uint16_t index, struct kvt_channel **channel);
 
-/// Closes a channel. Its sequences live on in the session but can be reached no more.
+/// Closes a channel: it can be opened again, and then has its sequences still.
 ///
 /// `KVT_EBUSY`: another thread is inside a call on it.
 kvt_status kvt_channel_close(struct kvt_channel *channel);
@@ -581,7 +578,7 @@ kvt_status kvt_nop(struct kvt_channel *channel, uint64_t timeout_us);
 
 /// Creates an empty sequence. It belongs to this channel: its other calls come by it. Never waits.
 ///
-/// `KVT_ELIMIT`: as many sequences live as the options allow.
+/// `KVT_ELIMIT`: as many sequences live as the options allow; one that was dropped counts until the daemon has said so.
 ///
 /// Pointers: `seq` is valid for a write.
 kvt_status kvt_seq_create(struct kvt_channel *channel, uint32_t *seq);
@@ -632,8 +629,7 @@ kvt_status kvt_truncate(struct kvt_channel *channel,
 /// Gives `count` sealed blocks from block index `first` their content hashes. `parent` is the hash of the block before them
 /// (NULL at the root), `wanted` a `kvt_level`. `reached` (may be NULL) gets the level reached.
 ///
-/// `KVT_NOT_ADMITTED`: admission refused to keep them. `KVT_ESTATE`: a block is not sealed. `KVT_ERANGE`: more than
-/// `KVT_HASHES_MAX`.
+/// `KVT_NOT_ADMITTED`: admission refused to keep them. `KVT_ESTATE`: a block is not sealed.
 ///
 /// Pointers: `hashes` is valid for `count` reads, `parent` NULL or valid for one, `reached` NULL or valid for a write.
 kvt_status kvt_publish(struct kvt_channel *channel,
@@ -676,10 +672,13 @@ kvt_status kvt_advise(struct kvt_channel *channel,
 
 /// Sends a request without waiting for its end. `ticket` (may be NULL) gets the number that its completion carries.
 ///
-/// `KVT_EAGAIN`: as many requests are in flight as the channel is deep; poll first. `KVT_EINVAL`: no such operation.
+/// `KVT_EAGAIN`: as many requests are in flight as the channel is deep, or one of them changes this sequence; poll first.
+/// `KVT_EINVAL`: no such operation.
 ///
 /// Pointers: `request` is valid as described at `kvt_request`, `ticket` NULL or valid for a write.
-kvt_status kvt_submit(struct kvt_channel *channel, const struct kvt_request *request, uint64_t *ticket);
+kvt_status kvt_submit(struct kvt_channel *channel,
+                      const struct kvt_request *request,
+                      uint64_t *ticket);
 
 /// Takes the ends of requests that have ended, at most `capacity`; `count` gets how many. Does not wait.
 ///
@@ -729,7 +728,7 @@ kvt_status kvt_acquire(struct kvt_channel *channel,
                        uint64_t timeout_us,
                        struct kvt_pin **out);
 
-/// Unpins, on the channel that acquired. `KVT_ESTATE`: released before. `KVT_EINVAL`: no pin.
+/// Unpins, on the channel that acquired. `KVT_ESTATE`: released before. `KVT_EINVAL`: no pin at all.
 kvt_status kvt_release(struct kvt_channel *channel, struct kvt_pin *pin);
 
 /// Fills `layout`. It does not change while the session lives.
@@ -737,14 +736,14 @@ kvt_status kvt_release(struct kvt_channel *channel, struct kvt_pin *pin);
 /// Pointers: `layout` is valid for reads and writes of `layout->struct_size` bytes.
 kvt_status kvt_client_layout(const struct kvt_client *client, struct kvt_layout *layout);
 
-/// Takes lane `index` of the session; each can be taken once.
+/// Takes lane `index` of the session; it has one handle at a time.
 ///
-/// `KVT_ERANGE`: no such lane. `KVT_ESTATE`: taken already.
+/// `KVT_ERANGE`: no such lane. `KVT_ESTATE`: somebody has it.
 ///
 /// Pointers: `lane` is valid for a write.
 kvt_status kvt_lane_open(const struct kvt_client *client, uint16_t index, struct kvt_lane **lane);
 
-/// Closes a lane; a step that is open ends. Its table and its view are gone.
+/// Closes a lane; a step that is open ends. It can be opened again; its table and its view are to be asked for again then.
 ///
 /// `KVT_EBUSY`: another thread is inside a call on it.
 kvt_status kvt_lane_close(struct kvt_lane *lane);

@@ -4,7 +4,7 @@
 
 #include "engine.h"
 
-enum { DEPTH = 8, SECONDS = 60 };
+enum { DEPTH = 64, SECONDS = 60 };
 
 static kvt_request request(kvt_op op, void *user) {
     kvt_request r;
@@ -35,7 +35,8 @@ static kvt_completion next(engine *e) {
 /* Requests of all kinds in flight at once, told apart by their user data. */
 static void many(engine *e) {
     static char users[DEPTH];
-    text t = text_new(e, 1, 4, 4);
+    text t = text_new(e, 1, 3, 3);
+    text pinned = text_new(e, 4, 3, 3);
     const kvt_hash hashes[2] = {{{21, 1}}, {{22, 1}}};
     uint32_t empty;
     OK(kvt_seq_create(e->channel, &empty));
@@ -52,7 +53,7 @@ static void many(engine *e) {
     r.hashes_count = 2;
     OK(kvt_submit(e->channel, &r, &tickets[2]));
     r = request(KVT_OP_ACQUIRE, &users[3]);
-    r.range = (kvt_range){.seq = t.seq, .first = 0, .count = 4, .plane = 0, .planes = PLANES};
+    r.range = (kvt_range){.seq = pinned.seq, .first = 0, .count = 3, .plane = 0, .planes = PLANES};
     OK(kvt_submit(e->channel, &r, &tickets[3]));
     r = request(KVT_OP_RESERVE, &users[4]);
     r.range.seq = empty;
@@ -91,12 +92,13 @@ static void many(engine *e) {
     read_step(e, &reader, 1);
 
     /* A ticket is good once. */
-    FAILS(kvt_wait(e->channel, tickets[0], 0, &done), KVT_ENOTFOUND, "ticket");
-    FAILS(kvt_wait(e->channel, UINT64_MAX, 0, &done), KVT_ENOTFOUND, "ticket");
+    FAILS(kvt_wait(e->channel, tickets[0], 0, &done), KVT_ENOTFOUND, "wait");
+    FAILS(kvt_wait(e->channel, UINT64_MAX, 0, &done), KVT_ENOTFOUND, "wait");
     EXPECT(kvt_cancel(e->channel, tickets[0]), KVT_ENOTFOUND);
     OK(kvt_seq_drop(e->channel, reader.seq));
     OK(kvt_seq_drop(e->channel, child.seq));
     OK(kvt_seq_drop(e->channel, t.seq));
+    OK(kvt_seq_drop(e->channel, pinned.seq));
     OK(kvt_seq_drop(e->channel, empty));
 }
 
@@ -104,7 +106,7 @@ static void many(engine *e) {
 static void failing(engine *e) {
     text t = text_new(e, 2, 24, 2);
     kvt_request r = request(KVT_OP_ACQUIRE, &t);
-    r.range = (kvt_range){.seq = t.seq, .first = 0, .count = 24, .plane = 0, .planes = PLANES};
+    r.range = (kvt_range){.seq = t.seq, .first = 0, .count = 24, .plane = 0, .planes = 2};
     uint64_t ticket = 0;
     const kvt_status sent = kvt_submit(e->channel, &r, &ticket);
     if (sent == KVT_OK) {

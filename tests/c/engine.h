@@ -47,9 +47,9 @@ static inline kvt_options options_for(const char *socket, uint32_t blocks, uint3
     options.classes_count = CLASSES;
     options.lanes = 2;
     options.channels = 2;
-    options.depth = 8;
+    options.depth = 64;
     options.seqs_max = SEQS_MAX;
-    options.timeout_us = 60 * 1000 * 1000;
+    options.timeout_us = 30 * 1000 * 1000;
     return options;
 }
 

@@ -47,12 +47,14 @@ static void sequences(engine *e) {
     /* Dropped, and dropped again. */
     OK(kvt_seq_drop(c, t.seq));
     FAILS(kvt_seq_drop(c, t.seq), KVT_ENOTFOUND, "drop");
+    OK(kvt_nop(c, 0)); /* the daemon has answered: the slot is free again */
 
     /* More sequences than the options allow. */
     uint32_t seqs[SEQS_MAX];
     for (uint32_t i = 0; i < SEQS_MAX; i++) OK(kvt_seq_create(c, &seqs[i]));
     FAILS(kvt_seq_create(c, &n), KVT_ELIMIT, "sequence");
     for (uint32_t i = 0; i < SEQS_MAX; i++) OK(kvt_seq_drop(c, seqs[i]));
+    OK(kvt_nop(c, 0));
 }
 
 static void publishing(engine *e) {
@@ -61,7 +63,6 @@ static void publishing(engine *e) {
     const kvt_hash hashes[3] = {{{1, 0}}, {{2, 0}}, {{3, 0}}};
     uint32_t n;
     FAILS(kvt_publish(c, t.seq, 0, NULL, hashes, 1, 77, 0, NULL), KVT_EINVAL, "kvt_level");
-    FAILS(kvt_publish(c, t.seq, 0, NULL, hashes, KVT_HASHES_MAX + 1, 0, 0, NULL), KVT_ERANGE, "129");
     FAILS(kvt_publish(c, t.seq, 0, NULL, NULL, 1, 0, 0, NULL), KVT_EINVAL, "`hashes`");
     CHECK(kvt_publish(c, t.seq, 1, NULL, hashes, 2, 0, 0, NULL) != KVT_OK); /* one block too many */
     FAILS(kvt_map(c, t.seq, hashes, 1, 0, &n), KVT_ESTATE, "map");
@@ -75,7 +76,7 @@ static void pinning(engine *e, uint32_t tier0_blocks) {
     kvt_channel *c = e->channel;
     text t = text_new(e, 3, 2 * tier0_blocks, 2);
     kvt_pin *pin = NULL;
-    kvt_range range = {.seq = t.seq, .first = 0, .count = 2 * tier0_blocks, .plane = 0, .planes = PLANES};
+    kvt_range range = {.seq = t.seq, .first = 0, .count = 2 * tier0_blocks, .plane = 0, .planes = 2};
     FAILS(kvt_acquire(c, &range, 0, &pin), KVT_ETOOBIG, "acquire");
     range.count = 2 * tier0_blocks + 1;
     FAILS(kvt_acquire(c, &range, 0, &pin), KVT_ERANGE, "acquire");
@@ -103,7 +104,7 @@ static void steps(engine *e) {
     FAILS(kvt_lane_end(e->lane), KVT_ESTATE, "end");
     FAILS(kvt_lane_boundary(e->lane, 0, &pass), KVT_ESTATE, "boundary");
     const kvt_step_seq unknown = {.seq = 6, .tokens = 1};
-    FAILS(kvt_lane_begin(e->lane, &unknown, 1), KVT_ENOTFOUND, "6");
+    FAILS(kvt_lane_begin(e->lane, &unknown, 1), KVT_ENOTFOUND, "begin");
     seq.tokens = t.tokens + 1;
     FAILS(kvt_lane_begin(e->lane, &seq, 1), KVT_ERANGE, "begin");
     seq.tokens = t.tokens;

@@ -86,7 +86,7 @@ static void bad_options(void) {
     FAILS(kvt_attach(&o, &client), KVT_EINVAL, "plane");
     o = good(frames);
     o.classes_count = 1;
-    FAILS(kvt_attach(&o, &client), KVT_EINVAL, "tier0_frames");
+    FAILS(kvt_attach(&o, &client), KVT_EINVAL, "tier-0 frames");
     o = good(frames);
     o.page_tokens = 0;
     FAILS(kvt_attach(&o, &client), KVT_EINVAL, "page_tokens");
@@ -102,7 +102,7 @@ static void bad_options(void) {
     odd[1].kind = 9;
     o = good(frames);
     o.planes = odd;
-    FAILS(kvt_attach(&o, &client), KVT_EINVAL, "plane");
+    FAILS(kvt_attach(&o, &client), KVT_EINVAL, "kind");
     CHECK(client == NULL);
 }
 

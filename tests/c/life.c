@@ -43,7 +43,7 @@ static void resident(engine *e) {
 }
 
 static void fork_and_truncate(engine *e) {
-    text parent = text_new(e, 13, 5, 5);
+    text parent = text_new(e, 13, 3, 3);
     text child = parent;
     OK(kvt_fork(e->channel, parent.seq, 0, &child.seq));
     CHECK(child.seq != parent.seq);
@@ -52,24 +52,42 @@ static void fork_and_truncate(engine *e) {
 
     /* Each goes on by itself. */
     child.tags[1] = 14;
-    child.from[1] = 5;
+    child.from[1] = 3;
     child.parts = 2;
     write_pages(e, &child, 8, 1);
     write_pages(e, &parent, 7, 1);
     const text apart[2] = {parent, child};
     read_step(e, apart, 2);
 
-    /* A cut at a page boundary, and other text behind it. */
-    OK(kvt_truncate(e->channel, child.seq, 3 * PAGE_TOKENS, 0));
-    child.tokens = 3 * PAGE_TOKENS;
-    child.tags[1] = 15;
-    child.from[1] = 3;
-    write_pages(e, &child, 6, 3);
-    const text cut[2] = {child, parent};
-    read_step(e, cut, 2);
     OK(kvt_seq_drop(e->channel, parent.seq));
     read_step(e, &child, 1);
     OK(kvt_seq_drop(e->channel, child.seq));
+
+    /* Back to where the window plane's pages are gone: refused, and nothing is lost by asking. */
+    text alone = text_new(e, 24, 8, 2);
+    FAILS(kvt_truncate(e->channel, alone.seq, 3 * PAGE_TOKENS, 0), KVT_ELOST, "truncate");
+    read_step(e, &alone, 1);
+    OK(kvt_seq_drop(e->channel, alone.seq));
+
+    /* A cut at a page boundary, one inside a sealed page, and other text behind each; the sibling keeps its own. */
+    text whole = text_new(e, 22, 3, 3);
+    text cut = whole;
+    OK(kvt_fork(e->channel, whole.seq, 0, &cut.seq));
+    OK(kvt_truncate(e->channel, cut.seq, 2 * PAGE_TOKENS, 0));
+    cut.tokens = 2 * PAGE_TOKENS;
+    read_step(e, &cut, 1);
+    OK(kvt_truncate(e->channel, cut.seq, PAGE_TOKENS + 5, 0));
+    cut.tokens = PAGE_TOKENS + 5;
+    read_step(e, &cut, 1); /* page 1 is a copy, complete */
+    cut.tags[1] = 23;
+    cut.from[1] = 1;
+    cut.parts = 2;
+    write_pages(e, &cut, 6, 2);
+    const text siblings[2] = {cut, whole};
+    read_step(e, siblings, 2);
+    OK(kvt_seq_drop(e->channel, whole.seq));
+    read_step(e, &cut, 1);
+    OK(kvt_seq_drop(e->channel, cut.seq));
 }
 
 /* The session's own reserve: room for decoding without a round trip. */

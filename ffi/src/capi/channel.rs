@@ -7,7 +7,7 @@ use super::space::timeout;
 use super::status::kvt_status;
 use super::table::{Exclusive, ExclusiveUse, Table};
 use crate::Channel;
-use kvtide_wire::entry::{Advice, LIST_WORDS, Level};
+use kvtide_wire::entry::{Advice, Level};
 use kvtide_wire::status::Status;
 use std::time::Duration;
 
@@ -115,26 +115,19 @@ pub(crate) fn advice(code: u32, priority: u32) -> Result<(Advice, u8), Fault> {
     Ok((*advice, priority))
 }
 
-/// Most hashes of one call: what a request's list holds.
-pub const KVT_HASHES_MAX: u32 = 128;
-const _: () = assert!(KVT_HASHES_MAX as usize * 4 == LIST_WORDS);
-
 /// Hashes of a call, copied: the client wants numbers, C has pairs of words.
 ///
 /// # Safety
 /// As [`array`].
 pub(crate) unsafe fn hashes(pointer: *const kvt_hash, count: u32) -> Result<Vec<u128>, Fault> {
-    if count > KVT_HASHES_MAX {
-        return Err(Fault::new(Status::Range, format!("{count} hashes in one call; the most are {KVT_HASHES_MAX}")));
-    }
     // SAFETY: this function's own contract.
     let hashes = unsafe { array("hashes", pointer, count as usize) }?;
     Ok(hashes.iter().map(|hash| hash.value()).collect())
 }
 
-/// Takes channel `index` of the session; each can be taken once.
+/// Takes channel `index` of the session; it has one handle at a time.
 ///
-/// `KVT_ERANGE`: no such channel. `KVT_ESTATE`: taken already.
+/// `KVT_ERANGE`: no such channel. `KVT_ESTATE`: somebody has it.
 ///
 /// # Safety
 /// `channel` is valid for a write.
@@ -154,7 +147,7 @@ pub unsafe extern "C" fn kvt_channel_open(
     })
 }
 
-/// Closes a channel. Its sequences live on in the session but can be reached no more.
+/// Closes a channel: it can be opened again, and then has its sequences still.
 ///
 /// `KVT_EBUSY`: another thread is inside a call on it.
 #[unsafe(no_mangle)]
@@ -174,7 +167,7 @@ pub extern "C" fn kvt_nop(channel: *mut kvt_channel, timeout_us: u64) -> kvt_sta
 
 /// Creates an empty sequence. It belongs to this channel: its other calls come by it. Never waits.
 ///
-/// `KVT_ELIMIT`: as many sequences live as the options allow.
+/// `KVT_ELIMIT`: as many sequences live as the options allow; one that was dropped counts until the daemon has said so.
 ///
 /// # Safety
 /// `seq` is valid for a write.
@@ -263,6 +256,8 @@ pub unsafe extern "C" fn kvt_fork(channel: *mut kvt_channel, seq: u32, timeout_u
 /// Rolls back to `tokens`. A cut inside a sealed block copies that block.
 ///
 /// `KVT_ERANGE`: more than committed. `KVT_EBUSY`: a page beyond the cut is pinned. `KVT_ESTATE`: it is in a lane's step.
+/// `KVT_ELOST`: in a window plane, pages that the shorter sequence would read have left their window and are gone; the
+/// sequence stays as it was. What is not committed yet can always be taken back.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_truncate(channel: *mut kvt_channel, seq: u32, tokens: u64, timeout_us: u64) -> kvt_status {
     entry("kvt_truncate", || {
@@ -275,8 +270,7 @@ pub extern "C" fn kvt_truncate(channel: *mut kvt_channel, seq: u32, tokens: u64,
 /// Gives `count` sealed blocks from block index `first` their content hashes. `parent` is the hash of the block before them
 /// (NULL at the root), `wanted` a `kvt_level`. `reached` (may be NULL) gets the level reached.
 ///
-/// `KVT_NOT_ADMITTED`: admission refused to keep them. `KVT_ESTATE`: a block is not sealed. `KVT_ERANGE`: more than
-/// `KVT_HASHES_MAX`.
+/// `KVT_NOT_ADMITTED`: admission refused to keep them. `KVT_ESTATE`: a block is not sealed.
 ///
 /// # Safety
 /// `hashes` is valid for `count` reads, `parent` NULL or valid for one, `reached` NULL or valid for a write.

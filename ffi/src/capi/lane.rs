@@ -87,9 +87,9 @@ pub struct kvt_lane_view {
     pub page_tokens: u32,
 }
 
-/// Takes lane `index` of the session; each can be taken once.
+/// Takes lane `index` of the session; it has one handle at a time.
 ///
-/// `KVT_ERANGE`: no such lane. `KVT_ESTATE`: taken already.
+/// `KVT_ERANGE`: no such lane. `KVT_ESTATE`: somebody has it.
 ///
 /// # Safety
 /// `lane` is valid for a write.
@@ -106,7 +106,7 @@ pub unsafe extern "C" fn kvt_lane_open(client: *const kvt_client, index: u16, la
     })
 }
 
-/// Closes a lane; a step that is open ends. Its table and its view are gone.
+/// Closes a lane; a step that is open ends. It can be opened again; its table and its view are to be asked for again then.
 ///
 /// `KVT_EBUSY`: another thread is inside a call on it.
 #[unsafe(no_mangle)]

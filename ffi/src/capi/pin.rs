@@ -35,24 +35,31 @@ impl kvt_range {
     }
 }
 
-/// Top byte of a pin's handle: a channel or a lane passed by mistake is no pin.
-const KIND: u64 = (b'P' as u64) << 56;
+/// A pin's handle: this byte at the top (a channel or a lane passed by mistake is no pin), the generation, the slot.
+const KIND: u64 = b'P' as u64;
+/// Bits of a slot; more pins than this are never held at once.
+const SLOT_BITS: u32 = 24;
 
 /// The handle of a pin.
 pub(crate) fn handle(pin: Pin) -> Result<*mut kvt_pin, Fault> {
     let raw = pin.into_raw();
-    if raw >> 56 != 0 {
-        return Err(Fault::new(Status::Internal, format!("pin {raw:#x} leaves no room for its kind")));
+    let (generation, slot) = (raw >> 32, raw & 0xffff_ffff);
+    if slot >> SLOT_BITS != 0 {
+        return Err(Fault::new(Status::Internal, format!("pin slot {slot} leaves no room for the handle's kind")));
     }
-    Ok(std::ptr::without_provenance_mut((KIND | raw) as usize))
+    Ok(std::ptr::without_provenance_mut((KIND << 56 | generation << SLOT_BITS | slot) as usize))
 }
 
 fn pin(handle: *const kvt_pin) -> Result<Pin, Fault> {
     let bits = handle.addr() as u64;
-    if bits & (0xff << 56) != KIND {
+    if bits == 0 {
+        return Err(Fault::new(Status::Invalid, "the kvt_pin is NULL"));
+    }
+    if bits >> 56 != KIND {
         return Err(Fault::new(Status::Invalid, format!("{handle:p} is no kvt_pin")));
     }
-    Ok(Pin::from_raw(bits ^ KIND))
+    let (generation, slot) = (bits >> SLOT_BITS & 0xffff_ffff, bits & ((1 << SLOT_BITS) - 1));
+    Ok(Pin::from_raw(generation << 32 | slot))
 }
 
 /// Pins a range in tier 0, after loading what is missing. Costs no message when all of it is resident.
@@ -80,11 +87,26 @@ pub unsafe extern "C" fn kvt_acquire(
     })
 }
 
-/// Unpins, on the channel that acquired. `KVT_ESTATE`: released before. `KVT_EINVAL`: no pin.
+/// Unpins, on the channel that acquired. `KVT_ESTATE`: released before. `KVT_EINVAL`: no pin at all.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_release(channel: *mut kvt_channel, pin: *mut kvt_pin) -> kvt_status {
     entry("kvt_release", || {
         let mut c = enter(channel)?;
         Ok(c.channel.release(self::pin(pin)?)?)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_pin_has_a_handle_and_comes_back() {
+        for raw in [0, 1, 1023, 7 << 32 | 5, u64::from(u32::MAX) << 32 | 0xff_ffff] {
+            assert_eq!(pin(handle(Pin::from_raw(raw)).unwrap()).unwrap().into_raw(), raw, "{raw:#x}");
+        }
+        assert_eq!(handle(Pin::from_raw(1 << 24)).unwrap_err().status(), Status::Internal);
+        assert_eq!(pin(std::ptr::null()).unwrap_err().status(), Status::Invalid);
+        assert_eq!(pin(std::ptr::without_provenance(64)).unwrap_err().status(), Status::Invalid);
+    }
 }

@@ -75,7 +75,7 @@ pub struct kvt_request {
     pub parent: kvt_hash,
     /// `hashes_count` hashes.
     pub hashes: *const kvt_hash,
-    /// At most `KVT_HASHES_MAX`.
+    /// Hashes.
     pub hashes_count: u32,
     /// A `kvt_level`.
     pub level: u32,
@@ -139,7 +139,8 @@ impl kvt_completion {
 
 /// Sends a request without waiting for its end. `ticket` (may be NULL) gets the number that its completion carries.
 ///
-/// `KVT_EAGAIN`: as many requests are in flight as the channel is deep; poll first. `KVT_EINVAL`: no such operation.
+/// `KVT_EAGAIN`: as many requests are in flight as the channel is deep, or one of them changes this sequence; poll first.
+/// `KVT_EINVAL`: no such operation.
 ///
 /// # Safety
 /// `request` is valid as described at `kvt_request`, `ticket` NULL or valid for a write.

@@ -1,0 +1,298 @@
+//! The C ABI, used by C: every program under `tests/c` is compiled with warnings denied, against the shared and the static
+//! library, and run against a daemon of its own: as it is, under valgrind, and with the sanitizers of the C compiler.
+//!
+//! A test whose tool is missing says `skipped: NAME (TOOL not found)`; with `KVTIDE_NO_SKIP=1` it fails instead.
+
+use kvtide_daemon::cli::private_daemon::{Options, PrivateDaemon};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// Programs that need no daemon, one, or one to kill and one to go to.
+const PROGRAMS: [(&str, u32); 8] = [
+    ("handles", 0),
+    ("life", 1),
+    ("errors", 1),
+    ("async", 1),
+    ("forked", 1),
+    ("threads", 1),
+    ("example", 1),
+    ("death", 2),
+];
+/// What the static library needs besides: `rustc --print native-static-libs`.
+const STATIC_LIBS: [&str; 7] = ["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl", "-lc"];
+/// Bound of one program's run; valgrind on a loaded machine needs most of it, the others seconds.
+const RUN_MAX: Duration = Duration::from_secs(400);
+/// Bound of one compilation.
+const COMPILE_MAX: Duration = Duration::from_secs(120);
+
+#[derive(Clone, Copy)]
+enum Link {
+    Shared,
+    Static,
+}
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Where cargo put the libraries that this very test was built with: beside the test itself.
+fn library(name: &str) -> PathBuf {
+    let test = std::env::current_exe().expect("a test knows where it is");
+    let path = test.parent().expect("it is in a folder").join(name);
+    assert!(path.is_file(), "{} is missing: kvtide-ffi builds it as cdylib and staticlib", path.display());
+    path
+}
+
+/// A folder of this test's own for what it compiles.
+fn folder(test: &str) -> PathBuf {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("capi").join(test);
+    fs::create_dir_all(&path).expect("a folder below the target folder");
+    path
+}
+
+/// Whether a tool is there; says what is skipped if not.
+fn have(tool: &str, test: &str) -> bool {
+    let found = Command::new(tool).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if found.is_ok_and(|status| status.success()) {
+        return true;
+    }
+    assert!(std::env::var_os("KVTIDE_NO_SKIP").is_none_or(|v| v != "1"), "{test} needs {tool}, which was not found");
+    println!("skipped: {test} ({tool} not found)");
+    false
+}
+
+/// Waits for a child within a bound, then kills it.
+fn wait(mut child: Child, bound: Duration, what: &str) -> Result<ExitStatus, String> {
+    let deadline = Instant::now() + bound;
+    let pidfd =
+        rustix::process::pidfd_open(rustix::process::Pid::from_child(&child), rustix::process::PidfdFlags::empty())
+            .expect("a child that was not waited for has a pidfd");
+    let mut fds = [rustix::event::PollFd::new(&pidfd, rustix::event::PollFlags::IN)];
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = rustix::event::Timespec::try_from(left).expect("minutes fit");
+        match rustix::event::poll(&mut fds, Some(&timeout)) {
+            Ok(0) => {
+                child.kill().expect("a child can be killed");
+                child.wait().expect("a killed child ends");
+                return Err(format!("still running after {bound:?}, so it was killed"));
+            }
+            Ok(_) => return Ok(child.wait().expect("it has ended")),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => panic!("{what}: poll on its pidfd: {error}"),
+        }
+    }
+}
+
+/// Runs a command within a bound.
+///
+/// # Errors
+/// It did not succeed: with its output.
+fn run(command: &mut Command, bound: Duration, log: &Path) -> Result<(), String> {
+    let what = format!("{command:?}");
+    let output = File::create(log).expect("a log in the test's folder");
+    let errors = output.try_clone().expect("a second descriptor");
+    let child = command.stdin(Stdio::null()).stdout(output).stderr(errors).spawn();
+    let child = child.unwrap_or_else(|error| panic!("{what}: {error}"));
+    let how = match wait(child, bound, &what) {
+        Ok(status) if status.success() => return Ok(()),
+        Ok(status) => format!("ended with {status}"),
+        Err(how) => how,
+    };
+    Err(format!("{what}\n{how}:\n{}", String::from_utf8_lossy(&fs::read(log).unwrap_or_default())))
+}
+
+fn must(outcome: Result<(), String>) {
+    outcome.unwrap_or_else(|why| panic!("{why}"));
+}
+
+/// Compiles one program and returns its path.
+fn compile(folder: &Path, program: &str, link: Link, flags: &[&str]) -> PathBuf {
+    let out = folder.join(program);
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-pthread"]).args(flags);
+    gcc.arg("-I").arg(root().join("ffi/include"));
+    gcc.arg(root().join("tests/c").join(program).with_extension("c")).arg("-o").arg(&out);
+    match link {
+        Link::Shared => {
+            let path = library("libkvtide.so");
+            let dir = path.parent().expect("a library is in a folder");
+            gcc.arg(&path).arg(format!("-Wl,-rpath,{}", dir.display()));
+        }
+        Link::Static => {
+            gcc.arg(library("libkvtide.a")).args(STATIC_LIBS);
+        }
+    }
+    must(run(&mut gcc, COMPILE_MAX, &folder.join(format!("{program}.compile.log"))));
+    out
+}
+
+fn daemon() -> PrivateDaemon {
+    let options = Options {
+        binary: Some(PathBuf::from(env!("CARGO_BIN_EXE_kvtide"))),
+        host_bytes: Some(64 << 20),
+        slab_bytes: Some(1 << 20),
+        scan_frames: Some(4),
+        ..Options::default()
+    };
+    PrivateDaemon::start(&options).unwrap_or_else(|error| panic!("no daemon: {error}"))
+}
+
+/// Compiles and runs all programs, each against daemons of its own, below `wrapper` if there is one.
+fn run_all(test: &str, link: Link, flags: &[&str], wrapper: &[&str]) {
+    let folder = folder(test);
+    let mut failures = Vec::new();
+    for (program, daemons) in PROGRAMS {
+        let binary = compile(&folder, program, link, flags);
+        let daemons: Vec<PrivateDaemon> = (0..daemons).map(|_| daemon()).collect();
+        let mut command = match wrapper {
+            [] => Command::new(&binary),
+            [tool, arguments @ ..] => {
+                let mut command = Command::new(tool);
+                command.args(arguments).arg(&binary);
+                command
+            }
+        };
+        if let [first, rest @ ..] = daemons.as_slice() {
+            command.arg(first.socket()).arg(first.pid().to_string());
+            command.args(rest.iter().map(PrivateDaemon::socket));
+        }
+        let log = folder.join(format!("{program}.log"));
+        if let Err(why) = run(&mut command, RUN_MAX, &log) {
+            let logs: Vec<String> =
+                daemons.iter().map(|d| format!("its daemon {} says:\n{}", d.pid(), d.log())).collect();
+            failures.push(format!("{why}\n{}", logs.join("\n")));
+            continue;
+        }
+        println!("{test}: {program} ok");
+    }
+    assert!(
+        failures.is_empty(),
+        "{test}: {} of {} programs:\n{}",
+        failures.len(),
+        PROGRAMS.len(),
+        failures.join("\n\n")
+    );
+}
+
+#[test]
+fn capi_layout() {
+    if !have("gcc", "capi_layout") {
+        return;
+    }
+    let folder = folder("layout");
+    must(run(&mut Command::new(compile(&folder, "layout", Link::Static, &[])), RUN_MAX, &folder.join("layout.log")));
+}
+
+#[test]
+fn capi_cpp() {
+    if !have("g++", "capi_cpp") {
+        return;
+    }
+    let folder = folder("cpp");
+    let out = folder.join("header");
+    let path = library("libkvtide.so");
+    let mut gpp = Command::new("g++");
+    gpp.args(["-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]);
+    gpp.arg("-I").arg(root().join("ffi/include")).arg(root().join("tests/c/header.cpp")).arg("-o").arg(&out);
+    gpp.arg(&path).arg(format!("-Wl,-rpath,{}", path.parent().expect("in a folder").display()));
+    must(run(&mut gpp, COMPILE_MAX, &folder.join("header.compile.log")));
+    must(run(&mut Command::new(out), RUN_MAX, &folder.join("header.log")));
+}
+
+/// The shared library exports the C API and nothing else: no symbol of ours can collide with an engine's.
+#[test]
+fn capi_exports() {
+    if !have("nm", "capi_exports") {
+        return;
+    }
+    let library = library("libkvtide.so");
+    let listed = Command::new("nm").args(["-D", "--defined-only"]).arg(&library).output().expect("nm runs");
+    assert!(listed.status.success(), "nm {}: {}", library.display(), listed.status);
+    let header = fs::read_to_string(root().join("ffi/include/kvtide.h")).expect("the header is there");
+    let names: Vec<String> = String::from_utf8_lossy(&listed.stdout)
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(2).map(str::to_owned))
+        .collect();
+    for name in &names {
+        assert!(header.contains(&format!("{name}(")), "libkvtide.so exports {name}, which kvtide.h does not declare");
+    }
+    assert!(names.len() > 30, "only {} symbols: {names:?}", names.len());
+}
+
+#[test]
+fn capi_shared() {
+    if have("gcc", "capi_shared") {
+        run_all("capi_shared", Link::Shared, &[], &[]);
+    }
+}
+
+#[test]
+fn capi_static() {
+    if have("gcc", "capi_static") {
+        run_all("capi_static", Link::Static, &[], &[]);
+    }
+}
+
+#[test]
+fn capi_valgrind() {
+    if have("gcc", "capi_valgrind") && have("valgrind", "capi_valgrind") {
+        let valgrind = [
+            "valgrind",
+            "--quiet",
+            "--error-exitcode=99",
+            "--leak-check=full",
+            "--errors-for-leak-kinds=definite,indirect",
+            "--fair-sched=try", // a copy thread that spins must not starve the engine's
+        ];
+        run_all("capi_valgrind", Link::Shared, &[], &valgrind);
+    }
+}
+
+#[test]
+fn capi_sanitized() {
+    if have("gcc", "capi_sanitized") && have_sanitizers() {
+        let flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"];
+        run_all("capi_sanitized", Link::Static, &flags, &[]);
+    }
+}
+
+/// The compiler may come without the sanitizers' libraries.
+fn have_sanitizers() -> bool {
+    let folder = folder("sanitizers");
+    let (source, out) = (folder.join("empty.c"), folder.join("empty"));
+    fs::write(&source, "int main(void) { return 0; }\n").expect("a file in the test's folder");
+    let mut gcc = Command::new("gcc");
+    gcc.arg("-fsanitize=address,undefined").arg(&source).arg("-o").arg(&out).stderr(Stdio::null());
+    if gcc.status().is_ok_and(|status| status.success()) {
+        return true;
+    }
+    assert!(
+        std::env::var_os("KVTIDE_NO_SKIP").is_none_or(|v| v != "1"),
+        "capi_sanitized needs AddressSanitizer, which was not found"
+    );
+    println!("skipped: capi_sanitized (AddressSanitizer not found)");
+    false
+}
+
+/// The page that explains the C API shows the program that is tested, and every status code.
+#[test]
+fn capi_page() {
+    let page = fs::read_to_string(root().join("docs/c-api.md")).expect("docs/c-api.md is there");
+    let example = fs::read_to_string(root().join("tests/c/example.c")).expect("tests/c/example.c is there");
+    assert!(
+        page.contains(&format!("```c\n{example}```")),
+        "docs/c-api.md shows another program than tests/c/example.c"
+    );
+    let header = fs::read_to_string(root().join("ffi/include/kvtide.h")).expect("the header is there");
+    let codes =
+        header.split("enum kvt_status").nth(1).and_then(|rest| rest.split("};").next()).expect("the enumeration");
+    let mut seen = 0;
+    for (name, code) in codes.lines().filter_map(|line| line.trim().strip_suffix(',')?.split_once(" = ")) {
+        assert!(page.contains(&format!("| {code} | `{name}` |")), "docs/c-api.md lacks {name} ({code})");
+        seen += 1;
+    }
+    assert_eq!(seen, kvtide_wire::status::Status::ALL.len());
+}
