@@ -621,6 +621,8 @@ kvt_status kvt_fork(struct kvt_channel *channel, uint32_t seq, uint64_t timeout_
 /// Rolls back to `tokens`. A cut inside a sealed block copies that block.
 ///
 /// `KVT_ERANGE`: more than committed. `KVT_EBUSY`: a page beyond the cut is pinned. `KVT_ESTATE`: it is in a lane's step.
+/// `KVT_ELOST`: in a window plane, pages that the shorter sequence would read have left their window and are gone; the
+/// sequence stays as it was. What is not committed yet can always be taken back.
 kvt_status kvt_truncate(struct kvt_channel *channel,
                         uint32_t seq,
                         uint64_t tokens,
