@@ -49,16 +49,20 @@ int main(int argc, char **argv) {
     EXPECT(kvt_truncate(e.channel, t.seq, 1, TIMEOUT_US), KVT_EDAEMON);
     const kvt_status acquired = kvt_acquire(e.channel, &range, TIMEOUT_US, &pin);
     CHECK(acquired == KVT_EDAEMON || acquired == KVT_OK); /* resident: it needs nobody */
-    FAILS(kvt_reattach(e.client, "/nonexistent/kvtide.sock", &e.client), KVT_EDAEMON, "/nonexistent");
 
-    /* Another daemon: the same sequences, the same pages, nothing written again. */
+    /* Another daemon: the same sequences, the same pages, nothing written again. The old handles must be closed first: no
+     * lane may read frames that the new session moves. */
     engine again;
+    FAILS(kvt_reattach(e.client, argv[3], &again.client), KVT_ESTATE, "reattach");
+    OK(kvt_lane_close(e.lane));
+    OK(kvt_channel_close(e.channel));
+    FAILS(kvt_reattach(e.client, "/nonexistent/kvtide.sock", &again.client), KVT_EDAEMON, "/nonexistent");
     OK(kvt_reattach(e.client, argv[3], &again.client));
     EXPECT(kvt_reattach(e.client, argv[3], &again.client), KVT_ESTATE);
+    OK(kvt_detach(e.client));
     OK(kvt_channel_open(again.client, 0, &again.channel));
     OK(kvt_lane_open(again.client, 0, &again.lane));
     OK(kvt_lane_get_view(again.lane, &again.view));
-    engine_detach(&e);
     OK(kvt_alive(again.client));
     read_step(&again, both, 2);
     write_pages(&again, &t, 30, 2);

@@ -57,14 +57,15 @@ pub unsafe extern "C" fn kvt_attach(options: *const kvt_options, client: *mut *m
 }
 
 /// Opens a new session with a daemon at `socket`, after this one's daemon died: takes over tier 0 and declares the sequences
-/// and the pages that are still in it.
+/// and the pages that are still in it. All channels and lanes of the old client must be closed; after success it has none, and
+/// is to be detached.
 ///
-/// Sequences keep their ids, get new block ids, and belong to the channel of the same index; one with pages that are gone answers
-/// `KVT_ELOST` to every call but `kvt_seq_drop`. The old client's channels and lanes must have been closed; close the old client
-/// when it suits.
+/// Sequences keep their ids, get new block ids, and belong to the channel of the same index; what was reserved for the session
+/// is gone, and nothing is pinned or parked. One with pages that were nowhere else answers `KVT_ELOST` to every call but
+/// `kvt_seq_drop`.
 ///
-/// `KVT_ESTATE`: the daemon is alive, a channel or lane is open, or a reattach succeeded before. Else as `kvt_attach`; it may be
-/// tried again then.
+/// `KVT_ESTATE`: the daemon is alive, a channel or lane is open, or a reattach succeeded before. Else as `kvt_attach`; it may
+/// be tried again then.
 ///
 /// # Safety
 /// `socket` is a NUL-terminated string, `fresh` valid for a write.
