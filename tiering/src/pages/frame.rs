@@ -116,8 +116,6 @@ pub(crate) struct Tier0Class {
     pub storing: u32,
     /// Work that found no frame since the class was last cleaned for it.
     pub starved: u32,
-    /// Frames that the agent refused to give up since then: clean ones, but pinned by a range that only the agent knows of.
-    pub refused: u32,
     /// Cleaning goes on until the high watermark.
     pub cleaning: bool,
 }

@@ -66,9 +66,6 @@ impl Core {
             _ if failed_is_fine => self.place_succeeded(s, slot, job),
             Status::Busy if job.victim != NONE => {
                 self.counters.jobs_busy += 1;
-                let session = &mut self.sessions[usize::from(s)];
-                let class = usize::from(session.class_of_frame(job.frame));
-                session.classes[class].refused += 1;
                 self.undo_take_over(s, slot, job);
                 self.refuse(s, job.frame);
                 self.send_later(s, slot);

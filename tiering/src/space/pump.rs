@@ -98,8 +98,7 @@ impl Core {
         self.pump_drops(s, buf);
         self.pump_evicts(s, buf);
         for class in &mut self.sessions[usize::from(s)].classes {
-            // What is pinned counts as clean: without this nothing would be cleaned while all clean frames are pinned ones.
-            class.starved = std::mem::take(&mut class.refused);
+            class.starved = 0;
         }
         self.send_again(s, buf);
         self.pump_faults(s, buf);
