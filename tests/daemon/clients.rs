@@ -164,9 +164,18 @@ fn a_killed_daemon_releases_who_waits_and_leaves_tier_0_readable() {
     assert_eq!(channel.reserve(seq, 100 * PAGE_TOKENS, BOUND).unwrap_err().status(), Status::Daemon);
     assert!(!client.alive());
     read(&mut lane, seq, 4);
+    drop((channel, lane));
     let second = daemon(&format!("[daemon]\nsocket = \"{}\"\n", first.socket().display()));
     let (_new, mut channel, mut lane) = attach(first.socket(), 16);
-    let seq = write(&mut channel, &mut lane, 4);
+    let fresh = write(&mut channel, &mut lane, 4);
+    read(&mut lane, fresh, 4);
+    // The old one takes its tier 0 along: what it held is read on, grown and parked as before.
+    let client = client.reattach(first.socket()).unwrap();
+    let (mut channel, mut lane) = (client.channel(0).unwrap(), client.lane(0).unwrap());
+    read(&mut lane, seq, 4);
+    channel.reserve(seq, 6 * PAGE_TOKENS, BOUND).unwrap();
+    channel.park(seq, Duration::ZERO).unwrap();
+    channel.resume(seq, BOUND).unwrap();
     read(&mut lane, seq, 4);
     drop(second);
 }
