@@ -19,6 +19,8 @@ pub const DUMPED: &str = "kvtided wrote ";
 pub struct Options {
     /// Process, this one's parent, whose end is this one's end.
     pub parent: Option<u32>,
+    /// Whether the directory goes too when the parent has ended: nobody else would remove it.
+    pub remove_dir: bool,
 }
 
 /// Serves until SIGTERM, SIGINT or the parent's end. Says on stdout when engines can attach, and where.

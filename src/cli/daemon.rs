@@ -39,6 +39,9 @@ pub struct DaemonArgs {
     /// Ends when the process PID, which started this one, ends (for private daemons)
     #[arg(long, value_name = "PID")]
     parent: Option<u32>,
+    /// Removes --dir with everything in it when it ends because --parent did
+    #[arg(long, requires = "parent", requires = "dir")]
+    remove_dir: bool,
 }
 
 impl DaemonArgs {
@@ -77,7 +80,7 @@ pub(super) fn run(args: &DaemonArgs) -> ExitCode {
         .with_ansi(io::stderr().is_terminal())
         .with_target(false)
         .init();
-    match daemon::run(config, Options { parent: args.parent }) {
+    match daemon::run(config, Options { parent: args.parent, remove_dir: args.remove_dir }) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");

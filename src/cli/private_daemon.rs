@@ -184,7 +184,8 @@ fn spawn(binary: &Path, dir: &Path, options: &Options) -> Result<(Child, PipeRea
     let log_path = dir.join("daemon.log");
     let log = File::create(&log_path).map_err(|e| file("create the private daemon's log", &log_path, e))?;
     let mut command = Command::new(binary);
-    command.arg("daemon").arg("--dir").arg(dir).arg("--parent").arg(std::process::id().to_string());
+    command.arg("daemon").arg("--dir").arg(dir).arg("--remove-dir");
+    command.arg("--parent").arg(std::process::id().to_string());
     if let Some(text) = &options.config {
         let path = dir.join("kvtided.toml");
         fs::write(&path, text).map_err(|e| file("write the private daemon's configuration", &path, e))?;

@@ -41,6 +41,7 @@ pub(crate) struct Control {
     listener: Option<Listener>,
     signals: Signals,
     parent: Option<OwnedFd>,
+    remove_dir: bool,
     reports: Mailbox<Report>,
     handshakes: Vec<Handshake>,
     spaces: Spaces,
@@ -77,6 +78,7 @@ impl Control {
             listener,
             signals,
             parent,
+            remove_dir: options.remove_dir,
             reports,
             handshakes,
             spaces,
@@ -91,7 +93,15 @@ impl Control {
     pub fn run(mut self) -> Result<(), Error> {
         let ending = self.serve()?;
         tracing::info!("draining: {ending:?}, grace {:?}", self.config.daemon.drain);
-        self.drain()
+        let orphaned = (ending == Ending::Parent && self.remove_dir).then(|| self.config.daemon.dir.clone());
+        self.drain()?;
+        match orphaned {
+            Some(dir) => std::fs::remove_dir_all(&dir).map_err(|source| {
+                let action = "remove the directory that the parent left behind";
+                Error::File { action, path: dir, source }
+            }),
+            None => Ok(()),
+        }
     }
 
     fn serve(&mut self) -> Result<Ending, Error> {

@@ -12,8 +12,10 @@ use crossbeam::channel::{Sender, bounded};
 use kvtide_tiering::node::{Grant, Node, NodeConfig};
 use kvtide_wire::hello::Slab;
 use kvtide_wire::os::memfd::Memfd;
+use rustix::fs::{FallocateFlags, fallocate};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -49,6 +51,8 @@ pub(crate) enum NodeLetter {
         space: u32,
         /// Which one.
         slab: u32,
+        /// Its memory, if it was ever made: engines may still map it, so it is emptied and not only dropped.
+        memfd: Option<Arc<Memfd>>,
     },
     /// A space has ended; all its slabs come back.
     Leave {
@@ -141,7 +145,12 @@ impl Host {
                 self.spaces.insert(space, to);
             }
             Some(NodeLetter::Need { space, class }) => self.need(space, class),
-            Some(NodeLetter::Return { space, slab }) => self.take_back(space, slab),
+            Some(NodeLetter::Return { space, slab, memfd }) => {
+                if let Some(memfd) = memfd {
+                    empty(space, slab, &memfd);
+                }
+                self.take_back(space, slab);
+            }
             Some(NodeLetter::Leave { space }) => {
                 self.node.leave(space);
                 self.spaces.remove(&space);
@@ -189,6 +198,14 @@ impl Host {
             granted_bytes: self.node.granted_bytes(),
             slabs: self.node.slabs(),
         }
+    }
+}
+
+/// Frees a slab's memory though engines may still map it: what they touch from now on is charged to them.
+fn empty(space: u32, slab: u32, memfd: &Memfd) {
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    if let Err(errno) = fallocate(memfd, flags, 0, memfd.bytes()) {
+        tracing::error!("space {space}: slab {slab} keeps its memory while an engine maps it: {errno}");
     }
 }
 

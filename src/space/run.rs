@@ -96,6 +96,7 @@ fn begin(spec: Spec, letters: &Mailbox<Letter>, sleeper: Sleeper) {
         Err(error) => return refuse_all(letters, &spec, &error.to_string()),
     };
     tracing::info!("space {} ({}) of domain {} begins", spec.number, spec.name, spec.domain);
+    let node = spec.node.clone();
     let mut space = Space {
         number: spec.number,
         name: spec.name,
@@ -120,7 +121,11 @@ fn begin(spec: Spec, letters: &Mailbox<Letter>, sleeper: Sleeper) {
         ending: Vec::new(),
         seated: Vec::new(),
     };
-    space.run(letters, sleeper, spec.spin.as_micros() as u64);
+    match space.run(letters, sleeper, spec.spin.as_micros() as u64) {
+        Finish::Vacant => space.return_slabs(&node),
+        // Agents may still be copying out of them: their memory lasts as long as its maps.
+        Finish::Drained => {}
+    }
     tracing::info!("space {} ends", space.number);
     drop(space); // sessions see their end before the control thread hears of it
     drop(farewell);
@@ -140,8 +145,16 @@ fn refuse_all(letters: &Mailbox<Letter>, spec: &Spec, why: &str) {
     }
 }
 
+/// Why a core thread ends.
+enum Finish {
+    /// Nothing lived in its space any more.
+    Vacant,
+    /// The daemon ends.
+    Drained,
+}
+
 impl Space {
-    fn run(&mut self, letters: &Mailbox<Letter>, mut sleeper: Sleeper, spin_us: u64) {
+    fn run(&mut self, letters: &Mailbox<Letter>, mut sleeper: Sleeper, spin_us: u64) -> Finish {
         let (mut worked_us, mut looked_us) = (0, 0);
         loop {
             let now_us = self.clock.now_us();
@@ -149,7 +162,7 @@ impl Space {
             while let Some(letter) = letters.take() {
                 worked = true;
                 if self.read(now_us, letter) {
-                    return;
+                    return Finish::Vacant;
                 }
             }
             sleeper.watch(&mut self.seats, &mut self.seated);
@@ -167,7 +180,7 @@ impl Space {
                 continue;
             }
             if self.has_drained(now_us) {
-                return;
+                return Finish::Drained;
             }
             self.rest(letters, &mut sleeper, now_us);
         }
@@ -244,6 +257,15 @@ impl Space {
         }
         self.tally.flush();
         true
+    }
+
+    /// Gives every slab back, memory and all: nobody copies any more.
+    fn return_slabs(&mut self, node: &Address<NodeLetter>) {
+        for (slab, memfd) in self.slabs.take_all() {
+            if node.send(NodeLetter::Return { space: self.number, slab, memfd }).is_err() {
+                return; // the host thread has ended: so does the process
+            }
+        }
     }
 
     /// Whether nothing lives here: no session, nobody lingering, no block, no slab.

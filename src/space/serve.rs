@@ -223,8 +223,8 @@ impl Space {
                 }
                 Action::NeedSlab { class } => node.send(NodeLetter::Need { space: *number, class }),
                 Action::ReturnSlab { slab } => {
-                    let notice = slabs.remove(slab);
-                    node.send(NodeLetter::Return { space: *number, slab });
+                    let (memfd, notice) = slabs.remove(slab);
+                    node.send(NodeLetter::Return { space: *number, slab, memfd });
                     for (session, live) in seats.sessions() {
                         if let Err(end) = live.notify(notice.clone()) {
                             ending.push((session, end));
@@ -302,7 +302,7 @@ impl Space {
             Ok(notice) => notice,
             Err(error) => {
                 tracing::error!("space {}: slab {id} cannot be used: {error}", self.number);
-                self.node.send(NodeLetter::Return { space: self.number, slab: id });
+                self.node.send(NodeLetter::Return { space: self.number, slab: id, memfd: None });
                 return self.tell(now_us, Event::SlabRefused { class });
             }
         };

@@ -4,6 +4,7 @@ use super::letters::Granted;
 use crate::session::Notice;
 use kvtide_wire::error::Error as WireError;
 use kvtide_wire::hello::SlabGone;
+use kvtide_wire::os::memfd::Memfd;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -22,10 +23,15 @@ impl Slabs {
         Ok(notice)
     }
 
-    /// Gives one up; the message that every session must get.
-    pub fn remove(&mut self, slab: u32) -> Notice {
-        self.held.remove(&slab);
-        Notice { message: SlabGone { slab }.encode().into(), memfd: None }
+    /// Gives one up: its memory, and the message that every session must get.
+    pub fn remove(&mut self, slab: u32) -> (Option<Arc<Memfd>>, Notice) {
+        let memfd = self.held.remove(&slab).and_then(|(notice, _)| notice.memfd);
+        (memfd, Notice { message: SlabGone { slab }.encode().into(), memfd: None })
+    }
+
+    /// Gives all up, at the space's end.
+    pub fn take_all(&mut self) -> impl Iterator<Item = (u32, Option<Arc<Memfd>>)> {
+        std::mem::take(&mut self.held).into_iter().map(|(slab, (notice, _))| (slab, notice.memfd))
     }
 
     /// What a new session must get, in order of ids.
@@ -33,9 +39,9 @@ impl Slabs {
         self.held.values().map(|(notice, _)| notice)
     }
 
-    /// Ids held.
-    pub fn ids(&self) -> Vec<u32> {
-        self.held.keys().copied().collect()
+    /// Slabs held.
+    pub fn len(&self) -> usize {
+        self.held.len()
     }
 
     /// Bytes held.

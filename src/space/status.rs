@@ -36,7 +36,7 @@ impl Space {
             domain: self.domain.clone(),
             sessions: self.seats.live(),
             lingering: self.seats.lingering(),
-            slabs: self.slabs.ids().len(),
+            slabs: self.slabs.len(),
             slab_bytes: self.slabs.bytes(),
             occupancy: self.core.occupancy(),
             core: *self.core.counters(),

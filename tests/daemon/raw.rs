@@ -46,6 +46,8 @@ pub struct Raw {
     pub socket: Socket,
     pub side: EngineSide,
     pub slabs: Vec<Slab>,
+    /// Their memory, kept whatever the daemon says of it later.
+    pub memory: Vec<OwnedFd>,
     /// Jobs that it has seen, by kind.
     pub jobs: Vec<(JobKind, Job)>,
     pub bye: Option<Bye>,
@@ -61,7 +63,7 @@ impl Raw {
     /// Attaches with any hello.
     pub fn attach_as(path: &Path, hello: &Hello) -> Result<Raw, Error> {
         let (socket, _, _, side) = attach(path, hello, BOUND)?;
-        Ok(Raw { socket, side, slabs: Vec::new(), jobs: Vec::new(), bye: None, closed: false })
+        Ok(Raw { socket, side, slabs: Vec::new(), memory: Vec::new(), jobs: Vec::new(), bye: None, closed: false })
     }
 
     /// Attaches as an engine that is about to fork: children inherit everything it shares with the daemon, as they do from a
@@ -76,7 +78,10 @@ impl Raw {
         let mut copies: Vec<OwnedFd> = fds.iter().map(|fd| rustix::io::dup(fd).unwrap()).collect();
         copies.push(rustix::io::dup(&socket).unwrap());
         let side = EngineSide::new(&welcome.limits.unwrap(), fds).unwrap();
-        (Raw { socket, side, slabs: Vec::new(), jobs: Vec::new(), bye: None, closed: false }, copies)
+        (
+            Raw { socket, side, slabs: Vec::new(), memory: Vec::new(), jobs: Vec::new(), bye: None, closed: false },
+            copies,
+        )
     }
 
     /// Hands a submission over and wakes the daemon.
@@ -180,8 +185,11 @@ impl Raw {
             match self.socket.receive(&mut buffer, 1) {
                 Ok(Received::Empty) => return,
                 Ok(Received::Closed) => self.closed = true,
-                Ok(Received::Message(len, _)) => match FromDaemon::decode(&buffer[..len]).unwrap() {
-                    FromDaemon::Slab(slab) => self.slabs.push(slab),
+                Ok(Received::Message(len, fds)) => match FromDaemon::decode(&buffer[..len]).unwrap() {
+                    FromDaemon::Slab(slab) => {
+                        self.slabs.push(slab);
+                        self.memory.extend(fds);
+                    }
                     FromDaemon::SlabGone(gone) => self.slabs.retain(|slab| slab.slab != gone.slab),
                     FromDaemon::Bye(bye) => self.bye = Some(bye),
                     FromDaemon::Welcome(_) => panic!("a second welcome"),
