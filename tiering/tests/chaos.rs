@@ -660,6 +660,7 @@ impl Chaos {
                 break;
             }
         }
+        if !self.pending.is_empty() {}
         assert!(self.pending.is_empty(), "{:?}", self.pending);
         for key in self.seqs.keys().copied().collect::<Vec<_>>() {
             self.drop_seq(key.0, key.1);

@@ -36,3 +36,38 @@ fn more_than_tier0_is_scanned() {
     assert!(loads[1..].iter().all(|&n| n == optimum), "{loads:?}");
     assert_eq!(w.faults, 0);
 }
+
+/// Tier 0 and host together hold just what is live: every step goes on, and what does not fit is refused at once.
+#[test]
+fn tight_tiers_never_hang() {
+    let planes = 6u16;
+    for (tier0, host, scan) in [(36, 72, 4), (36, 20, 8), (24, 200, 1), (13, 60, 2)] {
+        let mut cfg = config((0..planes).map(|_| full(4096)).collect());
+        cfg.policy.scan_frames = scan;
+        cfg.limits.host_bytes_max = u64::from(host) * 4096;
+        let mut w = World::new(cfg);
+        w.node_frames = vec![host];
+        w.slab_frames = 9;
+        w.attach(0, 1, &[tier0]);
+        w.ok(0, Request::SeqCreate { seq: 0 });
+        let (mut pages, mut step) = (Vec::new(), 0);
+        loop {
+            let done = w.call(0, Request::Reserve { seq: Some(0), count: 1 });
+            if done.status != Status::Ok {
+                assert_eq!(done.status, Status::NoSpace);
+                break;
+            }
+            let contents = (0..planes).map(|p| w.write(0, done.list[0], p)).collect();
+            pages.push((done.list[0], contents));
+            step += 1;
+            w.step(0, 0, step, 0, &pages, planes);
+            w.ok(0, Request::Commit { seq: 0, tokens: 4 * pages.len() as u64 });
+        }
+        let fits = (tier0 - scan.max(2) + host) / u32::from(planes);
+        assert_eq!(pages.len() as u32, fits, "tier 0 {tier0}, host {host}, scan {scan}");
+        for _ in 0..4 {
+            step += 1;
+            w.step(0, 0, step, 0, &pages, planes);
+        }
+    }
+}

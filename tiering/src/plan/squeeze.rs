@@ -1,16 +1,17 @@
-//! Host is full although everything fits: pages that are only there, while the session that owns them has room in tier 0, go
-//! back to it, and give their host frames up. Only spaces with several sessions come to this: a session that is short of
-//! tier-0 frames itself always has pages in both tiers.
+//! Host is full although everything fits. Pages that are in tier 0 too, and must stay there (pinned), need no host frame; pages
+//! that are only in host, while the session that owns them has room in tier 0, go back to it and give their host frames up. The
+//! latter only happens in spaces with several sessions: one that is short of tier-0 frames itself always has pages in both
+//! tiers.
 
 use crate::actions::ActionBuf;
 use crate::api::NONE;
 use crate::counters::Reason;
-use crate::pages::BlockState;
+use crate::pages::{FrameState, On};
 use crate::sessions::Task;
 use crate::space::{Core, NewJob};
 
 /// Host frames that one call looks at.
-const SEARCH_MAX: u32 = 256;
+const SEARCH_MAX: u32 = 1 << 14;
 
 impl Core {
     pub(crate) fn pump_squeeze(&mut self, s: u16, buf: &mut ActionBuf) {
@@ -21,23 +22,52 @@ impl Core {
         }
     }
 
-    fn bring_one_home(&mut self, s: u16, class: u8, buf: &mut ActionBuf) {
+    /// The next page in host, from where the last search ended, that passes.
+    fn search_host(&mut self, class: u8, passes: impl Fn(&Core, u32) -> bool) -> Option<u32> {
         let len = self.host.recs.len() as u32;
         for _ in 0..SEARCH_MAX.min(len) {
             let search = &mut self.host.classes[usize::from(class)].search;
             *search = (*search + 1) % len;
             let at = *search;
-            let Some(page) = self.host.page_in(at, class) else { continue };
-            let block = &self.blocks[self.geo.block_of(page)];
-            let state = &self.pages[page as usize];
-            let alone =
-                block.home == s && block.refs_other == 0 && block.state == BlockState::Sealed && state.host == at;
-            if !alone || state.frame != NONE || self.must_wait(s, page) {
-                continue;
+            if let Some(page) = self.host.page_in(at, class) {
+                if self.pages[page as usize].host == at && self.is_private(page) && passes(self, page) {
+                    return Some(page);
+                }
             }
-            let Some(pick) = self.pick_free(s, class).or_else(|| self.pick_clean(s, class, None)) else { return };
-            let new = NewJob { task: Task::Load, page, reason: Reason::Request, op: NONE, source: NONE };
-            return self.place(s, pick, new, buf);
         }
+        None
+    }
+
+    /// Only its home session reads the page, and it will not be written.
+    fn is_private(&self, page: u32) -> bool {
+        let block = &self.blocks[self.geo.block_of(page)];
+        block.live() && block.refs_home > 0 && block.refs_other == 0
+    }
+
+    /// Drops the host copy of a page that stays in its session's tier 0.
+    pub(crate) fn drop_copy_of_what_stays(&mut self, class: u8) -> bool {
+        let stays = |core: &Core, page: u32| {
+            let home = core.blocks[core.geo.block_of(page)].home;
+            core.pages[page as usize].loads == 0
+                && core.find_copy(page, home).is_some_and(|f| {
+                    let frame = core.frame(home, f);
+                    frame.state == FrameState::Present && frame.job == NONE && frame.on != On::Ring
+                })
+        };
+        let Some(page) = self.search_host(class, stays) else { return false };
+        self.drop_host_copy(page);
+        self.settle_page(page);
+        self.counters.exclusive_drops += 1;
+        true
+    }
+
+    fn bring_one_home(&mut self, s: u16, class: u8, buf: &mut ActionBuf) {
+        let away = |core: &Core, page: u32| {
+            let home = core.blocks[core.geo.block_of(page)].home;
+            home == s && core.pages[page as usize].frame == NONE && !core.must_wait(s, page)
+        };
+        let Some(page) = self.search_host(class, away) else { return };
+        let Some(pick) = self.pick_free(s, class).or_else(|| self.pick_clean(s, class, None)) else { return };
+        self.place(s, pick, NewJob { task: Task::Load, page, reason: Reason::Request, op: NONE, source: NONE }, buf);
     }
 }

@@ -100,6 +100,9 @@ impl Core {
             self.op_job_done(s, job.op, job.page);
         }
         self.page_arrived(s, job.page, job.frame);
+        if self.host.classes[usize::from(self.geo.class_of_page(job.page))].squeezed {
+            self.host_freed();
+        }
     }
 
     /// Releases what a place job held: its slot, its sources, its blocks.

@@ -17,7 +17,8 @@ impl Core {
             return None;
         }
         while must && self.host.free_frames(class) == 0 && self.drop_idle_content() {}
-        if must && self.host.free_frames(class) == 0 && !self.drop_any_second_copy(s, class) {
+        let short = must && self.host.free_frames(class) == 0;
+        if short && !self.drop_any_second_copy(s, class) && !self.drop_copy_of_what_stays(class) {
             // Every page that others keep in host alone, though they have room for it in tier 0, is one too many.
             if !std::mem::replace(&mut self.host.classes[usize::from(class)].squeezed, true) {
                 self.wake_all();

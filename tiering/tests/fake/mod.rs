@@ -351,6 +351,34 @@ impl World {
         out
     }
 
+    /// Boundaries of one plane: each reads what has become readable; one that finds nothing new faults for the first missing page.
+    fn pass(
+        &mut self,
+        s: SessionId,
+        lane: LaneId,
+        use_pos: u64,
+        seq: SeqId,
+        pages: &[(BlockId, Vec<u64>)],
+        plane: u16,
+    ) {
+        let mut left: BTreeSet<_> = (0..pages.len()).collect();
+        while let Some(&first) = left.first() {
+            let ready: Vec<_> = left.iter().copied().filter(|&i| self.read(s, pages[i].0, plane).is_some()).collect();
+            if ready.is_empty() {
+                self.faults += 1;
+                self.ok(s, Request::Fault { lane, use_pos, seq, index: first as u32, plane });
+            }
+            for i in ready {
+                let (block, contents) = &pages[i];
+                assert_eq!(self.read(s, *block, plane), Some(contents[usize::from(plane)]));
+                self.agents.get_mut(&s).unwrap().lanes.get_mut(&lane).unwrap().1.insert((*block, plane));
+                left.remove(&i);
+            }
+            // The next boundary: what was read may go.
+            self.settle();
+        }
+    }
+
     /// One step of a lane: reads every page in order of use, faulting where one is missing; checks what it reads. Returns how
     /// many pages were loaded meanwhile.
     pub fn step(
@@ -368,15 +396,7 @@ impl World {
         for plane in 0..planes {
             let use_pos = step * u64::from(planes) + u64::from(plane);
             self.agents.get_mut(&s).unwrap().lanes.insert(lane, (use_pos, BTreeSet::new()));
-            for (index, (block, contents)) in pages.iter().enumerate() {
-                if self.read(s, *block, plane).is_none() {
-                    self.faults += 1;
-                    self.ok(s, Request::Fault { lane, use_pos, seq, index: index as u32, plane });
-                }
-                assert_eq!(self.read(s, *block, plane), Some(contents[usize::from(plane)]));
-                self.agents.get_mut(&s).unwrap().lanes.get_mut(&lane).unwrap().1.insert((*block, plane));
-                self.settle();
-            }
+            self.pass(s, lane, use_pos, seq, pages, plane);
         }
         self.agents.get_mut(&s).unwrap().lanes.remove(&lane);
         self.ok(s, Request::StepEnd { lane, step });
