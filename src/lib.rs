@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod attach;
+pub mod bench;
 pub mod cli;
 pub mod config;
 mod control;

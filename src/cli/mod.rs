@@ -5,7 +5,7 @@
 mod daemon;
 pub mod private_daemon;
 
-use crate::demo;
+use crate::{bench, demo};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -25,6 +25,8 @@ enum Command {
     Daemon(DaemonArgs),
     /// Decodes a real model with most of its KV outside of tier 0, and compares every logit with the all-resident run.
     Demo(demo::Args),
+    /// Measures what this project promises, each figure beside its target.
+    Bench(bench::Args),
     /// The demo's engine, a process of its own that the demo starts.
     #[command(name = "demo-engine", hide = true)]
     DemoEngine(demo::engine::EngineArgs),
@@ -44,6 +46,7 @@ pub fn kvtide() -> ExitCode {
     match Kvtide::parse().command {
         Command::Daemon(args) => daemon::run(&args),
         Command::Demo(args) => demo::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::DemoEngine(args) => demo::engine::run(&args),
     }
 }

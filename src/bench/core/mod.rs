@@ -1,0 +1,114 @@
+//! The core alone: one thread, simulated devices that carry a job out by ending it.
+//!
+//! What the core does is driven as the daemon drives it, event by event; the simulated engine's own bookkeeping runs inside the
+//! measured time too, so the figure errs on the low side. Two loads run in turn: dense attention over ten times what tier 0
+//! holds (the cyclic scan), and sequences that come, fill, are cleaned and go.
+
+mod device;
+
+use super::BenchError;
+use super::report::{Report, Target};
+use device::World;
+use kvtide_tiering::api::{Limits, Plane, PlaneKind, Policy, SpaceConfig};
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region};
+use std::time::{Duration, Instant};
+
+/// Planes of the space: an 8B model's layers.
+const PLANES: u16 = 32;
+/// Bytes of a page: 16 tokens of GQA with 8 heads of 128 in bf16, keys and values.
+const PAGE_BYTES: u32 = 64 << 10;
+/// Blocks of all sequences together: 64 Ki tokens.
+const BLOCKS: u32 = 4096;
+/// Sequences that share them.
+const SEQS: u32 = 8;
+/// Tier-0 frames: a tenth of the pages.
+const FRAMES: u32 = BLOCKS * PLANES as u32 / 10;
+/// How long each load is measured.
+const TIME: Duration = Duration::from_secs(2);
+
+fn config() -> SpaceConfig {
+    SpaceConfig {
+        page_tokens: 16,
+        planes: vec![Plane { page_bytes: PAGE_BYTES, kind: PlaneKind::Full }; usize::from(PLANES)],
+        shards: 1,
+        limits: Limits {
+            sessions_max: 4,
+            blocks_max: BLOCKS + BLOCKS / 8,
+            seqs_max: 64,
+            seq_blocks_max: BLOCKS,
+            lanes_max: 4,
+            jobs_max: 256,
+            requests_max: 256,
+            host_bytes_max: u64::from(BLOCKS) * u64::from(PLANES) * u64::from(PAGE_BYTES) * 2,
+        },
+        policy: Policy {
+            clean_low_percent: 25,
+            clean_high_percent: 50,
+            host_high_percent: 98,
+            host_low_percent: 95,
+            scan_frames: 256,
+            request_timeout_us: 10_000_000,
+        },
+    }
+}
+
+/// What one load reached.
+struct Load {
+    transitions: u64,
+    elapsed: Duration,
+    allocations: u64,
+}
+
+/// Runs `round` for a while, after once to warm up.
+fn run(world: &mut World, mut round: impl FnMut(&mut World) -> Result<(), BenchError>) -> Result<Load, BenchError> {
+    round(world)?;
+    let before = world.core.counters().transitions;
+    let region = Region::new(&INSTRUMENTED_SYSTEM);
+    let began = Instant::now();
+    while began.elapsed() < TIME {
+        round(world)?;
+    }
+    let elapsed = began.elapsed();
+    let stats = region.change();
+    let allocations = (stats.allocations + stats.reallocations) as u64;
+    Ok(Load { transitions: world.core.counters().transitions - before, elapsed, allocations })
+}
+
+/// A counter that counts nothing would report that nothing was allocated.
+fn check_counter() -> Result<(), BenchError> {
+    let region = Region::new(&INSTRUMENTED_SYSTEM);
+    drop(std::hint::black_box(vec![0u8; 100]));
+    if region.change().allocations == 0 {
+        return Err(BenchError::Odd("allocations are not counted: this binary has another global allocator".into()));
+    }
+    Ok(())
+}
+
+/// Measures.
+pub(super) fn measure() -> Result<Report, BenchError> {
+    check_counter()?;
+    let mut world = World::new(config(), FRAMES)?;
+    let each = BLOCKS / SEQS;
+    for seq in 0..SEQS {
+        world.fill(seq, each)?;
+    }
+    let seqs: Vec<u32> = (0..SEQS).collect();
+    let scan = run(&mut world, |world| world.step(&seqs))?;
+    let churn = run(&mut world, |world| world.come_and_go(SEQS, BLOCKS / 16))?;
+    let rate = |load: &Load| (load.transitions as f64 / load.elapsed.as_secs_f64()) as u64;
+    let (transitions, elapsed) = (scan.transitions + churn.transitions, scan.elapsed + churn.elapsed);
+    let both = Load { transitions, elapsed, allocations: scan.allocations + churn.allocations };
+    let pages = u64::from(config().limits.blocks_max) * u64::from(PLANES);
+    let per_page = world.core.metadata_bytes() as u64 / pages;
+    let mut report = Report::default();
+    let at_least = Some(Target::AtLeast(3e6));
+    report.count("transitions_per_s", "page transitions, one thread", rate(&both), "/s", at_least);
+    report.count("metadata_bytes_per_page", "metadata", per_page, "bytes a page", Some(Target::AtMost(96.0)));
+    report.count("allocations", "allocations while measured", both.allocations, "", Some(Target::AtMost(0.0)));
+    report.note(format!(
+        "scan alone {}/s, churn alone {}/s; {pages} pages, {FRAMES} frames",
+        rate(&scan),
+        rate(&churn)
+    ));
+    Ok(report)
+}

@@ -1,0 +1,76 @@
+//! `kvtide bench`: the figures that this project promises, measured, each beside its target.
+//!
+//! `bench ring` is an engine beside a private daemon and uses the client as any engine would; `bench core` drives the sans-IO
+//! core alone, over simulated devices. The command line calls [`run`]; nothing else may call in here, and nothing in here knows
+//! how the daemon works inside.
+
+mod core;
+mod error;
+mod report;
+mod ring;
+
+pub use error::BenchError;
+
+use std::process::ExitCode;
+
+/// Exit status of a bench that could not be run.
+const NOT_RUN: u8 = 2;
+
+/// What `kvtide bench` takes.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    which: Which,
+}
+
+#[derive(Clone, Copy, Debug, clap::Subcommand)]
+enum Which {
+    /// Between an engine and a private daemon: round trips, look-ups, faults, copies, idle cost
+    Ring(Output),
+    /// The core alone, one thread, simulated devices: transitions, allocations, metadata
+    Core(Output),
+}
+
+#[derive(Clone, Copy, Debug, clap::Args)]
+struct Output {
+    /// Print one JSON object and nothing else
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs a bench and prints its figures. A missed target is shown and is no error: machines differ.
+#[must_use]
+pub fn run(args: &Args) -> ExitCode {
+    let (measured, output) = match args.which {
+        Which::Ring(output) => (ring::measure(), output),
+        Which::Core(output) => (core::measure(), output),
+    };
+    match measured {
+        Ok(report) => {
+            print!("{}", if output.json { report.json() } else { report.table() });
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("kvtide bench: {error}");
+            ExitCode::from(NOT_RUN)
+        }
+    }
+}
+
+/// The `percent`th percentile of some samples, which it sorts; 0 of none.
+fn percentile(samples: &mut [u64], percent: usize) -> u64 {
+    samples.sort_unstable();
+    samples.get((samples.len() * percent / 100).min(samples.len().saturating_sub(1))).copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::percentile;
+
+    #[test]
+    fn percentiles_are_of_the_sorted_samples() {
+        let mut samples: Vec<u64> = (0..100).rev().collect();
+        assert_eq!((percentile(&mut samples, 50), percentile(&mut samples, 99)), (50, 99));
+        assert_eq!((percentile(&mut [7], 99), percentile(&mut [], 50)), (7, 0));
+    }
+}

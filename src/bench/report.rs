@@ -1,0 +1,111 @@
+//! Figures beside their targets, for people and for programs.
+
+use std::fmt::Write;
+
+/// What a figure must be.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Target {
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+/// One measured figure.
+#[derive(Clone, Debug)]
+struct Figure {
+    key: &'static str,
+    what: &'static str,
+    value: f64,
+    /// Digits after the point; none for counts.
+    digits: usize,
+    unit: &'static str,
+    target: Option<Target>,
+}
+
+/// The figures of a bench, in the order in which they were measured.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Report {
+    figures: Vec<Figure>,
+    notes: Vec<String>,
+}
+
+impl Report {
+    /// Adds a whole number.
+    pub(super) fn count(
+        &mut self,
+        key: &'static str,
+        what: &'static str,
+        value: u64,
+        unit: &'static str,
+        target: Option<Target>,
+    ) {
+        self.figures.push(Figure { key, what, value: value as f64, digits: 0, unit, target });
+    }
+
+    /// Adds a number with digits.
+    pub(super) fn number(
+        &mut self,
+        key: &'static str,
+        what: &'static str,
+        value: f64,
+        unit: &'static str,
+        target: Target,
+    ) {
+        self.figures.push(Figure { key, what, value, digits: 2, unit, target: Some(target) });
+    }
+
+    /// Adds a line below the table.
+    pub(super) fn note(&mut self, note: String) {
+        self.notes.push(note);
+    }
+
+    /// One object, keys as the issue names them.
+    pub(super) fn json(&self) -> String {
+        let mut object = serde_json::Map::new();
+        for figure in &self.figures {
+            let value = if figure.digits == 0 {
+                serde_json::Value::from(figure.value as u64)
+            } else {
+                serde_json::Value::from((figure.value * 1000.0).round() / 1000.0)
+            };
+            object.insert(figure.key.into(), value);
+        }
+        format!("{}\n", serde_json::Value::Object(object))
+    }
+
+    /// A table: figure, target, whether it is met.
+    pub(super) fn table(&self) -> String {
+        let mut text = String::new();
+        for figure in &self.figures {
+            let value = format!("{:.*}", figure.digits, figure.value);
+            let (target, met) = match figure.target {
+                Some(Target::AtMost(most)) => (format!("≤ {most}"), figure.value <= most),
+                Some(Target::AtLeast(least)) => (format!("≥ {least}"), figure.value >= least),
+                None => (String::new(), true),
+            };
+            let verdict = if met { "" } else { "  missed" };
+            let line = format!("{:<52} {value:>12} {:<14} {target:<12}{verdict}", figure.what, figure.unit);
+            let _ = writeln!(text, "{}", line.trim_end());
+        }
+        for note in &self.notes {
+            let _ = writeln!(text, "{note}");
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_says_the_same_to_people_and_programs() {
+        let mut report = Report::default();
+        report.count("a_ns", "a round trip", 900, "ns", Some(Target::AtMost(2000.0)));
+        report.number("ratio", "copies against memcpy", 0.8765, "×", Target::AtLeast(0.9));
+        assert_eq!(report.json(), "{\"a_ns\":900,\"ratio\":0.877}\n");
+        let table = report.table();
+        let lines: Vec<&str> = table.lines().collect();
+        assert!(lines[0].contains("≤ 2000") && !lines[0].contains("missed"), "{table}");
+        assert!(lines[1].ends_with("missed") && lines[1].contains("0.88"), "{table}");
+    }
+}
