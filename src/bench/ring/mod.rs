@@ -21,6 +21,8 @@ use std::time::Duration;
 const PAGE_BYTES: u32 = 64 << 10;
 /// Tokens of every page.
 const PAGE_TOKENS: u64 = 16;
+/// Tokens of a prefill chunk.
+const CHUNK_TOKENS: u64 = 1024;
 /// Bound of every wait.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Host memory of the daemon: what the largest session stores, and slabs that are not full.
@@ -91,12 +93,14 @@ impl Engine {
         Ok(Engine { client, channel, lane })
     }
 
-    /// A new sequence of so many sealed blocks, whatever their frames hold.
+    /// A new sequence of so many sealed blocks, whatever their frames hold, prefilled in chunks as an engine does it.
     fn sealed(&mut self, blocks: u64) -> Result<SeqId, BenchError> {
         let seq = trying("create a sequence", self.channel.seq_create())?;
-        for block in 1..=blocks {
-            trying("reserve", self.channel.reserve(seq, block * PAGE_TOKENS, TIMEOUT))?;
-            trying("commit", self.channel.commit(seq, block * PAGE_TOKENS))?;
+        let mut tokens = 0;
+        while tokens < blocks * PAGE_TOKENS {
+            tokens = (tokens + CHUNK_TOKENS).min(blocks * PAGE_TOKENS);
+            trying("reserve", self.channel.reserve(seq, tokens, TIMEOUT))?;
+            trying("commit", self.channel.commit(seq, tokens))?;
         }
         Ok(seq)
     }

@@ -1,6 +1,6 @@
 //! The daemon's side. Makes the memory and the bells; maps both regions writable.
 
-use super::super::bell::{Ringer, Sleepable, bell};
+use super::super::bell::{Ringer, Sleepable, bell, bell_of_the_engine};
 use super::super::map::{Access, Map, Part, part, parts};
 use super::super::memfd::Memfd;
 use super::{FIXED_FDS, ListsIn, ListsOut, MappedScores, Receiver, RingAt, Sender, Sleeper, Waker, ring};
@@ -102,7 +102,7 @@ impl DaemonSide {
                 part::<AtomicU32>(map, index)?.store(START, Ordering::Relaxed);
             }
         }
-        let (towards_daemon, daemon_bell) = bell()?;
+        let (towards_daemon, daemon_bell) = bell_of_the_engine()?;
         let (pump_ringer, pump_bell) = bell()?;
         let mut channels = Vec::with_capacity(usize::from(shape.channels));
         let mut channel_bells = Vec::with_capacity(usize::from(shape.channels));
