@@ -44,8 +44,6 @@ pub(crate) enum Violation {
 pub(crate) enum End {
     /// The engine closed its socket, or died and nothing else holds it.
     Closed,
-    /// The engine closed its bell, as it does when it dies while a child of its holds the socket: it could never wake us again.
-    Hushed,
     /// The engine's process has exited.
     Exited,
     /// The engine broke the protocol.
@@ -61,7 +59,6 @@ impl End {
     pub fn farewell(&self) -> Option<(Status, String)> {
         match self {
             End::Closed | End::Exited => None,
-            End::Hushed => Some((Status::Protocol, "the bell towards the daemon was closed".into())),
             End::Violation(violation) => Some((Status::Protocol, violation.to_string())),
             End::Shutdown => Some((Status::Daemon, "the daemon is shutting down".into())),
             End::System(what) => Some((Status::System, what.clone())),
@@ -73,7 +70,6 @@ impl std::fmt::Display for End {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             End::Closed => f.write_str("its socket was closed"),
-            End::Hushed => f.write_str("the bell towards the daemon was closed"),
             End::Exited => f.write_str("its process has exited"),
             End::Violation(violation) => write!(f, "protocol violation: {violation}"),
             End::Shutdown => f.write_str("the daemon is shutting down"),

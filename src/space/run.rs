@@ -224,12 +224,10 @@ impl Space {
                     continue;
                 }
                 Wake::Bell(slot) => {
-                    let Some(session) = self.seats.session(slot) else { continue };
-                    if session.bell.quiet() {
-                        continue;
+                    if let Some(session) = self.seats.session(slot) {
+                        session.bell.quiet();
                     }
-                    // An engine that dies closes everything at once.
-                    (slot, session.look_at_socket().unwrap_or(End::Hushed))
+                    continue;
                 }
                 Wake::Socket(slot) => {
                     let Some(session) = self.seats.session(slot) else { continue };

@@ -263,7 +263,7 @@ impl Space {
                     metrics::counter!("kvtide_sessions_expelled_total").increment(1);
                     tracing::warn!("session {number} (pid {pid}) ends: {end}");
                 }
-                End::Closed | End::Hushed | End::Exited | End::Shutdown => {
+                End::Closed | End::Exited | End::Shutdown => {
                     tracing::info!("session {number} (pid {pid}) ends: {end}")
                 }
             }

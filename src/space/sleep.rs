@@ -27,7 +27,7 @@ const KINDS: u64 = 4;
 /// Where to look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wake {
-    /// The engine rang, or closed its bell.
+    /// The engine rang.
     Bell(SessionId),
     /// The engine spoke, closed its socket, or read a message so that the next fits.
     Socket(SessionId),

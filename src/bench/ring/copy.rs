@@ -1,7 +1,7 @@
 //! Copies between tier 0 and host memory against plain memcpy of the same bytes, on as many threads: one.
 //!
-//! Down: sequences are filled until tier 0 must be cleaned for the next page. Up: a step reads ten times what tier 0 holds. Both
-//! alternate with memcpy of pages between two private buffers of the sizes of tier 0 and of the host copies.
+//! Down: sequences are filled until tier 0 must be cleaned for the next page. Up: a step reads four times what tier 0 holds. Both
+//! alternate with memcpy in the same direction between two private buffers of the sizes of tier 0 and of the host copies.
 
 use super::{BenchError, Engine, HOST_BYTES, PAGE_BYTES, PAGE_TOKENS, trying};
 use kvtide_client::client::{Pass, SeqId, StepSeq};
@@ -9,14 +9,15 @@ use std::hint::black_box;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-const FRAMES: u32 = 512;
-/// Of the sequence that is read: 256 MiB, beyond any cache.
-const BLOCKS: u64 = 4096;
+const PLANES: u64 = 8;
+const FRAMES: u32 = 1024;
+/// Of the sequence that is read: 256 MiB over all planes, beyond any cache.
+const BLOCKS: u64 = 512;
 /// Of the sequences that are written.
-const NEW_BLOCKS: u64 = 2048;
+const NEW_BLOCKS: u64 = 256;
 const ROUNDS: usize = 8;
 
-const _: () = assert!((BLOCKS + NEW_BLOCKS) * (PAGE_BYTES as u64) < HOST_BYTES * 3 / 4);
+const _: () = assert!((BLOCKS + NEW_BLOCKS) * PLANES * (PAGE_BYTES as u64) < HOST_BYTES * 3 / 4);
 
 /// Bytes and time.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,9 +27,9 @@ struct Rate {
 }
 
 impl Rate {
-    fn add(&mut self, bytes: u64, time: Duration) {
-        self.bytes += bytes;
-        self.time += time;
+    fn add(&mut self, other: Rate) {
+        self.bytes += other.bytes;
+        self.time += other.time;
     }
 
     fn gb_per_s(self) -> f64 {
@@ -36,98 +37,98 @@ impl Rate {
     }
 }
 
-/// What was reached.
+/// What was reached, each beside memcpy in the same direction.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
     up: Rate,
     down: Rate,
-    plain: Rate,
+    plain_up: Rate,
+    plain_down: Rate,
 }
 
 impl Copies {
+    /// Time that memcpy takes for the bytes that were moved, over the time that they took.
     pub(super) fn ratio(&self) -> f64 {
-        let (bytes, time) = (self.up.bytes + self.down.bytes, self.up.time + self.down.time);
-        Rate { bytes, time }.gb_per_s() / self.plain.gb_per_s()
+        let plain =
+            self.up.bytes as f64 / self.plain_up.gb_per_s() + self.down.bytes as f64 / self.plain_down.gb_per_s();
+        plain / 1e9 / (self.up.time + self.down.time).as_secs_f64()
     }
 
     pub(super) fn note(&self) -> String {
-        let (up, down, plain) = (self.up.gb_per_s(), self.down.gb_per_s(), self.plain.gb_per_s());
-        format!("copies: host to tier 0 {up:.1} GB/s, tier 0 to host {down:.1} GB/s, memcpy {plain:.1} GB/s")
+        let [up, down, plain_up, plain_down] =
+            [self.up, self.down, self.plain_up, self.plain_down].map(|rate| format!("{:.1}", rate.gb_per_s()));
+        format!("copies in GB/s: host to tier 0 {up} (memcpy {plain_up}), tier 0 to host {down} (memcpy {plain_down})")
     }
 }
 
 pub(super) fn measure(socket: &Path) -> Result<Copies, BenchError> {
-    let mut engine = Engine::attach(socket, "copy", 1, FRAMES, 8)?;
+    let mut engine = Engine::attach(socket, "copy", PLANES as usize, FRAMES, 8)?;
     let mut plain = Plain::new();
     let long = engine.sealed(BLOCKS)?;
-    // The first of each maps memory and is not counted.
-    read(&mut engine, long)?;
-    write(&mut engine)?;
-    plain.copy(BLOCKS as usize);
     let mut copies = Copies::default();
-    for _ in 0..ROUNDS {
-        let (bytes, time) = read(&mut engine, long)?;
-        copies.up.add(bytes, time);
-        let (bytes, time) = plain.copy(BLOCKS as usize);
-        copies.plain.add(bytes, time);
-        let (bytes, time) = write(&mut engine)?;
-        copies.down.add(bytes, time);
-        let (bytes, time) = plain.copy(NEW_BLOCKS as usize);
-        copies.plain.add(bytes, time);
+    for round in 0..=ROUNDS {
+        let (up, plain_up) = (read(&mut engine, long)?, plain.up(BLOCKS));
+        let (down, plain_down) = (write(&mut engine)?, plain.down(NEW_BLOCKS));
+        // The first round maps memory and is not counted.
+        if round > 0 {
+            copies.up.add(up);
+            copies.plain_up.add(plain_up);
+            copies.down.add(down);
+            copies.plain_down.add(plain_down);
+        }
     }
     Ok(copies)
 }
 
 /// One step over all pages of a sequence; what the agent loaded for it.
-fn read(engine: &mut Engine, seq: SeqId) -> Result<(u64, Duration), BenchError> {
+fn read(engine: &mut Engine, seq: SeqId) -> Result<Rate, BenchError> {
     let (before, began) = (engine.client.stats(), Instant::now());
     trying("begin a step", engine.lane.begin(&[StepSeq { seq, tokens: BLOCKS * PAGE_TOKENS }]))?;
-    loop {
-        match trying("cross a boundary", engine.lane.boundary(0))? {
-            Pass::All | Pass::Part { last: true, .. } => break,
-            Pass::Part { .. } => {}
-        }
+    for plane in 0..PLANES as u16 {
+        while let Pass::Part { last: false, .. } = trying("cross a boundary", engine.lane.boundary(plane))? {}
     }
     trying("end a step", engine.lane.end())?;
     let time = began.elapsed();
-    Ok((engine.client.stats().bytes_host_to_tier0 - before.bytes_host_to_tier0, time))
+    Ok(Rate { bytes: engine.client.stats().bytes_host_to_tier0 - before.bytes_host_to_tier0, time })
 }
 
 /// A new sequence larger than tier 0; what the agent stored for it.
-fn write(engine: &mut Engine) -> Result<(u64, Duration), BenchError> {
+fn write(engine: &mut Engine) -> Result<Rate, BenchError> {
     let (before, began) = (engine.client.stats(), Instant::now());
     let seq = engine.sealed(NEW_BLOCKS)?;
     let time = began.elapsed();
     let bytes = engine.client.stats().bytes_tier0_to_host - before.bytes_tier0_to_host;
     trying("drop a sequence", engine.channel.seq_drop(seq))?;
-    Ok((bytes, time))
+    Ok(Rate { bytes, time })
 }
 
 /// Two buffers of the sizes of tier 0 and of the host copies.
 struct Plain {
     small: Vec<u8>,
     large: Vec<u8>,
-    up: bool,
+}
+
+/// Copies so many pages, round and round in both buffers.
+fn plain(from: &[u8], to: &mut [u8], pages: u64) -> Rate {
+    let (page, began) = (PAGE_BYTES as usize, Instant::now());
+    for at in (0..pages as usize * page).step_by(page) {
+        let (source, target) = (at % from.len(), at % to.len());
+        to[target..target + page].copy_from_slice(black_box(&from[source..source + page]));
+    }
+    Rate { bytes: pages * u64::from(PAGE_BYTES), time: began.elapsed() }
 }
 
 impl Plain {
     fn new() -> Plain {
         let page = PAGE_BYTES as usize;
-        Plain { small: vec![1; FRAMES as usize * page], large: vec![2; BLOCKS as usize * page], up: true }
+        Plain { small: vec![1; FRAMES as usize * page], large: vec![2; (BLOCKS * PLANES) as usize * page] }
     }
 
-    /// Copies so many pages, upward and downward in turn.
-    fn copy(&mut self, pages: usize) -> (u64, Duration) {
-        let page = PAGE_BYTES as usize;
-        let began = Instant::now();
-        for index in 0..pages {
-            let (near, far) = (index % FRAMES as usize * page, index % BLOCKS as usize * page);
-            let (small, large) = (&mut self.small[near..near + page], &mut self.large[far..far + page]);
-            let (from, to) = if self.up { (large, small) } else { (small, large) };
-            to.copy_from_slice(black_box(from));
-        }
-        let time = began.elapsed();
-        self.up = !self.up;
-        ((pages * page) as u64, time)
+    fn up(&mut self, blocks: u64) -> Rate {
+        plain(&self.large, &mut self.small, blocks * PLANES)
+    }
+
+    fn down(&mut self, blocks: u64) -> Rate {
+        plain(&self.small, &mut self.large, blocks * PLANES)
     }
 }

@@ -6,10 +6,11 @@ use kvtide_client::client::{Pass, StepSeq};
 use std::path::Path;
 use std::time::Instant;
 
-/// Sequences of one page each, read in turn: four times what tier 0 holds, so that the least recently used is always absent.
-const SEQS: u32 = 256;
+/// Sequences of one page each, read in turn: sixteen times what tier 0 holds, so that the least
+/// recently used is always absent, and 64 MiB, so that host memory is not in a cache.
+const SEQS: u32 = 1024;
 const FRAMES: u32 = 64;
-const ROUNDS: usize = 12;
+const ROUNDS: usize = 4;
 /// Rounds until every page has its host copy and every host frame is mapped.
 const WARM_UP: usize = 2;
 

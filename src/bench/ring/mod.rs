@@ -22,7 +22,7 @@ const PAGE_BYTES: u32 = 64 << 10;
 /// Tokens of every page.
 const PAGE_TOKENS: u64 = 16;
 /// Tokens of a prefill chunk.
-const CHUNK_TOKENS: u64 = 1024;
+const CHUNK_TOKENS: u64 = 512;
 /// Bound of every wait.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Host memory of the daemon: what the largest session stores, and slabs that are not full.
@@ -38,6 +38,10 @@ pub(super) fn measure() -> Result<Report, BenchError> {
     let mut report = Report::default();
     let at_most = |most: f64| Some(Target::AtMost(most));
 
+        let copies = copy::measure(daemon.socket())?;
+        report.note(copies.note());
+        return Ok(report);
+    }
     let trips = roundtrip::measure(daemon.socket())?;
     report.count("noop_p50_ns", "no-op round trip, both awake, p50", trips.p50_ns, "ns", at_most(2000.0));
     report.count("noop_p99_ns", "no-op round trip, both awake, p99", trips.p99_ns, "ns", None);
