@@ -38,10 +38,6 @@ pub(super) fn measure() -> Result<Report, BenchError> {
     let mut report = Report::default();
     let at_most = |most: f64| Some(Target::AtMost(most));
 
-        let copies = copy::measure(daemon.socket())?;
-        report.note(copies.note());
-        return Ok(report);
-    }
     let trips = roundtrip::measure(daemon.socket())?;
     report.count("noop_p50_ns", "no-op round trip, both awake, p50", trips.p50_ns, "ns", at_most(2000.0));
     report.count("noop_p99_ns", "no-op round trip, both awake, p99", trips.p99_ns, "ns", None);
