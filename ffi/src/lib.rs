@@ -3,9 +3,15 @@
 //! Used by engines. Talks to the daemon through `kvtide_wire` alone; never uses the daemon's crates.
 
 pub mod agent;
+// Under loom only the agent's protocol is there: the rest stands on system calls.
+#[cfg(not(loom))]
 pub mod capi;
+#[cfg(not(loom))]
 pub mod client;
+#[cfg(not(loom))]
 pub mod memory;
+#[cfg(not(loom))]
 mod process;
 
+#[cfg(not(loom))]
 pub use client::*;

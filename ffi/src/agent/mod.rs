@@ -4,10 +4,16 @@
 //! else does, `port` is one channel's rings, `session` holds it all together. Called by `crate::client`; knows the wire, never
 //! the daemon's decisions.
 
+#[cfg(not(loom))]
 pub(crate) mod copier;
+#[cfg(not(loom))]
 pub(crate) mod counters;
+#[cfg(not(loom))]
 pub(crate) mod nudge;
+#[cfg(not(loom))]
 pub(crate) mod port;
 pub mod protocol;
+#[cfg(not(loom))]
 pub(crate) mod pump;
+#[cfg(not(loom))]
 pub(crate) mod session;

@@ -18,6 +18,7 @@ use kvtide_wire::{
     ring::PushError,
     status::Status,
 };
+use rustix::event::{PollFd, PollFlags, Timespec};
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -53,6 +54,7 @@ pub(crate) struct Pump {
     /// An end that found no room in the ring.
     unsent: Option<Ended>,
     copies: Vec<CopyOp>,
+    results: Vec<(CopyOp, Result<u64, Status>)>,
     started: Instant,
     buffer: Vec<u8>,
 }
@@ -68,7 +70,8 @@ impl Pump {
         let copies = Vec::with_capacity(shared.geometry().bounds().jobs_max as usize);
         let buffer = vec![0; MESSAGE_MAX];
         let started = Instant::now();
-        Pump { jobs, done, waker, mover, memory, shared, backlog: None, unsent: None, copies, started, buffer }
+        let results = Vec::with_capacity(copies.capacity());
+        Pump { jobs, done, waker, mover, memory, shared, backlog: None, unsent: None, copies, results, started, buffer }
     }
 
     pub fn mover(&mut self) -> &mut Mover {
@@ -91,8 +94,7 @@ impl Pump {
             let started = self.memory.start(&self.copies);
             self.copies.drain(..started);
         }
-        let (memory, mover) = (&mut self.memory, &mut self.mover);
-        progress |= memory.poll(&mut |op, result| mover.copied(op, result)) > 0;
+        progress |= self.end_copies(socket)?;
         progress |= self.send_ends(counters)?;
         let pending =
             self.memory.in_flight() > 0 || !self.copies.is_empty() || self.unsent.is_some() || self.backlog.is_some();
@@ -171,6 +173,23 @@ impl Pump {
         }
     }
 
+    /// Takes the copies that ended. Once the daemon has closed the socket, the host frames of our jobs may be another's: what
+    /// was copied from them is believed only if the socket was open after the copy had ended.
+    fn end_copies(&mut self, socket: &Socket) -> Result<bool, Status> {
+        let results = &mut self.results;
+        self.memory.poll(&mut |op, result| results.push((*op, result)));
+        if results.is_empty() {
+            return Ok(false);
+        }
+        if hung_up(socket) {
+            return Err(Status::Daemon);
+        }
+        for (op, result) in results.drain(..) {
+            self.mover.copied(&op, result);
+        }
+        Ok(true)
+    }
+
     fn send_ends(&mut self, counters: &Counters) -> Result<bool, Status> {
         let mut sent = false;
         loop {
@@ -197,5 +216,17 @@ impl Pump {
     /// Whether a round could do something now.
     pub fn has_work(&mut self) -> bool {
         self.jobs.available() != Ok(0) || self.memory.in_flight() > 0 || !self.copies.is_empty()
+    }
+}
+
+/// Whether the daemon has closed the socket.
+pub(crate) fn hung_up(socket: &Socket) -> bool {
+    let mut polled = [PollFd::new(socket, PollFlags::RDHUP)];
+    loop {
+        match rustix::event::poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return true,
+            Ok(_) => return !polled[0].revents().is_empty(),
+        }
     }
 }

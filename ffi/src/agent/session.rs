@@ -4,7 +4,7 @@ use super::{
     counters::Counters,
     nudge::Nudge,
     protocol::{Mover, Shared},
-    pump::{Pump, Round},
+    pump::{self, Pump, Round},
 };
 use crate::{Error, Result, memory::Tier0, process};
 use crossbeam::queue::ArrayQueue;
@@ -16,7 +16,6 @@ use kvtide_wire::{
     status::Status,
     wake,
 };
-use rustix::event::{PollFd, PollFlags, Timespec};
 use std::{
     mem::ManuallyDrop,
     os::fd::{AsFd, BorrowedFd},
@@ -137,9 +136,7 @@ impl Session {
 
     /// Whether the daemon has closed the socket. Before the copy thread runs, nobody else looks.
     pub fn hung_up(&self) -> bool {
-        let mut polled = [PollFd::new(&self.socket, PollFlags::RDHUP)];
-        let found = rustix::event::poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
-        found.is_err() || !polled[0].revents().is_empty()
+        pump::hung_up(&self.socket)
     }
 
     /// Ends the session, once: every wait returns.

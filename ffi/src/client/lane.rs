@@ -161,7 +161,8 @@ impl Lane {
     /// page of a sequence exists nowhere any more. `Fork`.
     pub fn begin(&mut self, seqs: &[StepSeq]) -> Result<()> {
         const DOING: &str = "begin a step on lane";
-        let error = |status| Error::call(DOING, 0, status);
+        let index = u64::from(self.index);
+        let error = |status| Error::call(DOING, index, status);
         let (state, session) = self.parts(DOING)?;
         if seqs.len() > LIST_WORDS {
             return Err(error(Status::Limit));
@@ -223,8 +224,9 @@ impl Lane {
     /// `State`: no step has begun. `Fork`.
     pub fn end(&mut self) -> Result<()> {
         const DOING: &str = "end a step on lane";
+        let index = u64::from(self.index);
         let (state, session) = self.parts(DOING)?;
-        let announced = state.reader.end().map_err(|status| Error::call(DOING, 0, status))?;
+        let announced = state.reader.end().map_err(|status| Error::call(DOING, index, status))?;
         state.words.steps(state.reader.step(), state.reader.step());
         state.unsent = None;
         let told = !std::mem::take(&mut state.unannounced);
