@@ -15,11 +15,14 @@ const PROGRAMS: [(&str, u32); 8] = [
     ("life", 1),
     ("errors", 1),
     ("async", 1),
-    ("forked", 1),
+    (FORKS, 1),
     ("threads", 1),
     ("example", 1),
     ("death", 2),
 ];
+/// This one's child has what its parent's other threads held, and not those threads: to valgrind that is lost memory. Wrong
+/// accesses count in both.
+const FORKS: &str = "forked";
 /// What the static library needs besides: `rustc --print native-static-libs`.
 const STATIC_LIBS: [&str; 7] = ["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl", "-lc"];
 /// Bound of one program's run; valgrind on a loaded machine needs most of it, the others seconds.
@@ -151,7 +154,11 @@ fn run_all(test: &str, link: Link, flags: &[&str], wrapper: &[&str]) {
             [] => Command::new(&binary),
             [tool, arguments @ ..] => {
                 let mut command = Command::new(tool);
-                command.args(arguments).arg(&binary);
+                command.args(arguments);
+                if program == FORKS {
+                    command.arg("--leak-check=no");
+                }
+                command.arg(&binary);
                 command
             }
         };
