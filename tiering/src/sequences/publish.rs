@@ -87,9 +87,6 @@ impl Core {
     /// The block of a content that belongs to a shard.
     fn part_of(&self, c: u32, shard: u16) -> Option<BlockId> {
         let mut b = self.index.recs[c as usize].block;
-        if mutants::on(Mutant::MapWrongShard) && b != NONE {
-            return Some(b);
-        }
         while b != NONE {
             if self.blocks[b].shard == shard {
                 return Some(b);
@@ -139,6 +136,7 @@ impl Core {
             // Only the first block of a further call may stand on one that is not cached itself.
             let chained = content.parent == above || (i == 0 && start > 0 && above == NONE);
             let whole = content.parts == self.cfg.shards;
+            let shard = if mutants::on(Mutant::MapWrongShard) { (shard + 1) % self.cfg.shards } else { shard };
             let part = self.part_of(c, shard).filter(|_| whole && (chained || mutants::on(Mutant::MapSkipsParent)));
             let Some(b) = part else { break };
             if !self.list_fits(s, seq, 1) || !self.append_block(s, seq, b) {

@@ -73,6 +73,8 @@ pub(crate) struct Session {
     pub drops: List,
     /// Host frames that it may still write after it was lost.
     pub quarantine: List,
+    /// Pages whose host frames it may still read after it was lost: they keep their content until it exited.
+    pub reading: Vec<u32>,
     /// Counts announced steps.
     pub clock: u32,
     /// Completions that wait for room, besides pending ops.

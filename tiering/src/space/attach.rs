@@ -50,14 +50,15 @@ impl Core {
         self.abandon_seqs(s);
         self.abandon_frames(s);
         let session = &mut self.sessions[usize::from(s)];
-        let quarantine = session.quarantine;
-        let woken = session.woken;
-        *session = Session { life: Life::Lost, quarantine, woken, ..Session::default() };
+        let (quarantine, woken) = (session.quarantine, session.woken);
+        let reading = std::mem::take(&mut session.reading);
+        let harmless = quarantine.is_empty() && reading.is_empty();
+        *session = Session { life: Life::Lost, quarantine, reading, woken, ..Session::default() };
         self.counters.quarantined += u64::from(quarantine.len);
         self.counters.quarantined_total += u64::from(quarantine.len);
         self.wake_all();
-        if quarantine.is_empty() {
-            // Nothing of ours can be written by it any more.
+        if harmless {
+            // Nothing of ours can be written or read by it any more.
             self.session_gone(s);
         }
         Ok(())
@@ -82,6 +83,10 @@ impl Core {
         let mut list = self.sessions[usize::from(s)].quarantine;
         self.counters.quarantined -= u64::from(list.len);
         while self.host.unquarantine(&mut list) {}
+        for page in std::mem::take(&mut self.sessions[usize::from(s)].reading) {
+            self.pages[page as usize].loads -= 1;
+            self.release_hold(self.geo.block_of(page));
+        }
         let woken = self.sessions[usize::from(s)].woken;
         self.sessions[usize::from(s)] = Session { woken, ..Session::default() };
         self.outbox.push_back(Action::SessionGone { session: s });
@@ -113,6 +118,7 @@ impl Core {
                         let frame = self.frame_mut(s, job.frame);
                         (frame.state, frame.job) = (FrameState::Free, NONE);
                     }
+                    self.keep_source(s, job);
                     self.end_place(s, slot, job);
                 }
                 Task::Store => {
@@ -133,6 +139,22 @@ impl Core {
                 Task::Cancel => {}
             }
         }
+    }
+
+    /// A load in flight goes on reading its host frame while the process lives, and it may publish what it read: the frame keeps
+    /// its content until then.
+    fn keep_source(&mut self, s: u16, job: crate::sessions::JobRec) {
+        let page = match job.task {
+            Task::Load => job.page,
+            Task::LoadCopy => job.source,
+            _ => return,
+        };
+        if !job.in_flight || mutants::on(Mutant::NoQuarantine) {
+            return;
+        }
+        self.pages[page as usize].loads += 1;
+        self.hold(self.geo.block_of(page));
+        self.sessions[usize::from(s)].reading.push(page);
     }
 
     fn abandon_seqs(&mut self, s: u16) {

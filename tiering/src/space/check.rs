@@ -35,6 +35,10 @@ impl Core {
     pub fn check(&self) -> Result<(), String> {
         let mut seen = Seen::default();
         for s in 0..self.sessions.len() as u16 {
+            for &page in &self.sessions[usize::from(s)].reading {
+                *seen.loads.entry(page).or_default() += 1;
+                *seen.holds.entry(self.geo.block_of(page)).or_default() += 1;
+            }
             if self.sessions[usize::from(s)].life == Life::Live {
                 self.check_jobs(s, &mut seen)?;
                 self.check_frames(s, &mut seen)?;
