@@ -9,6 +9,8 @@ use std::fmt;
 pub enum Caught {
     /// A reader saw other content than the model has.
     WrongContent,
+    /// A lane's table differs from the mover's where they must agree.
+    WrongTable,
     /// A copy began on memory that another copy still used.
     Overlap,
     /// An exact step ended without having offered every needed page exactly once.
@@ -37,6 +39,7 @@ impl Caught {
     pub const fn name(self) -> &'static str {
         match self {
             Caught::WrongContent => "wrong content",
+            Caught::WrongTable => "wrong table",
             Caught::Overlap => "overlapping copies",
             Caught::SkippedPage => "skipped page",
             Caught::WrongAnswer => "wrong answer",

@@ -115,16 +115,17 @@ impl Devices {
         self.copies.iter_mut().filter(|c| c.as_ref().is_some_and(|c| c.owner == owner)).for_each(|c| *c = None);
     }
 
-    /// A copy in flight that a copy from `from` to `to` would disturb, or be disturbed by.
-    #[must_use]
-    pub fn conflict(&self, from: Place, to: Place) -> Option<&Copy> {
-        self.copies.iter().flatten().find(|copy| copy.to == from || copy.to == to || copy.from == to)
+    /// A copy in flight that a copy from `from` to `to` would disturb, or be disturbed by. What a process that is not `alive`
+    /// still reads is nobody's loss.
+    pub fn conflict(&self, from: Place, to: Place, alive: impl Fn(usize) -> bool) -> Option<&Copy> {
+        let disturbed = |copy: &&Copy| copy.from == to && alive(copy.owner);
+        self.copies.iter().flatten().find(|copy| copy.to == from || copy.to == to || disturbed(copy))
     }
 
-    /// Whether a copy in flight reads or writes the arena.
-    #[must_use]
-    pub fn touches(&self, arena: super::ArenaId) -> bool {
-        self.copies.iter().flatten().any(|copy| copy.from.arena == arena || copy.to.arena == arena)
+    /// Whether a copy in flight writes the arena, or one of a process that is `alive` reads it.
+    pub fn touches(&self, arena: super::ArenaId, alive: impl Fn(usize) -> bool) -> bool {
+        let touches = |copy: &Copy| copy.to.arena == arena || (copy.from.arena == arena && alive(copy.owner));
+        self.copies.iter().flatten().any(touches)
     }
 
     /// Copies in flight of `owner`.

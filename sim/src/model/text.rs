@@ -55,6 +55,13 @@ impl Text {
         }
     }
 
+    /// The newest block may hold some of what was taken back: its recurrent state is unknown.
+    pub fn spoil(&mut self) {
+        if let Some(last) = self.state.last_mut() {
+            *last = UNKNOWN;
+        }
+    }
+
     /// The engine takes back what it wrote beyond `tokens`: pages hold it until they are written again.
     pub fn reject(&mut self, tokens: u64, page_tokens: u32) {
         self.prefix.truncate(tokens as usize);

@@ -134,7 +134,7 @@ impl Daemon {
         let Some(Slab { arena, class }) = self.slabs.get_mut(slab as usize).and_then(Option::take) else {
             return wrong(Caught::Protocol, format!("slab {slab} given back, which was not granted"));
         };
-        if cx.devices.touches(arena) {
+        if cx.devices.touches(arena, |owner| !cx.dead.contains(&owner)) {
             return wrong(Caught::Protocol, format!("slab {slab} given back while a device copies there"));
         }
         cx.arenas.remove(arena);

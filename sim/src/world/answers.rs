@@ -41,6 +41,10 @@ impl Session {
         }
         cx.coverage.op(pending.op, status);
         self.count(cx, status);
+        if pending.declared {
+            self.justified(cx, &pending, status)?;
+            return self.declared(&pending, status, &list);
+        }
         if pending.nonsense {
             return match status {
                 Status::Ok => wrong(Caught::WrongAnswer, format!("s{me}: nonsense {:?} succeeded", pending.op)),
@@ -94,6 +98,8 @@ impl Session {
         let explained = match status {
             Status::Ok => true,
             Status::Canceled => pending.cancelled,
+            // What a step reads was promised room when it was reserved: only copies that never end can keep it waiting.
+            Status::TimedOut if pending.op == Op::Fault => faults.endless + faults.refuse + faults.die > 0,
             // Without hurry a deadline is far longer than anything takes, but for full tiers and copies that never end.
             Status::TimedOut => !cx.geometry.roomy || faults.hurry + faults.endless + faults.refuse > 0,
             Status::NoSpace | Status::TooBig => !cx.geometry.roomy || faults.refuse > 0,
@@ -106,10 +112,13 @@ impl Session {
             Status::NotFound | Status::State | Status::Range if pending.op == Op::Fault => !self.in_step(pending),
             Status::NotFound | Status::State if matches!(pending.op, Op::Step | Op::StepEnd) => true,
             Status::NotFound => pending.op == Op::Cancel || damaged,
-            Status::NotAdmitted => pending.op == Op::Publish && (!cx.geometry.roomy || !faults.none()),
+            Status::NotAdmitted => {
+                pending.op == Op::Publish && (!cx.geometry.roomy || !faults.none() || pending.first > 0)
+            }
             Status::Busy => matches!(pending.op, Op::Park | Op::Truncate | Op::SeqDrop),
             // Blocks run out in a space that is not roomy.
             Status::Limit => !cx.geometry.roomy,
+            Status::Again => pending.op == Op::Declare,
             Status::State => damaged,
             _ => false,
         };
@@ -227,6 +236,9 @@ impl Session {
         let may = |block: u32| text.hash(block, page_tokens).is_some_and(|hash| cx.library.may_find(hash));
         if let Some(block) = (0..value as u32).find(|block| !may(*block)) {
             return self.impossible(pending, format!("found block {block}, which not every shard has published"));
+        }
+        if pending.hole.is_some_and(|hole| value > u64::from(hole)) {
+            return self.impossible(pending, format!("found {value} blocks over a hole at {:?}", pending.hole));
         }
         // A prefix whose last window or snapshot nobody has any more is not found at that length.
         let kept = cx.geometry.roomy && cx.faults.none() && !cx.geometry.retires();

@@ -6,6 +6,7 @@ use crate::failure::Caught;
 use crate::geometry::Geometry;
 use crate::memory::{Arenas, CopyFault, CopyId, Devices};
 use crate::model::Library;
+use std::collections::BTreeSet;
 
 /// Something that the system under test must not do.
 #[derive(Clone, Debug)]
@@ -97,6 +98,11 @@ pub enum Ev {
         /// Shard.
         shard: u16,
     },
+    /// An engine that outlived its daemon attaches to the next one.
+    Reattach {
+        /// Session.
+        session: usize,
+    },
     /// The daemon dies.
     DaemonDies,
     /// Another daemon takes its place.
@@ -122,6 +128,8 @@ pub struct Faults {
     pub hurry: u64,
     /// The node refuses a slab.
     pub refuse: u64,
+    /// A peer invents the end of a job, in ten thousand operations.
+    pub babble: u64,
     /// A session dies, in ten thousand operations.
     pub die: u64,
     /// The daemon dies, in ten thousand operations.
@@ -143,6 +151,7 @@ impl Faults {
             cancel: some(500, 150),
             hurry: some(400, 200),
             refuse: some(300, 500),
+            babble: some(150, 20),
             die: some(500, 60),
             daemon: some(300, 25),
         }
@@ -151,7 +160,7 @@ impl Faults {
     /// Whether nothing can be lost and nothing can time out for any other reason than the system's own.
     #[must_use]
     pub fn none(&self) -> bool {
-        self.copy + self.endless + self.cancel + self.hurry + self.refuse + self.die + self.daemon == 0
+        self.copy + self.endless + self.cancel + self.hurry + self.refuse + self.die + self.daemon + self.babble == 0
     }
 }
 
@@ -175,6 +184,8 @@ pub struct Context {
     pub library: Library,
     /// What goes wrong.
     pub faults: Faults,
+    /// Sessions whose process was killed.
+    pub dead: BTreeSet<usize>,
     /// Requests and steps so far.
     pub ops: u64,
     /// Events so far.

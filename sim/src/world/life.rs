@@ -80,6 +80,7 @@ impl World {
             return Ok(());
         }
         session.alive = false;
+        cx.dead.insert(index);
         let writing = cx.devices.in_flight(index) > 0;
         cx.say(|| format!("s{index}: dies, {} copies in flight", if writing { "with" } else { "no" }));
         let lost = cx.rng.between(0, 200);

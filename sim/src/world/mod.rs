@@ -13,6 +13,7 @@ mod nonsense;
 mod ops;
 mod pins;
 mod pump;
+mod reattach;
 mod requests;
 mod session;
 mod steps;
@@ -62,6 +63,7 @@ impl World {
             geometry,
             library,
             faults,
+            dead: std::collections::BTreeSet::new(),
             ops: 0,
             events: 0,
         };
@@ -128,6 +130,7 @@ impl World {
             },
             Ev::Exit { session } => self.exit(session),
             Ev::Attach { replica, shard } => self.attach(replica, shard),
+            Ev::Reattach { session } => self.reattach(session),
             Ev::DaemonDies => self.daemon_dies(),
             Ev::DaemonStarts => self.daemon_starts(),
             Ev::Audit => self.audit(),

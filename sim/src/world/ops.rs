@@ -102,9 +102,15 @@ impl Session {
         let page_tokens = cx.geometry.config.page_tokens;
         let blocks = cx.rng.between(1, u64::from(cx.geometry.seq_blocks)) as u32;
         let (text, prompt) = cx.library.likely(&mut cx.rng, blocks, page_tokens);
-        let whole = (text.len() / u64::from(page_tokens)) as u32;
-        let hashes: Vec<u128> = (0..whole).map_while(|block| text.hash(block, page_tokens)).collect();
         let (mut entry, mut pending) = request(Op::Map, slot);
+        let whole = (text.len() / u64::from(page_tokens)) as u32;
+        let mut hashes: Vec<u128> = (0..whole).map_while(|block| text.hash(block, page_tokens)).collect();
+        // A chain with a hole in it: nothing from there on may be found, whatever is cached.
+        if cx.rng.chance(100) && !hashes.is_empty() {
+            let at = cx.rng.index(hashes.len());
+            hashes[at] = u128::from(cx.rng.bits()) << 64 | 1;
+            pending.hole = Some(at as u32);
+        }
         entry.count = hashes.len() as u32;
         entry.timeout_us = hurry(cx);
         pending.must_find = hashes.iter().take_while(|hash| cx.library.must_find(**hash)).count() as u32;

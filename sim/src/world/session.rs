@@ -1,6 +1,7 @@
 //! One engine process: its rings, its sequences as the plain model has them, and the shipped agent that serves it.
 
 use super::context::{Check, Context, Ev, Wrong, wrong};
+use super::reattach::Declaring;
 use super::steps::Lane;
 use crate::failure::Caught;
 use crate::memory::{ArenaId, Place};
@@ -85,10 +86,14 @@ pub struct Pending {
     pub until_us: u64,
     /// A cancel was sent.
     pub cancelled: bool,
+    /// It tells a new daemon what was known to the old one.
+    pub declared: bool,
     /// It made no sense: it must fail.
     pub nonsense: bool,
     /// A lane waits for it.
     pub lane: Option<usize>,
+    /// Where a lookup's chain is broken on purpose.
+    pub hole: Option<u32>,
     /// The hashes of a lookup that must be found.
     pub must_find: u32,
 }
@@ -149,6 +154,8 @@ pub struct Session {
     pub slabs: BTreeMap<u32, ArenaId>,
     /// The mover's copies on devices, by token.
     pub copies: Vec<Option<CopyOp>>,
+    /// What it still has to tell a new daemon.
+    pub declaring: Option<Declaring>,
     /// One of its copies will never end.
     pub stuck: bool,
 }
@@ -197,8 +204,18 @@ impl Session {
             shared,
             slabs: BTreeMap::new(),
             copies: Vec::new(),
+            declaring: None,
             stuck: false,
         })
+    }
+
+    /// New rings to a new daemon.
+    pub fn reset_rings(&mut self, cx: &Context) {
+        let jobs_max = cx.geometry.config.limits.jobs_max as usize;
+        self.channels = (0..self.channels.len()).map(|_| Channel::new(cx.geometry.depth)).collect();
+        (self.jobs, self.done) = (Ring::new(jobs_max), Ring::new(jobs_max));
+        self.reserve.clear();
+        self.slabs.clear();
     }
 
     /// Lets its threads run.
@@ -283,8 +300,10 @@ impl Pending {
             sent_us: 0,
             until_us: 0,
             cancelled: false,
+            declared: false,
             nonsense: false,
             lane: None,
+            hole: None,
             must_find: 0,
         }
     }

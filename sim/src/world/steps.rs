@@ -88,6 +88,7 @@ impl Session {
         let mut again_us = cx.rng.between(0, 5);
         match self.lanes[lane].run.take() {
             None if self.draining && self.lanes[lane].idle() => return Ok(()),
+            None if self.declaring.is_some() || (self.slot.is_none() && cx.rng.chance(900)) => again_us += 20,
             None => {
                 self.begin(cx, lane)?;
                 if self.lanes[lane].run.is_none() {
@@ -95,7 +96,7 @@ impl Session {
                 }
             }
             Some(mut run) => {
-                if cx.now() > run.plane_since_us + PLANE_US && !self.stuck {
+                if cx.now() > run.plane_since_us + PLANE_US && !self.stuck && self.slot.is_some() {
                     return self.hung(lane, &run);
                 }
                 let goes_on = self.go_on(cx, lane, &mut run)?;
@@ -104,6 +105,10 @@ impl Session {
                     self.lanes[lane].run = Some(run);
                 } else {
                     self.end(cx, lane, run)?;
+                    // Mostly time passes before the next step; now and then nobody had a moment to see the lane idle.
+                    if cx.rng.chance(300) && !self.draining && self.declaring.is_none() {
+                        self.begin(cx, lane)?;
+                    }
                 }
             }
         }
@@ -166,6 +171,7 @@ impl Session {
                 return wrong(Caught::WrongAnswer, format!("s{me} lane {lane}: begin of {wanted:?}: {status:?}"));
             }
         };
+        self.same_table(lane)?;
         cx.ops += 1;
         let step = self.lanes[lane].reader.step();
         cx.trace.fold(&[6, me as u64, lane as u64, step, u64::from(announce)]);
@@ -192,6 +198,24 @@ impl Session {
         };
         self.announce(cx, lane, &mut run);
         self.lanes[lane].run = Some(run);
+        Ok(())
+    }
+
+    /// A lane that begins shows what the mover shows: it has applied everything and holds nothing.
+    fn same_table(&self, lane: usize) -> Check {
+        let view = self.lanes[lane].reader.view();
+        for block in self.seqs.iter().flatten().flat_map(|seq| seq.blocks.iter().copied()) {
+            for plane in 0..self.shared.geometry().plane_count() as u16 {
+                let (ours, movers) = (view.frame(block, plane), self.shared.resident(block, plane));
+                if ours != movers {
+                    let me = self.index;
+                    let detail = format!(
+                        "s{me} lane {lane} begins with block {block} plane {plane} in {ours:?}, the mover has {movers:?}"
+                    );
+                    return wrong(Caught::WrongTable, detail);
+                }
+            }
+        }
         Ok(())
     }
 
@@ -248,8 +272,15 @@ impl Session {
             for block in blocks.filter(|_| to > from) {
                 let Some(frame) = self.lanes[lane].reader.page(member.slot, block as u32, plane) else {
                     let detail = format!(
-                        "s{} lane {lane}: the unsealed page {block} of seq {} in plane {plane} cannot be written",
-                        self.index, member.slot
+                        "s{} lane {lane}: the unsealed page {block} of seq {} (block {:?}, for the mover in frame {:?}) in plane {plane} cannot \
+                         be written",
+                        self.index,
+                        member.slot,
+                        self.shared.seqs().block(member.slot, block as u32),
+                        self.shared
+                            .seqs()
+                            .block(member.slot, block as u32)
+                            .and_then(|b| self.shared.resident(b, plane))
                     );
                     return wrong(Caught::WrongAnswer, detail);
                 };
@@ -508,6 +539,16 @@ impl Session {
             if let Some(seq) = self.seq_mut(slot) {
                 seq.committed = tokens;
                 seq.owed = None;
+            }
+        }
+    }
+
+    /// The daemon has died under an open step: what it wrote so far is void.
+    pub(super) fn abandon(&mut self, lane: usize) {
+        let Some(run) = self.lanes[lane].run.take() else { return };
+        for member in run.members.iter().filter(|m| m.text.len() > m.before.len()) {
+            if let Some(seq) = self.seq_mut(member.slot) {
+                seq.text.spoil();
             }
         }
     }

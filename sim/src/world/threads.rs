@@ -2,7 +2,9 @@
 
 use super::context::{Check, Context, Ev, wrong};
 use super::session::Session;
+use crate::coverage::Met;
 use crate::failure::Caught;
+use kvtide_wire::entry::JobDone;
 
 impl Session {
     /// The engine thread of a channel acts, and will again.
@@ -13,10 +15,13 @@ impl Session {
         let session = self.index;
         if self.slot.is_some() {
             self.answers(cx, channel)?;
-            match self.draining {
-                true => self.drain(cx, channel),
-                false => self.act(cx, channel),
+            match (&self.declaring, self.draining) {
+                (Some(_), _) if channel == 0 => self.declare_next(cx),
+                (Some(_), _) => {}
+                (None, true) => self.drain(cx, channel),
+                (None, false) => self.act(cx, channel),
             }
+            self.babble(cx);
             self.mortality(cx);
         }
         if cx.rng.chance(100) {
@@ -36,6 +41,25 @@ impl Session {
         }
     }
 
+    /// Now and then a peer tells of the end of a job that nobody gave it, or with a status that no job ends with.
+    fn babble(&mut self, cx: &mut Context) {
+        if self.draining || cx.rng.below(10_000) >= cx.faults.babble {
+            return;
+        }
+        let any = cx.rng.bits();
+        let mut done = JobDone { id: any as u32, status: (any >> 32) as i32 % 24, ..JobDone::default() };
+        if let (true, Some((job, _))) = (cx.rng.chance(500), self.jobs.peek(u64::MAX)) {
+            (done.id, done.status) = (job.id, 1000);
+        }
+        let now = cx.now();
+        if let Ok(seen) = self.done.push(now, done) {
+            cx.coverage.met(Met::NonsenseJobDone);
+            let me = self.index;
+            cx.say(|| format!("s{me} -> job {} ended, says a liar, with {}", done.id, done.status));
+            cx.queue.at(seen, Ev::Drain { session: me });
+        }
+    }
+
     /// This process may be killed at any moment, and so may the daemon.
     fn mortality(&self, cx: &mut Context) {
         if self.draining {
@@ -49,10 +73,12 @@ impl Session {
         }
     }
 
-    /// The daemon is gone. Until its process ends, the lanes go on with what tier 0 holds.
+    /// The daemon is gone. Until it attaches to another, or its process ends, the lanes go on with what tier 0 holds.
     pub fn daemon_gone(&mut self, cx: &mut Context) -> Check {
-        let delay = cx.rng.between(0, 2000);
-        cx.queue.after(delay, Ev::Die { session: self.index });
+        let (session, delay) = (self.index, cx.rng.between(0, 5000));
+        // One that had not declared everything yet knows no longer what its frames hold.
+        let lives_on = self.declaring.is_none() && cx.rng.chance(600);
+        cx.queue.after(delay, if lives_on { Ev::Reattach { session } } else { Ev::Die { session } });
         Ok(())
     }
 
@@ -79,6 +105,7 @@ impl Session {
             && self.jobs.is_empty()
             && self.done.is_empty()
             && self.mover.in_flight() == 0
+            && self.declaring.is_none()
             && self.lanes.iter().all(super::steps::Lane::idle)
     }
 
