@@ -126,7 +126,8 @@ impl LaneView {
         self.first_at = NOT_YET;
         self.active = true;
         self.boundaries += 1;
-        self.words().applied.store(self.cursor, Ordering::Relaxed);
+        // Release: the mover may find this word and never the quiescent one before it; the last step's reads come first.
+        self.words().applied.store(self.cursor, Ordering::Release);
         fence(Ordering::SeqCst); // rules 6 and 7: pairs with those of the mover
         if self.shared.log.lapped(self.cursor) {
             self.rebuild();
