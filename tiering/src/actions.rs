@@ -30,6 +30,11 @@ impl ActionBuf {
         }
     }
 
+    /// A buffer with exactly so much room, however little, for replay.
+    pub(crate) fn with_room(actions_max: usize, words_max: usize) -> ActionBuf {
+        ActionBuf { actions: Vec::new(), words: Vec::new(), actions_max, words_max }
+    }
+
     /// What the core wants done, in order.
     #[must_use]
     pub fn actions(&self) -> &[Action] {

@@ -3,7 +3,7 @@
 #![allow(dead_code, clippy::unwrap_used)] // each test uses a part of it; tests may unwrap
 
 use kvtide_tiering::api::*;
-use kvtide_tiering::{ActionBuf, Core, Error};
+use kvtide_tiering::{ActionBuf, Core, Error, Recorder};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A completion.
@@ -47,6 +47,7 @@ impl Agent {
 
 pub struct World {
     pub core: Core,
+    pub recorder: Option<Recorder>,
     pub buf: ActionBuf,
     pub now: u64,
     pub agents: BTreeMap<SessionId, Agent>,
@@ -104,6 +105,7 @@ impl World {
         let classes = core.classes().len();
         World {
             core,
+            recorder: None,
             buf: ActionBuf::new(64, 1024),
             now: 1,
             agents: BTreeMap::new(),
@@ -122,19 +124,35 @@ impl World {
         }
     }
 
+    /// Records everything from here on.
+    pub fn record(&mut self, bytes_max: usize) {
+        self.recorder = Some(Recorder::new(&self.core, bytes_max));
+    }
+
+    pub fn dump(&self) -> Vec<u8> {
+        self.recorder.as_ref().unwrap().dump(&self.core).unwrap()
+    }
+
+    fn handle(&mut self, event: Event<'_>) -> Result<(), Error> {
+        match &mut self.recorder {
+            Some(r) => r.handle(&mut self.core, self.now, event, &mut self.buf),
+            None => self.core.handle(self.now, event, &mut self.buf),
+        }
+    }
+
     pub fn attach(&mut self, session: SessionId, lanes: u16, frames: &[u32]) {
         self.attach_shard(session, 0, lanes, frames).unwrap();
     }
 
     pub fn attach_shard(&mut self, session: SessionId, shard: u16, lanes: u16, frames: &[u32]) -> Result<(), Error> {
-        self.core.handle(self.now, Event::Attach { session, shard, lanes, frames }, &mut self.buf)?;
+        self.handle(Event::Attach { session, shard, lanes, frames })?;
         self.agents.insert(session, Agent::default());
         self.settle();
         Ok(())
     }
 
     pub fn event(&mut self, event: Event<'_>) -> Result<(), Error> {
-        let r = self.core.handle(self.now, event, &mut self.buf);
+        let r = self.handle(event);
         self.settle();
         r
     }
@@ -148,7 +166,7 @@ impl World {
         self.tag += 1;
         let tag = self.tag;
         let e = Event::Request { session, channel: 0, tag, timeout_us, request };
-        self.core.handle(self.now, e, &mut self.buf).unwrap();
+        self.handle(e).unwrap();
         self.settle();
         tag
     }
@@ -184,7 +202,10 @@ impl World {
             if !self.core.has_output() {
                 return;
             }
-            self.core.poll(self.now, &mut self.buf);
+            match &mut self.recorder {
+                Some(r) => r.poll(&mut self.core, self.now, &mut self.buf),
+                None => self.core.poll(self.now, &mut self.buf),
+            }
         }
     }
 
@@ -230,7 +251,7 @@ impl World {
                     self.slabs += 1;
                     Event::SlabGranted { class, slab: self.slabs - 1, frames }
                 };
-                self.core.handle(self.now, event, &mut self.buf).unwrap();
+                self.handle(event).unwrap();
             }
             Action::ReturnSlab { slab } => self.returned.push(slab),
             Action::SessionGone { session } => self.gone.push(session),
@@ -254,7 +275,7 @@ impl World {
     }
 
     pub fn end_job(&mut self, session: SessionId, job: u32, status: Status) {
-        self.core.handle(self.now, Event::JobDone { session, job, status }, &mut self.buf).unwrap();
+        self.handle(Event::JobDone { session, job, status }).unwrap();
         self.take_actions();
         self.core.check().unwrap();
     }

@@ -1,0 +1,367 @@
+//! One input as bytes: a kind, numbers as LEB128, and at most one list of words or hashes.
+
+use crate::actions::ActionBuf;
+use crate::api::{Advice, Event, Level, NONE, Request, Status};
+use crate::error::Error;
+
+/// Numbers that an input has at most, before its list.
+const NUMBERS: usize = 10;
+
+/// What goes with an input besides numbers.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum List<'a> {
+    None,
+    Words(&'a [u32]),
+    Hashes(&'a [u128]),
+}
+
+/// One call of the core, flattened. Kinds below 32 are requests, in the order of [`Request`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Input<'a> {
+    kind: u8,
+    now_us: u64,
+    numbers: [u64; NUMBERS],
+    len: usize,
+    hash: u128,
+    list: List<'a>,
+}
+
+const POLL: u8 = 32;
+const ATTACH: u8 = 33;
+const JOB_DONE: u8 = 34;
+const GRANTED: u8 = 35;
+const REFUSED: u8 = 36;
+const LOST: u8 = 37;
+const EXITED: u8 = 38;
+const TICK: u8 = 39;
+
+impl<'a> Input<'a> {
+    fn new(kind: u8, now_us: u64, numbers: &[u64], list: List<'a>) -> Input<'a> {
+        let mut all = [0; NUMBERS];
+        all[..numbers.len()].copy_from_slice(numbers);
+        Input { kind, now_us, numbers: all, len: numbers.len(), hash: 0, list }
+    }
+
+    pub fn poll(now_us: u64) -> Input<'a> {
+        Input::new(POLL, now_us, &[], List::None)
+    }
+
+    pub fn event(now_us: u64, event: Event<'a>) -> Input<'a> {
+        let new = |kind, numbers: &[u64], list| Input::new(kind, now_us, numbers, list);
+        match event {
+            Event::Attach { session, shard, lanes, frames } => {
+                new(ATTACH, &[session.into(), shard.into(), lanes.into()], List::Words(frames))
+            }
+            Event::Request { session, channel, tag, timeout_us, request } => {
+                let mut input = request_input(now_us, request);
+                input.numbers.copy_within(..input.len, 4);
+                input.numbers[..4].copy_from_slice(&[session.into(), channel.into(), tag.into(), timeout_us]);
+                input.len += 4;
+                input
+            }
+            Event::JobDone { session, job, status } => {
+                new(JOB_DONE, &[session.into(), job.into(), status as u64], List::None)
+            }
+            Event::SlabGranted { class, slab, frames } => {
+                new(GRANTED, &[class.into(), slab.into(), frames.into()], List::None)
+            }
+            Event::SlabRefused { class } => new(REFUSED, &[class.into()], List::None),
+            Event::SessionLost { session } => new(LOST, &[session.into()], List::None),
+            Event::SessionExited { session } => new(EXITED, &[session.into()], List::None),
+            Event::Tick => new(TICK, &[], List::None),
+        }
+    }
+
+    /// Room that it needs at most.
+    pub fn bytes_max(&self) -> usize {
+        let list = match self.list {
+            List::None => 0,
+            List::Words(words) => words.len() * 5,
+            List::Hashes(hashes) => hashes.len() * 16,
+        };
+        10 * (NUMBERS + 4) + 32 + list
+    }
+
+    pub fn encode(&self, buf: &ActionBuf, out: &mut Vec<u8>) {
+        out.push(self.kind);
+        put(out, self.now_us);
+        put(out, buf.room() as u64);
+        put(out, buf.words_room() as u64);
+        out.push(self.len as u8);
+        self.numbers[..self.len].iter().for_each(|&n| put(out, n));
+        match self.list {
+            List::None => put(out, 0),
+            List::Words(words) => {
+                put(out, words.len() as u64);
+                words.iter().for_each(|&w| put(out, w.into()));
+            }
+            List::Hashes(hashes) => {
+                put(out, hashes.len() as u64);
+                hashes.iter().for_each(|h| out.extend(h.to_le_bytes()));
+            }
+        }
+        if has_hash(self.kind) {
+            out.extend(self.hash.to_le_bytes());
+        }
+    }
+}
+
+fn put(out: &mut Vec<u8>, mut n: u64) {
+    while n >= 0x80 {
+        out.push(n as u8 | 0x80);
+        n >>= 7;
+    }
+    out.push(n as u8);
+}
+
+/// Kinds whose list holds hashes; the first of them carries one more.
+const PUBLISH: u8 = 8;
+const MAP: u8 = 9;
+
+fn has_hash(kind: u8) -> bool {
+    kind == PUBLISH
+}
+
+fn request_input(now_us: u64, request: Request<'_>) -> Input<'_> {
+    let new = |kind, numbers: &[u64], list| Input::new(kind, now_us, numbers, list);
+    let none = List::None;
+    match request {
+        Request::Nop => new(0, &[], none),
+        Request::SeqCreate { seq } => new(1, &[seq.into()], none),
+        Request::SeqDrop { seq } => new(2, &[seq.into()], none),
+        Request::Reserve { seq, count } => {
+            new(3, &[u64::from(seq.is_some()), seq.unwrap_or(NONE).into(), count.into()], none)
+        }
+        Request::Bind { seq, block } => new(4, &[seq.into(), block.into()], none),
+        Request::Commit { seq, tokens } => new(5, &[seq.into(), tokens], none),
+        Request::Fork { parent, child } => new(6, &[parent.into(), child.into()], none),
+        Request::Truncate { seq, tokens } => new(7, &[seq.into(), tokens], none),
+        Request::Publish { seq, first, parent, hashes, level } => {
+            let numbers = [seq.into(), first.into(), level as u64];
+            Input { hash: parent, ..new(PUBLISH, &numbers, List::Hashes(hashes)) }
+        }
+        Request::Map { seq, hashes } => new(MAP, &[seq.into()], List::Hashes(hashes)),
+        Request::Park { seq, due_us } => new(10, &[seq.into(), due_us], none),
+        Request::Resume { seq } => new(11, &[seq.into()], none),
+        Request::Advise { seq, first, count, advice } => {
+            let (advice, priority) = match advice {
+                Advice::WillNeed => (0, 0),
+                Advice::DontNeed => (1, 0),
+                Advice::Sequential => (2, 0),
+                Advice::Cold => (3, 0),
+                Advice::Priority(p) => (4, p),
+            };
+            new(12, &[seq.into(), first.into(), count.into(), advice, priority.into()], none)
+        }
+        Request::Acquire { seq, plane, planes, first, count } => {
+            new(13, &[seq.into(), plane.into(), planes.into(), first.into(), count.into()], none)
+        }
+        Request::Release { seq, plane, planes, first, count } => {
+            new(14, &[seq.into(), plane.into(), planes.into(), first.into(), count.into()], none)
+        }
+        Request::Step { lane, step, seqs } => new(15, &[lane.into(), step], List::Words(seqs)),
+        Request::StepEnd { lane, step } => new(16, &[lane.into(), step], none),
+        Request::Fault { lane, use_pos, seq, index, plane } => {
+            new(17, &[lane.into(), use_pos, seq.into(), index.into(), plane.into()], none)
+        }
+        Request::Cancel { tag } => new(18, &[tag.into()], none),
+        Request::Declare { seq, index, tokens, frames } => {
+            new(19, &[seq.into(), index.into(), tokens], List::Words(frames))
+        }
+    }
+}
+
+/// One input read back; its lists are in the reader.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    kind: u8,
+    pub now_us: u64,
+    pub room: usize,
+    pub words_room: usize,
+    n: [u64; NUMBERS],
+    hash: u128,
+}
+
+/// Reads a log.
+#[derive(Debug)]
+pub(super) struct Reader<'a> {
+    bytes: &'a [u8],
+    pub at: usize,
+    words: Vec<u32>,
+    hashes: Vec<u128>,
+}
+
+impl<'a> Reader<'a> {
+    pub fn new(bytes: &'a [u8]) -> Reader<'a> {
+        Reader { bytes, at: 0, words: Vec::new(), hashes: Vec::new() }
+    }
+
+    pub fn bad<T>(&self, what: &'static str) -> Result<T, Error> {
+        Err(Error::Recording { what, at: self.at })
+    }
+
+    fn byte(&mut self) -> Result<u8, Error> {
+        match self.bytes.get(self.at) {
+            Some(&b) => {
+                self.at += 1;
+                Ok(b)
+            }
+            None => self.bad("the log ends within an input"),
+        }
+    }
+
+    fn number(&mut self) -> Result<u64, Error> {
+        let mut n = 0u64;
+        for shift in (0..64).step_by(7) {
+            let b = self.byte()?;
+            n |= u64::from(b & 0x7f) << shift;
+            if b < 0x80 {
+                return Ok(n);
+            }
+        }
+        self.bad("a number has more than 64 bits")
+    }
+
+    fn hash(&mut self) -> Result<u128, Error> {
+        let Some(bytes) = self.bytes.get(self.at..self.at + 16).and_then(|b| b.try_into().ok()) else {
+            return self.bad("the log ends within a hash");
+        };
+        self.at += 16;
+        Ok(u128::from_le_bytes(bytes))
+    }
+
+    /// The next input; `None` at the end.
+    pub fn next(&mut self) -> Result<Option<Entry>, Error> {
+        if self.at == self.bytes.len() {
+            return Ok(None);
+        }
+        let kind = self.byte()?;
+        let (now_us, room, words_room) = (self.number()?, self.number()? as usize, self.number()? as usize);
+        let len = usize::from(self.byte()?);
+        if len > NUMBERS {
+            return self.bad("an input has too many numbers");
+        }
+        let mut n = [0; NUMBERS];
+        for slot in &mut n[..len] {
+            *slot = self.number()?;
+        }
+        let list = self.number()?;
+        if list > self.bytes.len() as u64 {
+            return self.bad("a list is longer than the log");
+        }
+        self.words.clear();
+        self.hashes.clear();
+        for _ in 0..list {
+            if matches!(kind, PUBLISH | MAP) {
+                let hash = self.hash()?;
+                self.hashes.push(hash);
+            } else {
+                let word = self.number()? as u32;
+                self.words.push(word);
+            }
+        }
+        let hash = if has_hash(kind) { self.hash()? } else { 0 };
+        Ok(Some(Entry { kind, now_us, room, words_room, n, hash }))
+    }
+
+    /// The event of an input; `None` for a poll.
+    pub fn event(&self, e: &Entry) -> Result<Option<Event<'_>>, Error> {
+        let n = &e.n;
+        let (session, class) = (n[0] as u16, n[0] as u8);
+        Ok(Some(match e.kind {
+            POLL => return Ok(None),
+            ATTACH => Event::Attach { session, shard: n[1] as u16, lanes: n[2] as u16, frames: &self.words },
+            JOB_DONE => Event::JobDone { session, job: n[1] as u32, status: self.status(n[2])? },
+            GRANTED => Event::SlabGranted { class, slab: n[1] as u32, frames: n[2] as u32 },
+            REFUSED => Event::SlabRefused { class },
+            LOST => Event::SessionLost { session },
+            EXITED => Event::SessionExited { session },
+            TICK => Event::Tick,
+            kind => Event::Request {
+                session,
+                channel: n[1] as u16,
+                tag: n[2] as u16,
+                timeout_us: n[3],
+                request: self.request(kind, &n[4..], e.hash)?,
+            },
+        }))
+    }
+
+    fn status(&self, code: u64) -> Result<Status, Error> {
+        use Status::*;
+        const ALL: [Status; 16] = [
+            Ok,
+            Again,
+            Invalid,
+            NotFound,
+            Range,
+            NoSpace,
+            TooBig,
+            Busy,
+            TimedOut,
+            Canceled,
+            Lost,
+            Io,
+            NotAdmitted,
+            Limit,
+            State,
+            Internal,
+        ];
+        match ALL.iter().find(|&&s| s as u64 == code) {
+            Some(&status) => Result::Ok(status),
+            None => self.bad("no such status"),
+        }
+    }
+
+    fn request(&self, kind: u8, n: &[u64], hash: u128) -> Result<Request<'_>, Error> {
+        let (seq, lane) = (n[0] as u32, n[0] as u16);
+        let range = |i: usize| (n[i] as u16, n[i + 1] as u16, n[i + 2] as u32, n[i + 3] as u32);
+        Ok(match kind {
+            0 => Request::Nop,
+            1 => Request::SeqCreate { seq },
+            2 => Request::SeqDrop { seq },
+            3 => Request::Reserve { seq: (n[0] != 0).then_some(n[1] as u32), count: n[2] as u32 },
+            4 => Request::Bind { seq, block: n[1] as u32 },
+            5 => Request::Commit { seq, tokens: n[1] },
+            6 => Request::Fork { parent: seq, child: n[1] as u32 },
+            7 => Request::Truncate { seq, tokens: n[1] },
+            PUBLISH => {
+                let level = match n[2] {
+                    0 => Level::Published,
+                    1 => Level::Stored,
+                    2 => Level::Durable,
+                    _ => return self.bad("no such level"),
+                };
+                Request::Publish { seq, first: n[1] as u32, parent: hash, hashes: &self.hashes, level }
+            }
+            MAP => Request::Map { seq, hashes: &self.hashes },
+            10 => Request::Park { seq, due_us: n[1] },
+            11 => Request::Resume { seq },
+            12 => {
+                let advice = match n[3] {
+                    0 => Advice::WillNeed,
+                    1 => Advice::DontNeed,
+                    2 => Advice::Sequential,
+                    3 => Advice::Cold,
+                    4 => Advice::Priority(n[4] as u8),
+                    _ => return self.bad("no such advice"),
+                };
+                Request::Advise { seq, first: n[1] as u32, count: n[2] as u32, advice }
+            }
+            13 => {
+                let (plane, planes, first, count) = range(1);
+                Request::Acquire { seq, plane, planes, first, count }
+            }
+            14 => {
+                let (plane, planes, first, count) = range(1);
+                Request::Release { seq, plane, planes, first, count }
+            }
+            15 => Request::Step { lane, step: n[1], seqs: &self.words },
+            16 => Request::StepEnd { lane, step: n[1] },
+            17 => Request::Fault { lane, use_pos: n[1], seq: n[2] as u32, index: n[3] as u32, plane: n[4] as u16 },
+            18 => Request::Cancel { tag: n[0] as u16 },
+            19 => Request::Declare { seq, index: n[1] as u32, tokens: n[2], frames: &self.words },
+            _ => return self.bad("no such input"),
+        })
+    }
+}

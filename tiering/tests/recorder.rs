@@ -1,0 +1,59 @@
+//! A flight recording replays to the same actions, also after its ring has wrapped.
+#![allow(clippy::unwrap_used)]
+
+mod fake;
+use fake::*;
+use kvtide_tiering::api::*;
+use kvtide_tiering::{Error, Recording};
+
+fn life(bytes_max: usize) -> World {
+    let mut w = World::new(config(vec![full(1000), full(600)]));
+    w.record(bytes_max);
+    w.attach(0, 1, &[10, 10]);
+    w.ok(0, Request::SeqCreate { seq: 0 });
+    let pages = w.fill(0, 0, 20, 2);
+    w.ok(0, Request::Publish { seq: 0, first: 0, parent: 0, hashes: &[1, 2 << 90, 3], level: Level::Stored });
+    w.ok(0, Request::Advise { seq: 0, first: 0, count: 3, advice: Advice::Priority(9) });
+    w.ok(0, Request::Fork { parent: 0, child: 1 });
+    for step in 1..60 {
+        w.step(0, 0, step, 0, &pages, 2);
+    }
+    w.ok(0, Request::SeqDrop { seq: 0 });
+    assert_eq!(w.call(0, Request::Commit { seq: 0, tokens: u64::MAX }).status, Status::NotFound);
+    w.event(Event::JobDone { session: 0, job: 77, status: Status::Ok }).unwrap_err();
+    w.ok(0, Request::SeqCreate { seq: 2 });
+    w.ok(0, Request::Map { seq: 2, hashes: &[1, 2 << 90, 9] });
+    w
+}
+
+#[test]
+fn a_recording_replays_to_the_same_actions() {
+    for bytes_max in [0, 20_000, 1 << 20] {
+        let w = life(bytes_max);
+        let dump = w.dump();
+        let recording = Recording::load(&dump).unwrap();
+        let mut inputs = 0;
+        let core = recording.replay(|_, core, _| {
+            core.check().unwrap();
+            inputs += 1;
+        });
+        let core = core.unwrap();
+        assert_eq!(core.trace(), w.core.trace(), "{bytes_max} bytes");
+        assert_eq!((core.trace(), core.counters()), (recording.end(), w.core.counters()));
+        assert_eq!(inputs, w.recorder.as_ref().unwrap().inputs());
+        assert_eq!(dump, w.dump());
+    }
+    assert!(
+        life(0).recorder.unwrap().inputs() < life(1 << 20).recorder.unwrap().inputs(),
+        "the small ring has wrapped"
+    );
+}
+
+#[test]
+fn damaged_recordings_are_refused() {
+    let dump = life(1 << 20).dump();
+    for cut in [0, 5, 8, 100, dump.len() - 1] {
+        let refused = Recording::load(&dump[..cut]).and_then(|r| r.replay(|_, _, _| {}).map(|_| ()));
+        assert!(matches!(refused, Err(Error::Recording { .. })), "cut at {cut}");
+    }
+}
