@@ -305,13 +305,18 @@ impl State {
         let seqs = session.shared.seqs();
         session.usable()?;
         self.seq(seq)?;
-        let room = u64::from(seqs.len(seq)) * u64::from(session.shared.geometry().bounds().page_tokens);
-        if tokens > room || tokens < seqs.committed(seq) {
+        let page_tokens = u64::from(session.shared.geometry().bounds().page_tokens);
+        let (room, before) = (u64::from(seqs.len(seq)) * page_tokens, seqs.committed(seq));
+        if tokens > room || tokens < before {
             return Err(Status::State);
         }
         seqs.commit(seq, tokens);
         self.touch(seq);
-        let _ = self.flush(); // what finds no room goes with a later call
+        // A commit that seals nothing gives the daemon nothing to do: it goes with the next message, and does not wake it
+        // once a token.
+        if tokens / page_tokens != before / page_tokens {
+            let _ = self.flush(); // what finds no room goes with a later call
+        }
         Ok(())
     }
 
