@@ -37,7 +37,7 @@ impl Console {
         let _ = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush());
     }
 
-    pub(super) fn began(&mut self, setup: &Setup, daemon: &PrivateDaemon, engine: u32) {
+    pub(super) fn began(&mut self, setup: &Setup, daemon: &PrivateDaemon) {
         let pages = setup.sizes.pages();
         let passes = if (setup.tier0_frames as usize) < pages / setup.sizes.planes {
             ", less than one plane: planes are read in passes"
@@ -49,8 +49,7 @@ impl Console {
              KV      {} pages of 32 KiB in {} planes ({})\n\
              tier 0  {} frames ({} %){passes}\n\
              host    {} frames ({} %)\n\
-             files   {}\n\
-             pids    daemon {}, engine {engine}\n\n",
+             files   {}\n",
             thousands(setup.sizes.prefill as u64),
             thousands(setup.sizes.decode as u64),
             pages,
@@ -61,8 +60,11 @@ impl Console {
             setup.host_frames,
             setup.host_percent,
             daemon.dir().display(),
-            daemon.pid(),
         ));
+    }
+
+    pub(super) fn started(&mut self, daemon: u32, engine: u32) {
+        self.say(&format!("pids    daemon {daemon}, engine {engine}\n\n"));
     }
 
     pub(super) fn progress(&mut self, setup: &Setup, stage: Stage, tokens: usize, token: Option<u16>) {
@@ -84,6 +86,9 @@ impl Console {
     }
 
     pub(super) fn ended(&mut self, setup: &Setup, stage: Stage, measured: &Measured) {
+        if stage == Stage::Rehearsal {
+            return self.say("room    for all pages, as a rehearsal without a model shows\n");
+        }
         let line = format!(
             "[{:5.1} s] {:<28}prefill {:.2} s, decode {:.2} s",
             self.began.elapsed().as_secs_f64(),

@@ -8,6 +8,7 @@ mod args;
 pub mod attention;
 mod console;
 pub mod engine;
+mod error;
 pub mod kv;
 pub mod model;
 mod prompt;
@@ -22,9 +23,10 @@ pub use args::Args;
 pub use engine::EngineArgs;
 
 use console::Console;
+use error::DemoError;
 use model::{CONFIG_JSON, Config};
 use setup::Setup;
-use supervise::{DemoError, demo};
+use supervise::demo;
 
 /// Exit status of a demo that found other bits.
 const NOT_IDENTICAL: u8 = 1;

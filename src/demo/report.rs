@@ -175,14 +175,14 @@ struct Table {
 impl Table {
     fn row(&mut self, name: &str, figures: [String; 3]) {
         let [a, b, c] = figures;
-        let line = format!("{name:<32}{a:>16}{b:>16}{c:>16}");
+        let line = format!("{name:<31} {a:>13} {b:>15} {c:>20}");
         // Writing to a string cannot fail.
         let _ = writeln!(self.text, "{}", line.trim_end());
     }
 
     fn optimum(&mut self, tiered: &Measured, moved: fn(&Counters) -> u64, optimum: u64) {
         let moved = moved(&(tiered.prefill + tiered.decode));
-        let ratio = if optimum == 0 { String::new() } else { format!(" (x {:.2})", moved as f64 / optimum as f64) };
+        let ratio = if optimum == 0 { String::new() } else { format!(" (x{:.2})", moved as f64 / optimum as f64) };
         self.row("  optimum", ["".into(), "0.0 MiB".into(), format!("{}{ratio}", mib(optimum))]);
     }
 }

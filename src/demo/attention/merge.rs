@@ -101,12 +101,13 @@ mod tests {
                 let q = &queries[(t * Q_HEADS + h) * HEAD_DIM..][..HEAD_DIM];
                 let head = |j: usize| &pages[j / PAGE_TOKENS].heads[h * KV_HEADS / Q_HEADS];
                 let weight = |j: usize| {
-                    let score = |d: usize| f64::from(q[d]) * f64::from(head(j).keys[d][j % PAGE_TOKENS]);
+                    let score = |d: usize| f64::from(q[d]) * f64::from(head(j).key(j % PAGE_TOKENS, d));
                     (0..HEAD_DIM).map(score).sum::<f64>().exp()
                 };
-                let total: f64 = (0..=start + t).map(weight).sum();
+                let weights: Vec<f64> = (0..=start + t).map(weight).collect();
+                let total: f64 = weights.iter().sum();
                 for d in 0..HEAD_DIM {
-                    let value = |j: usize| weight(j) * f64::from(head(j).values[j % PAGE_TOKENS][d]);
+                    let value = |j: usize| weights[j] * f64::from(head(j).value(j % PAGE_TOKENS, d));
                     let exact = (0..=start + t).map(value).sum::<f64>() / total;
                     let found = f64::from(found[(t * Q_HEADS + h) * HEAD_DIM + d]);
                     assert!((found - exact).abs() < 1e-5, "token {t} head {h} channel {d}: {found} for {exact}");
@@ -131,8 +132,7 @@ mod tests {
         let (start, tokens) = (150, 2);
         let mut pages = pages(start + tokens);
         let before = attend(&pages, start, tokens, 0..pages.len());
-        let key = &mut pages[1].heads[1].keys[7][20];
-        *key = f32::from_bits(key.to_bits() ^ 1 << 20);
+        pages[1].heads[1].flip(20, 7, 1 << 20);
         assert_ne!(bits(&before), bits(&attend(&pages, start, tokens, 0..pages.len())));
     }
 }

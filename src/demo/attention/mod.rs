@@ -25,6 +25,9 @@ pub const HEAD_DIM: usize = 32;
 /// Tokens of a page.
 pub const PAGE_TOKENS: usize = 64;
 
+/// Floats that are summed side by side in registers.
+pub const TILE: usize = 16;
+
 /// Pages that hold `tokens` tokens of one plane.
 #[must_use]
 pub const fn pages_of(tokens: usize) -> usize {

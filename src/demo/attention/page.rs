@@ -2,24 +2,25 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::{HEAD_DIM, KV_HEADS, PAGE_TOKENS};
+use super::{HEAD_DIM, KV_HEADS, PAGE_TOKENS, TILE};
 
-/// [`PAGE_TOKENS`] tokens of one plane: 32 KiB. Slots past the last written token hold anything at all.
-#[repr(C)]
+/// [`PAGE_TOKENS`] tokens of one plane: 32 KiB. Slots past the last written token hold anything at all. Aligned as every
+/// frame of every tier is, so that a plain array of pages is read as fast.
+#[repr(C, align(64))]
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct Page {
     /// One part for each KV head.
     pub heads: [HeadPage; KV_HEADS],
 }
 
-/// One KV head's part of a page.
+/// One KV head's part of a page, in tiles of [`TILE`] floats, in the order in which [`super::split()`] reads them.
 #[repr(C)]
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct HeadPage {
-    /// Keys after RoPE, channel by channel: scores are computed for neighbouring tokens at once.
-    pub keys: [[f32; PAGE_TOKENS]; HEAD_DIM],
-    /// Values, token by token: outputs are computed for neighbouring channels at once.
-    pub values: [[f32; HEAD_DIM]; PAGE_TOKENS],
+    /// Keys after RoPE: of [`TILE`] neighbouring tokens channel by channel, then of the next ones.
+    pub keys: [[[f32; TILE]; HEAD_DIM]; PAGE_TOKENS / TILE],
+    /// Values: [`TILE`] neighbouring channels of token by token, then the next ones.
+    pub values: [[[f32; TILE]; PAGE_TOKENS]; HEAD_DIM / TILE],
 }
 
 impl Page {
@@ -30,10 +31,31 @@ impl Page {
     pub fn write(&mut self, slot: usize, keys: &[f32], values: &[f32]) {
         for (h, head) in self.heads.iter_mut().enumerate() {
             let channels = h * HEAD_DIM..(h + 1) * HEAD_DIM;
-            for (row, key) in head.keys.iter_mut().zip(&keys[channels.clone()]) {
-                row[slot] = *key;
+            for (channel, key) in head.keys[slot / TILE].iter_mut().zip(&keys[channels.clone()]) {
+                channel[slot % TILE] = *key;
             }
-            head.values[slot].copy_from_slice(&values[channels]);
+            for (tile, values) in head.values.iter_mut().zip(values[channels].chunks_exact(TILE)) {
+                tile[slot].copy_from_slice(values);
+            }
         }
+    }
+}
+
+#[cfg(test)]
+impl HeadPage {
+    /// A key's channel.
+    pub(crate) fn key(&self, slot: usize, channel: usize) -> f32 {
+        self.keys[slot / TILE][channel][slot % TILE]
+    }
+
+    /// A value's channel.
+    pub(crate) fn value(&self, slot: usize, channel: usize) -> f32 {
+        self.values[channel / TILE][slot][channel % TILE]
+    }
+
+    /// Flips bits of a key's channel.
+    pub(crate) fn flip(&mut self, slot: usize, channel: usize, bits: u32) {
+        let key = &mut self.keys[slot / TILE][channel][slot % TILE];
+        *key = f32::from_bits(key.to_bits() ^ bits);
     }
 }

@@ -1,10 +1,7 @@
 //! One split: the queries of a step against one page.
 
-use super::{GROUP, HEAD_DIM, HeadPage, KV_HEADS, PAGE_TOKENS, Page, Q_HEADS};
+use super::{GROUP, HEAD_DIM, HeadPage, KV_HEADS, PAGE_TOKENS, Page, Q_HEADS, TILE};
 use crate::demo::model::math::{LANES, exp, sum_lanes};
-
-/// Columns that are summed side by side in registers.
-const TILE: usize = 16;
 
 /// What one page contributes to one query head of one token.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -41,10 +38,9 @@ pub fn split(page: &Page, index: usize, queries: &[f32], start: usize, out: &mut
 #[inline(always)]
 fn group(page: &HeadPage, visible: usize, query: &[f32], out: &mut [Partial]) {
     let mut scores = [[0.0_f32; PAGE_TOKENS]; GROUP];
-    for c in (0..visible).step_by(TILE) {
+    for (c, tile) in page.keys.iter().enumerate().take(visible.div_ceil(TILE)) {
         let mut sums = [[0.0_f32; TILE]; GROUP];
-        for (d, keys) in page.keys.iter().enumerate() {
-            let keys = &keys[c..c + TILE];
+        for (d, keys) in tile.iter().enumerate() {
             for (r, sums) in sums.iter_mut().enumerate() {
                 let q = query[r * HEAD_DIM + d];
                 for (sum, key) in sums.iter_mut().zip(keys) {
@@ -53,16 +49,15 @@ fn group(page: &HeadPage, visible: usize, query: &[f32], out: &mut [Partial]) {
             }
         }
         for (scores, sums) in scores.iter_mut().zip(&sums) {
-            scores[c..c + TILE].copy_from_slice(sums);
+            scores[c * TILE..][..TILE].copy_from_slice(sums);
         }
     }
     for (scores, out) in scores.iter_mut().zip(out.iter_mut()) {
         (out.max, out.sum) = soften(scores, visible);
     }
-    for c in (0..HEAD_DIM).step_by(TILE) {
+    for (c, tile) in page.values.iter().enumerate() {
         let mut sums = [[0.0_f32; TILE]; GROUP];
-        for (j, values) in page.values[..visible].iter().enumerate() {
-            let values = &values[c..c + TILE];
+        for (j, values) in tile[..visible].iter().enumerate() {
             for (weights, sums) in scores.iter().zip(&mut sums) {
                 let weight = weights[j];
                 for (sum, value) in sums.iter_mut().zip(values) {
@@ -71,7 +66,7 @@ fn group(page: &HeadPage, visible: usize, query: &[f32], out: &mut [Partial]) {
             }
         }
         for (out, sums) in out.iter_mut().zip(&sums) {
-            out.out[c..c + TILE].copy_from_slice(sums);
+            out.out[c * TILE..][..TILE].copy_from_slice(sums);
         }
     }
 }

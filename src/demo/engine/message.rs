@@ -8,6 +8,8 @@ use super::compare::Verdict;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
+    /// All pages of the tiered run are reserved, committed and dropped, with nothing in them.
+    Rehearsal,
     /// Over a plain array, without kvtide: what the others are compared with.
     Plain,
     /// Over kvtide, everything in tier 0, its decode steps alternated with the plain array's.
@@ -21,6 +23,7 @@ impl Stage {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
+            Stage::Rehearsal => "rehearsal",
             Stage::Plain => "plain array",
             Stage::Resident => "kvtide, all resident",
             Stage::Tiered => "kvtide, small tier 0",

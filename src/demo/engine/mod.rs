@@ -1,6 +1,6 @@
 //! The engine's process: `kvtide demo-engine`, started by `kvtide demo` and by nobody else.
 //!
-//! It decodes the same text three times, over a plain array, over kvtide with everything resident, and over kvtide with a
+//! A first, short-lived one sees whether the daemon has room for all the KV. The second decodes the same text three times, over a plain array, over kvtide with everything resident, and over kvtide with a
 //! small tier 0, compares every logit, and reports through its standard output ([`Message`]). It ends with its parent.
 //!
 //! It reaches the daemon through the client only, as any engine would.
@@ -43,6 +43,9 @@ pub struct EngineArgs {
     /// Frames of the small tier 0
     #[arg(long)]
     pub tier0_frames: u32,
+    /// Only sees whether the daemon has room for the KV, without a model
+    #[arg(long)]
+    pub rehearse: bool,
     /// Process that started this one
     #[arg(long)]
     pub parent: i32,
@@ -58,6 +61,9 @@ pub enum EngineError {
     /// The text cannot be had.
     #[error(transparent)]
     Prompt(#[from] PromptError),
+    /// There is no memory for the plain array.
+    #[error("cannot allocate the plain array: {0}")]
+    Plain(#[source] io::Error),
     /// The parent is gone, or does not read.
     #[error("cannot report to the demo: {0}")]
     Report(#[source] io::Error),
@@ -66,10 +72,11 @@ pub enum EngineError {
     Parent(#[source] io::Error),
 }
 
-/// Runs all stages.
+/// Runs the rehearsal, or all stages.
 #[must_use]
 pub fn run(args: &EngineArgs) -> ExitCode {
-    match tie_to_parent(args.parent).and_then(|()| stages::run(args, &mut Report)) {
+    let stages = if args.rehearse { stages::rehearse } else { stages::run };
+    match tie_to_parent(args.parent).and_then(|()| stages(args, &mut Report)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {

@@ -1,11 +1,11 @@
-//! The three runs over one text.
+//! The three runs over one text, and the rehearsal before them.
 
 use sha2::{Digest, Sha256};
 use std::time::Duration;
 
 use super::{Cause, Counters, EngineArgs, EngineError, Logits, Measured, Message, Report, Run, Stage};
-use crate::demo::kv::{Plain, Tiered, TieredError};
-use crate::demo::model::{CONFIG_JSON, Decoder, Scratch, WEIGHTS};
+use crate::demo::kv::{KvStore, Plain, Tiered, TieredError};
+use crate::demo::model::{CONFIG_JSON, Config, Decoder, Scratch, WEIGHTS};
 use crate::demo::prompt::prompt;
 use crate::demo::sizes::{CHUNK, Sizes};
 use kvtide_wire::status::Status;
@@ -40,6 +40,28 @@ impl From<TieredError> for Stop {
     }
 }
 
+/// Reserves and commits what the tiered run will, without a model: a daemon that has too little room refuses now, and not
+/// after the runs before. False if it did, which is then reported.
+pub(super) fn rehearse(args: &EngineArgs, report: &mut Report) -> Result<bool, EngineError> {
+    let planes = Config::parse(CONFIG_JSON)?.num_hidden_layers;
+    let sizes = Sizes { planes, prefill: args.prefill, decode: args.decode };
+    let mut at = 0;
+    let mut grow = || -> Result<(), TieredError> {
+        let mut store = Tiered::attach(args.socket.clone(), planes, args.tier0_frames, fingerprint())?;
+        for tokens in sizes.steps() {
+            store.begin(tokens)?;
+            store.end()?;
+            at = tokens;
+        }
+        Ok(())
+    };
+    match grow() {
+        Ok(()) => report.send(&Message::Ended { stage: Stage::Rehearsal, measured: Measured::default() })?,
+        Err(error) => return report.failed(Stage::Rehearsal, at, &error).map(|()| false),
+    }
+    Ok(true)
+}
+
 /// Runs all stages; false if one failed, which is then reported.
 pub(super) fn run(args: &EngineArgs, report: &mut Report) -> Result<bool, EngineError> {
     let decoder = Decoder::load(CONFIG_JSON, WEIGHTS)?;
@@ -61,7 +83,8 @@ pub(super) fn run(args: &EngineArgs, report: &mut Report) -> Result<bool, Engine
 impl<'a> Engine<'a> {
     /// The plain array: its logits are what the others must reproduce. Returns the run rewound to the end of the prefill.
     fn plain(&mut self) -> Result<Run<'a, Plain>, EngineError> {
-        let mut run = Run::new(self.decoder, Plain::new(self.sizes.planes, self.sizes.tokens()));
+        let store = Plain::new(self.sizes.planes, self.sizes.tokens()).map_err(EngineError::Plain)?;
+        let mut run = Run::new(self.decoder, store);
         let mut sent = Ok(());
         let (reference, report) = (&mut self.reference, &mut *self.report);
         let Ok(prefill) = run.prefill(&mut self.scratch, &self.prompt, |start, logits| {
@@ -82,19 +105,19 @@ impl<'a> Engine<'a> {
         Ok(run)
     }
 
-    /// Everything resident. Its decode steps are alternated with those of the plain array, each first in every other pair,
-    /// so that what else the machine does falls on both alike.
+    /// Everything resident. Its decode steps are alternated with those of the plain array, in an order that has no period, so
+    /// that what else the machine does falls on both alike.
     fn resident(&mut self, mut plain: Run<'a, Plain>, at: &mut usize) -> Result<(), Stop> {
         let (mut run, mut measured) = self.prefill(Stage::Resident, self.sizes.frames_resident(), at)?;
         let before = counters(run.store());
         for i in 0..self.sizes.decode {
-            if i % 2 == 0 {
+            if plain_first(i) {
                 let Ok(_) = plain.step(&mut self.scratch);
             }
             let (_, position, logits) = run.step(&mut self.scratch)?;
             self.reference.compare(position, logits, &mut measured.verdict);
             *at = position + 1;
-            if i % 2 == 1 {
+            if !plain_first(i) {
                 let Ok(_) = plain.step(&mut self.scratch);
             }
         }
@@ -124,8 +147,7 @@ impl<'a> Engine<'a> {
 
     /// Attaches and prefills.
     fn prefill(&mut self, stage: Stage, frames: u32, at: &mut usize) -> Result<(Run<'a, Tiered>, Measured), Stop> {
-        let fingerprint = Sha256::new().chain_update(CONFIG_JSON).chain_update(WEIGHTS).finalize().into();
-        let store = Tiered::attach(self.args.socket.clone(), self.sizes.planes, frames, fingerprint)?;
+        let store = Tiered::attach(self.args.socket.clone(), self.sizes.planes, frames, fingerprint())?;
         let mut run = Run::new(self.decoder, store);
         let mut measured = Measured::default();
         let mut sent = Ok(());
@@ -152,12 +174,7 @@ impl<'a> Engine<'a> {
             Ok(()) => Ok(true),
             Err(Stop::Report(error)) => Err(error),
             Err(Stop::Store(error)) => {
-                let cause = match error.status() {
-                    Some(Status::NoSpace | Status::TooBig | Status::Limit) => Cause::Refused,
-                    Some(Status::Daemon) => Cause::Daemon,
-                    _ => Cause::Other,
-                };
-                self.report.send(&Message::Failed { stage, tokens, error: error.to_string(), cause })?;
+                self.report.failed(stage, tokens, &error)?;
                 Ok(false)
             }
         }
@@ -168,6 +185,27 @@ impl Report {
     fn progress(&mut self, stage: Stage, tokens: usize, token: Option<u16>) -> Result<(), EngineError> {
         self.send(&Message::Progress { stage, tokens, token })
     }
+
+    fn failed(&mut self, stage: Stage, tokens: usize, error: &TieredError) -> Result<(), EngineError> {
+        let cause = match error.status() {
+            Some(Status::NoSpace | Status::TooBig | Status::Limit) => Cause::Refused,
+            Some(Status::Daemon) => Cause::Daemon,
+            _ => Cause::Other,
+        };
+        self.send(&Message::Failed { stage, tokens, error: error.to_string(), cause })
+    }
+}
+
+/// What makes KV of one engine valid for another: the weights, and how they are used.
+fn fingerprint() -> [u8; 32] {
+    Sha256::new().chain_update(CONFIG_JSON).chain_update(WEIGHTS).finalize().into()
+}
+
+/// A coin that falls the same way in every demo: a bit of the step's number, mixed as MurmurHash3 ends.
+fn plain_first(step: usize) -> bool {
+    let mixed = (step as u32 ^ 0x9e37_79b9).wrapping_mul(0x85eb_ca6b);
+    let mixed = (mixed ^ mixed >> 13).wrapping_mul(0xc2b2_ae35);
+    (mixed ^ mixed >> 16) & 1 == 0
 }
 
 fn counters(store: &Tiered) -> Counters {

@@ -37,8 +37,7 @@ impl KvStore for Unsteady {
         if let Some((visit, index, channel)) = self.flip
             && visit == self.visits
         {
-            let key = &mut pages[index].1.heads[0].keys[channel][0];
-            *key = f32::from_bits(key.to_bits() ^ 1 << 22);
+            pages[index].1.heads[0].flip(0, channel, 1 << 22);
         }
         self.visits += 1;
         let turn = self.visits % pages.len();
@@ -53,7 +52,7 @@ impl KvStore for Unsteady {
 }
 
 fn plain() -> Plain {
-    Plain::new(SIZES.planes, SIZES.tokens())
+    Plain::new(SIZES.planes, SIZES.tokens()).unwrap()
 }
 
 fn decode<S: KvStore<Error = Infallible>>(decoder: &Decoder, store: S, mut see: impl FnMut(usize, &[f32])) -> Vec<u16> {

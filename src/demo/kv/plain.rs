@@ -1,28 +1,48 @@
 //! All KV in one array: what an engine without kvtide has.
 
 use std::convert::Infallible;
+use std::io;
 
-use zerocopy::FromZeros;
+use memmap2::{Advice, MmapMut};
+use zerocopy::FromBytes;
 
 use super::KvStore;
 use crate::demo::attention::{Page, pages_of};
 
-/// `[planes][pages]`, allocated for the longest sequence at once.
+/// `[planes][pages]`, allocated for the longest sequence at once, on huge pages where the system has them, as a tier 0 is:
+/// else the comparison would be one of page sizes.
 pub struct Plain {
-    pages: Vec<Page>,
+    bytes: MmapMut,
     pages_a_plane: usize,
     tokens: usize,
 }
 
 impl Plain {
     /// Room for `tokens_max` tokens in `planes` planes.
-    #[must_use]
-    pub fn new(planes: usize, tokens_max: usize) -> Plain {
+    ///
+    /// # Errors
+    /// The system refuses the memory.
+    pub fn new(planes: usize, tokens_max: usize) -> io::Result<Plain> {
         let pages_a_plane = pages_of(tokens_max);
-        let pages = std::iter::repeat_with(Page::new_zeroed).take(planes * pages_a_plane).collect();
-        Plain { pages, pages_a_plane, tokens: 0 }
+        let mut bytes = MmapMut::map_anon((planes * pages_a_plane * Page::BYTES).next_multiple_of(HUGE))?;
+        // A system without huge pages refuses, and is slower, nothing else.
+        let _ = bytes.advise(Advice::HugePage);
+        // Faults belong to the allocation, not to the first run over it.
+        bytes.fill(0);
+        Ok(Plain { bytes, pages_a_plane, tokens: 0 })
+    }
+
+    /// Byte range of `count` pages of a plane.
+    fn range(&self, plane: usize, first: usize, count: usize) -> std::ops::Range<usize> {
+        let start = (plane * self.pages_a_plane + first) * Page::BYTES;
+        start..start + count * Page::BYTES
     }
 }
+
+/// A huge page of x86-64; Linux puts maps on a boundary of it only if their length is a multiple.
+const HUGE: usize = 2 << 20;
+/// Why the casts below cannot fail.
+const WHOLE: &str = "the map begins on a page boundary and the range holds whole pages";
 
 impl KvStore for Plain {
     type Error = Infallible;
@@ -34,11 +54,13 @@ impl KvStore for Plain {
     }
 
     fn tail(&mut self, plane: usize, index: usize) -> Result<&mut Page, Infallible> {
-        Ok(&mut self.pages[plane * self.pages_a_plane + index])
+        let range = self.range(plane, index, 1);
+        Ok(Page::mut_from_bytes(&mut self.bytes[range]).ok().expect(WHOLE))
     }
 
     fn visit(&mut self, plane: usize, mut read: impl FnMut(usize, &Page)) -> Result<(), Infallible> {
-        let pages = &self.pages[plane * self.pages_a_plane..][..pages_of(self.tokens)];
+        let pages = &self.bytes[self.range(plane, 0, pages_of(self.tokens))];
+        let pages = <[Page]>::ref_from_bytes(pages).ok().expect(WHOLE);
         for (index, page) in pages.iter().enumerate() {
             read(index, page);
         }

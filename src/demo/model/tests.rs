@@ -18,7 +18,7 @@ fn tokens() -> Vec<u16> {
 fn run(decoder: &Decoder, tokens: &[u16], chunk: usize) -> Vec<f32> {
     let config = decoder.config();
     let mut scratch = Scratch::new(config, chunk, tokens.len());
-    let mut store = Plain::new(config.num_hidden_layers, tokens.len());
+    let mut store = Plain::new(config.num_hidden_layers, tokens.len()).unwrap();
     let mut logits = vec![0.0; tokens.len() * config.vocab_size];
     for (i, (tokens, logits)) in tokens.chunks(chunk).zip(logits.chunks_mut(chunk * config.vocab_size)).enumerate() {
         let Ok(()) = decoder.forward(&mut scratch, &mut store, tokens, i * chunk, logits);

@@ -1,0 +1,174 @@
+//! `kvtide demo` as a user runs it, at a size that a debug build decodes in seconds.
+
+#![allow(clippy::unwrap_used)] // helpers of tests, as tests themselves, may
+
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+/// 17 blocks of 6 planes.
+const PAGES: u64 = 102;
+const PAGE_BYTES: u64 = 32 << 10;
+const PREFILL: u64 = 1024;
+const DECODE: u64 = 64;
+/// Logits of a token.
+const VOCABULARY: u64 = 257;
+
+/// A directory of the test's own, removed at its end.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Dir {
+        let path = std::env::temp_dir().join(format!("kvtide-demo-test-{}-{name}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Dir(path)
+    }
+
+    fn entries(&self) -> Vec<PathBuf> {
+        std::fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().path()).collect()
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        // What a failed test left is best left to look at.
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+fn command(dir: &Dir, prefill: u64, decode: u64, flags: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kvtide"));
+    command.args(["demo", "--json", "--prefill", &prefill.to_string(), "--decode", &decode.to_string()]);
+    command.arg("--dir").arg(&dir.0).args(flags).stdin(Stdio::null());
+    command
+}
+
+fn demo(name: &str, flags: &[&str]) -> (Output, Vec<PathBuf>) {
+    let dir = Dir::new(name);
+    let output = command(&dir, PREFILL, DECODE, flags).output().unwrap();
+    (output, dir.entries())
+}
+
+fn object(output: &Output) -> Value {
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{}\n{stderr}", output.status);
+    serde_json::from_str(stdout.lines().last().unwrap_or_default())
+        .unwrap_or_else(|e| panic!("{e}: {stdout:?}\n{stderr}"))
+}
+
+fn number(object: &Value, path: &str) -> u64 {
+    object.pointer(path).and_then(Value::as_u64).unwrap_or_else(|| panic!("no {path} in {object}"))
+}
+
+/// Sum over all steps of the pages that a step needs.
+fn pages_read() -> u64 {
+    let chunks = (1..=PREFILL / 64).map(|blocks| blocks * 6);
+    let steps = (PREFILL + 1..=PREFILL + DECODE).map(|tokens| tokens.div_ceil(64) * 6);
+    chunks.chain(steps).sum()
+}
+
+#[test]
+fn a_small_tier_0_changes_no_bit_and_moves_little_more_than_it_must() {
+    for percent in ["30", "50", "80"] {
+        let (output, left) = demo(percent, &["--tier0-percent", percent]);
+        let object = object(&output);
+        assert_eq!(object["bit_identical"], true, "{object}");
+        assert_eq!(number(&object, "/logits_compared"), 2 * (PREFILL + DECODE) * VOCABULARY);
+        let (moved, optimum) =
+            (number(&object, "/bytes_moved/host_to_tier0"), number(&object, "/bytes_optimum/host_to_tier0"));
+        assert!(moved >= optimum, "{percent} %: less was moved than an exact read needs: {object}");
+        assert!(moved * 10 <= optimum * 13, "{percent} %: {moved} bytes were moved, {optimum} would do: {object}");
+        let stored = number(&object, "/bytes_moved/tier0_to_host");
+        assert!(stored >= number(&object, "/bytes_optimum/tier0_to_host"), "{object}");
+        assert!(stored <= PAGES * PAGE_BYTES, "{percent} %: a page was stored twice: {object}");
+        let found = number(&object, "/pages_found/tier0") + number(&object, "/pages_found/host");
+        assert_eq!(found, pages_read(), "every page of every step is found once: {object}");
+        assert_eq!(number(&object, "/pages_found/nvme"), 0);
+        assert!(object["stall_us_per_token"].as_f64().unwrap() >= 0.0);
+        for rate in ["tokens_per_s", "tokens_per_s_resident", "tokens_per_s_plain"] {
+            assert!(object[rate].as_f64().unwrap() > 0.0, "{rate} in {object}");
+        }
+        assert!(left.is_empty(), "left behind: {left:?}");
+    }
+}
+
+#[test]
+fn a_tier_0_that_holds_everything_moves_nothing() {
+    let (output, _) = demo("all", &["--tier0-percent", "150"]);
+    let object = object(&output);
+    assert_eq!(object["bit_identical"], true, "{object}");
+    for edge in ["host_to_tier0", "tier0_to_host", "nvme_to_host", "host_to_nvme"] {
+        assert_eq!(number(&object, &format!("/bytes_moved/{edge}")), 0, "{object}");
+        assert_eq!(number(&object, &format!("/bytes_optimum/{edge}")), 0, "{object}");
+    }
+    assert_eq!(number(&object, "/pages_found/tier0"), pages_read());
+}
+
+/// Runs a demo that must be refused, with both of these in what it says.
+fn refused(name: &str, decode: u64, flags: &[&str], said: [&str; 2]) {
+    let dir = Dir::new(name);
+    let output = command(&dir, PREFILL, decode, flags).output().unwrap();
+    let left = dir.entries();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(said.iter().all(|words| stderr.contains(words)), "{stderr}");
+    assert!(output.stdout.is_empty(), "no object without results");
+    assert!(left.is_empty(), "left behind: {left:?}");
+}
+
+#[test]
+fn tiers_that_cannot_hold_the_kv_are_refused_in_words() {
+    refused(
+        "host",
+        DECODE,
+        &["--tier0-percent", "40", "--host-percent", "20"],
+        ["the daemon refused after", "--host-percent"],
+    );
+    refused("tier0", DECODE, &["--tier0-percent", "5"], ["the daemon refused after", "--tier0-percent"]);
+    refused("long", 8000, &[], ["9024 tokens", "8192 positions"]);
+    refused("text", DECODE, &["--text", "/no/such/text"], ["/no/such/text", "No such file"]);
+}
+
+/// Starts a demo of full length, sends `signal` to one of its processes once all run, and waits for the demo's end: its
+/// exit code and what it said. Nothing may be left of it.
+fn interrupted(
+    name: &str,
+    signal: Signal,
+    whom: fn(demo: Pid, daemon: Pid, engine: Pid) -> Pid,
+) -> (Option<i32>, String) {
+    let dir = Dir::new(name);
+    let mut command = command(&dir, 3584, 256, &[]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let mut said = String::new();
+    let pids = loop {
+        let mut line = String::new();
+        assert!(stderr.read_line(&mut line).unwrap() > 0, "ended early: {said}");
+        said += &line;
+        if let Some(rest) = line.strip_prefix("pids    daemon ") {
+            let pid = |text: &str| Pid::from_raw(text.trim().parse().unwrap()).unwrap();
+            let (daemon, engine) = rest.split_once(", engine ").unwrap();
+            break (Pid::from_child(&child), pid(daemon), pid(engine));
+        }
+    };
+    kill_process(whom(pids.0, pids.1, pids.2), signal).unwrap();
+    stderr.read_to_string(&mut said).unwrap();
+    let status = child.wait().unwrap();
+    for pid in [pids.1, pids.2] {
+        assert!(test_kill_process(pid).is_err(), "process {pid:?} outlived the demo: {said}");
+    }
+    assert!(dir.entries().is_empty(), "left behind: {:?}", dir.entries());
+    (status.code(), said)
+}
+
+#[test]
+fn a_process_that_dies_ends_the_demo_in_words_and_leaves_nothing() {
+    let (code, said) = interrupted("daemon", Signal::KILL, |_, daemon, _| daemon);
+    assert!(code == Some(2) && said.contains("the daemon died") && said.contains("signal: 9"), "{code:?}: {said}");
+    let (code, said) = interrupted("engine", Signal::KILL, |_, _, engine| engine);
+    assert!(code == Some(2) && said.contains("the engine died") && said.contains("signal: 9"), "{code:?}: {said}");
+    let (code, said) = interrupted("demo", Signal::TERM, |demo, _, _| demo);
+    assert!(code == Some(128 + 15) && said.contains("signal 15"), "{code:?}: {said}");
+}
