@@ -83,9 +83,9 @@ pub struct Measured {
     pub prefill_s: f64,
     /// Time of all decode steps together.
     pub decode_s: f64,
-    /// Median time of a decode step.
+    /// Time of a decode step: the lower quartile.
     pub step_s: f64,
-    /// The plain array's median time of a decode step, where its steps were alternated with these.
+    /// The plain array's time of a decode step, where its steps were alternated with these.
     pub plain_step_s: Option<f64>,
     /// Logits against those of the plain array; empty for the plain array itself.
     pub verdict: Verdict,
