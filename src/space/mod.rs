@@ -8,12 +8,16 @@
 //!                       host thread
 //! ```
 //!
-//! [`run`] is the loop: work, spin, sleep. [`serve`] takes what engines wrote to the core and the core's actions to engines.
+//! [`run`] is the loop: work, spin, sleep. [`serve`] takes what engines wrote to the core, [`deliver`] the core's actions to
+//! engines; [`attach`], [`end`] and [`read`] are what happens rarely.
 //! It must not know how a peer became a session, nor where host memory comes from.
 
 mod attach;
 mod clock;
+mod deliver;
+mod end;
 mod letters;
+mod read;
 mod run;
 mod seats;
 mod serve;

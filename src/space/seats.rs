@@ -86,6 +86,7 @@ impl Seats {
 
     /// Frees a slot.
     pub fn vacate(&mut self, slot: SessionId) -> Option<Guest> {
+        self.live.retain(|live| *live != slot);
         match std::mem::replace(self.seats.get_mut(usize::from(slot))?, Seat::Free) {
             Seat::Taken(guest) => Some(*guest),
             Seat::Free => None,

@@ -1,7 +1,7 @@
 //! What engines wrote, to the core; what the core wants, to engines, to the node and to the control thread.
 
 use super::clock::Clock;
-use super::letters::{Granted, Letter, Report};
+use super::letters::Report;
 use super::seats::Seats;
 use super::slabs::Slabs;
 use crate::host::NodeLetter;
@@ -10,7 +10,7 @@ use crate::session::{End, Registry, Violation};
 use crate::translate::{self, Scratch};
 use kvtide_tiering::ActionBuf;
 use kvtide_tiering::LIST_MAX;
-use kvtide_tiering::api::{Action, Event, SessionId};
+use kvtide_tiering::api::{Event, SessionId};
 use kvtide_tiering::{Core, Error as CoreError};
 use kvtide_wire::entry::LIST_WORDS;
 use kvtide_wire::lists::List;
@@ -197,121 +197,5 @@ impl Space {
     pub fn ask_due(&mut self, now_us: u64) {
         self.asked_us = now_us;
         self.due_us = self.core.next_deadline();
-    }
-
-    pub fn deliver(&mut self) {
-        let Space { actions, seats, page_bytes, ending, slabs, node, registry, number, .. } = self;
-        for action in actions.actions() {
-            match *action {
-                Action::Job { session, id, job } => {
-                    let Some(live) = seats.session(session) else { continue };
-                    let bytes_of = |plane: u16| page_bytes.get(usize::from(plane)).copied().unwrap_or(0);
-                    if let Err(end) = live.post(id, &job, bytes_of) {
-                        ending.push((session, end));
-                    }
-                }
-                Action::Complete { session, channel, tag, status, value, list } => {
-                    let Some(live) = seats.session(session) else { continue };
-                    let Some(channel) = live.channels.get_mut(usize::from(channel)) else { continue };
-                    match channel.complete(tag, translate::to_wire(status), value, actions.list(list)) {
-                        Ok(true) => {}
-                        Ok(false) => {
-                            tracing::error!("space {number}: request {tag} of session {session} completed twice")
-                        }
-                        Err(violation) => ending.push((session, End::Violation(violation))),
-                    }
-                }
-                Action::NeedSlab { class } => node.send(NodeLetter::Need { space: *number, class }),
-                Action::ReturnSlab { slab } => {
-                    let (memfd, notice) = slabs.remove(slab);
-                    node.send(NodeLetter::Return { space: *number, slab, memfd });
-                    for (session, live) in seats.sessions() {
-                        if let Err(end) = live.notify(notice.clone()) {
-                            ending.push((session, end));
-                        }
-                    }
-                }
-                Action::SessionGone { session } => {
-                    if let Some(guest) = seats.vacate(session) {
-                        registry.remove(guest.number);
-                        tracing::debug!("session {}: nothing of it is left", guest.number);
-                    }
-                }
-            }
-        }
-        actions.clear();
-    }
-
-    /// Ends the sessions that shall end. False if there were none.
-    fn end_all(&mut self, now_us: u64) -> bool {
-        let mut any = false;
-        while let Some((slot, end)) = self.ending.pop() {
-            any = true;
-            self.end(now_us, slot, &end);
-        }
-        any
-    }
-
-    /// Ends a session's lease; a slot without a live session is left as it is.
-    pub fn end(&mut self, now_us: u64, slot: SessionId, end: &End) {
-        let Some(session) = self.seats.lose(slot) else { return };
-        if let Some(guest) = self.seats.guest(slot) {
-            let (number, pid) = (guest.number, guest.peer.pid);
-            self.registry.lost(number);
-            match end {
-                End::Violation(_) | End::System(_) => {
-                    metrics::counter!("kvtide_sessions_expelled_total").increment(1);
-                    tracing::warn!("session {number} (pid {pid}) ends: {end}");
-                }
-                End::Closed | End::Exited | End::Shutdown => {
-                    tracing::info!("session {number} (pid {pid}) ends: {end}")
-                }
-            }
-        }
-        metrics::counter!("kvtide_sessions_ended_total").increment(1);
-        session.say_bye(end);
-        drop(session);
-        self.tell(now_us, Event::SessionLost { session: slot });
-    }
-
-    /// The process behind a slot has exited: the lease is over, and so is whatever it might still have written.
-    pub fn exited(&mut self, now_us: u64, slot: SessionId) {
-        self.end(now_us, slot, &End::Exited);
-        let Some(guest) = self.seats.guest(slot).filter(|guest| !guest.exited) else { return };
-        guest.exited = true;
-        self.tell(now_us, Event::SessionExited { session: slot });
-    }
-
-    /// Reads a letter. True if the thread shall end.
-    pub fn read(&mut self, now_us: u64, letter: Letter) -> bool {
-        match letter {
-            Letter::Attach(newcomer) => self.attach(now_us, *newcomer),
-            Letter::Granted(granted) => self.granted(now_us, granted),
-            Letter::Refused { class } => self.tell(now_us, Event::SlabRefused { class }),
-            Letter::Drain { until } => self.drain_until_us = Some(self.clock.of(until)),
-            Letter::Retire => return self.is_vacant(),
-            // Whoever asked and does not wait any more has its answer dropped.
-            Letter::Status(reply) => drop(reply.try_send(self.status())),
-        }
-        false
-    }
-
-    fn granted(&mut self, now_us: u64, granted: Granted) {
-        let (id, class, frames) = (granted.slab.slab, granted.slab.class as u8, granted.slab.frames);
-        let notice = match self.slabs.add(granted) {
-            Ok(notice) => notice,
-            Err(error) => {
-                tracing::error!("space {}: slab {id} cannot be used: {error}", self.number);
-                self.node.send(NodeLetter::Return { space: self.number, slab: id, memfd: None });
-                return self.tell(now_us, Event::SlabRefused { class });
-            }
-        };
-        // Engines are told before the first job that names it.
-        for (slot, session) in self.seats.sessions() {
-            if let Err(end) = session.notify(notice.clone()) {
-                self.ending.push((slot, end));
-            }
-        }
-        self.tell(now_us, Event::SlabGranted { class, slab: id, frames });
     }
 }

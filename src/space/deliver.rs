@@ -1,0 +1,53 @@
+//! The core's actions: jobs and answers to engines, wishes to the node.
+
+use super::serve::Space;
+use crate::host::NodeLetter;
+use crate::session::End;
+use crate::translate;
+use kvtide_tiering::api::Action;
+
+impl Space {
+    /// Does what the core wants done. What an engine breaks on the way is its own end, noted for later.
+    pub fn deliver(&mut self) {
+        let Space { actions, seats, page_bytes, ending, slabs, node, registry, number, .. } = self;
+        for action in actions.actions() {
+            match *action {
+                Action::Job { session, id, job } => {
+                    let Some(live) = seats.session(session) else { continue };
+                    let bytes_of = |plane: u16| page_bytes.get(usize::from(plane)).copied().unwrap_or(0);
+                    if let Err(end) = live.post(id, &job, bytes_of) {
+                        ending.push((session, end));
+                    }
+                }
+                Action::Complete { session, channel, tag, status, value, list } => {
+                    let Some(live) = seats.session(session) else { continue };
+                    let Some(channel) = live.channels.get_mut(usize::from(channel)) else { continue };
+                    match channel.complete(tag, translate::to_wire(status), value, actions.list(list)) {
+                        Ok(true) => {}
+                        Ok(false) => {
+                            tracing::error!("space {number}: request {tag} of session {session} completed twice")
+                        }
+                        Err(violation) => ending.push((session, End::Violation(violation))),
+                    }
+                }
+                Action::NeedSlab { class } => node.send(NodeLetter::Need { space: *number, class }),
+                Action::ReturnSlab { slab } => {
+                    let (memfd, notice) = slabs.remove(slab);
+                    node.send(NodeLetter::Return { space: *number, slab, memfd });
+                    for (session, live) in seats.sessions() {
+                        if let Err(end) = live.notify(notice.clone()) {
+                            ending.push((session, end));
+                        }
+                    }
+                }
+                Action::SessionGone { session } => {
+                    if let Some(guest) = seats.vacate(session) {
+                        registry.remove(guest.number);
+                        tracing::debug!("session {}: nothing of it is left", guest.number);
+                    }
+                }
+            }
+        }
+        actions.clear();
+    }
+}

@@ -1,0 +1,48 @@
+//! How sessions end: the lease first, the process perhaps later.
+
+use super::serve::Space;
+use crate::session::End;
+use kvtide_tiering::api::{Event, SessionId};
+
+impl Space {
+    /// Ends the sessions that shall end. False if there were none.
+    pub fn end_all(&mut self, now_us: u64) -> bool {
+        let mut any = false;
+        while let Some((slot, end)) = self.ending.pop() {
+            any = true;
+            self.end(now_us, slot, &end);
+        }
+        any
+    }
+
+    /// Ends a session's lease; a slot without a live session is left as it is.
+    pub fn end(&mut self, now_us: u64, slot: SessionId, end: &End) {
+        let Some(session) = self.seats.lose(slot) else { return };
+        if let Some(guest) = self.seats.guest(slot) {
+            let (number, pid) = (guest.number, guest.peer.pid);
+            self.registry.lost(number);
+            match end {
+                End::Violation(_) | End::System(_) => {
+                    metrics::counter!("kvtide_sessions_expelled_total").increment(1);
+                    tracing::warn!("session {number} (pid {pid}) ends: {end}");
+                }
+                End::Closed | End::Exited | End::Shutdown => {
+                    tracing::info!("session {number} (pid {pid}) ends: {end}")
+                }
+            }
+        }
+        metrics::counter!("kvtide_sessions_ended_total").increment(1);
+        session.say_bye(end);
+        // Closed before the core may reuse what its loads read: an agent believes no copy that ends after the hang-up.
+        drop(session);
+        self.tell(now_us, Event::SessionLost { session: slot });
+    }
+
+    /// The process behind a slot has exited: the lease is over, and so is whatever it might still have written.
+    pub fn exited(&mut self, now_us: u64, slot: SessionId) {
+        self.end(now_us, slot, &End::Exited);
+        let Some(guest) = self.seats.guest(slot).filter(|guest| !guest.exited) else { return };
+        guest.exited = true;
+        self.tell(now_us, Event::SessionExited { session: slot });
+    }
+}

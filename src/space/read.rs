@@ -1,0 +1,41 @@
+//! Letters to a core thread.
+
+use super::letters::{Granted, Letter};
+use super::serve::Space;
+use crate::host::NodeLetter;
+use kvtide_tiering::api::Event;
+
+impl Space {
+    /// Reads a letter. True if the thread shall end.
+    pub fn read(&mut self, now_us: u64, letter: Letter) -> bool {
+        match letter {
+            Letter::Attach(newcomer) => self.attach(now_us, *newcomer),
+            Letter::Granted(granted) => self.granted(now_us, granted),
+            Letter::Refused { class } => self.tell(now_us, Event::SlabRefused { class }),
+            Letter::Drain { until } => self.drain_until_us = Some(self.clock.of(until)),
+            Letter::Retire => return self.is_vacant(),
+            // Whoever asked and does not wait any more has its answer dropped.
+            Letter::Status(reply) => drop(reply.try_send(self.status())),
+        }
+        false
+    }
+
+    fn granted(&mut self, now_us: u64, granted: Granted) {
+        let (id, class, frames) = (granted.slab.slab, granted.slab.class as u8, granted.slab.frames);
+        let notice = match self.slabs.add(granted) {
+            Ok(notice) => notice,
+            Err(error) => {
+                tracing::error!("space {}: slab {id} cannot be used: {error}", self.number);
+                self.node.send(NodeLetter::Return { space: self.number, slab: id, memfd: None });
+                return self.tell(now_us, Event::SlabRefused { class });
+            }
+        };
+        // Engines are told before the first job that names it.
+        for (slot, session) in self.seats.sessions() {
+            if let Err(end) = session.notify(notice.clone()) {
+                self.ending.push((slot, end));
+            }
+        }
+        self.tell(now_us, Event::SlabGranted { class, slab: id, frames });
+    }
+}
