@@ -1,3 +1,5 @@
+//! The table alone: handles that are used again, misused, shared by threads, or left half-way by a panic.
+
 use super::*;
 use crate::capi::status::kvt_status;
 use std::sync::Arc;
