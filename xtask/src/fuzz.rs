@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Seconds for each target where none are given.
-pub const SECONDS_DEFAULT: u32 = 20;
+pub const SECONDS_DEFAULT: u32 = 15;
 
 /// Megabytes of memory above which a run counts as a failure.
 const MEMORY_MB_MAX: u32 = 2048;

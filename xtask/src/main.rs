@@ -14,7 +14,7 @@ const HELP: &str = "cargo xtask COMMAND
 
   deny              cargo-deny check bans licenses sources (installs cargo-deny below target/tools)
   loom              model-check the rings, the wake-up and the page-table protocol
-  fuzz [SECONDS]    run every fuzz target for SECONDS each (default 20), on the stable toolchain
+  fuzz [SECONDS]    run every fuzz target for SECONDS each (default 15), on the stable toolchain
   help              this text";
 
 fn main() -> ExitCode {
