@@ -246,14 +246,9 @@ impl Chaos {
             }
             Asked::Fault { seq, index, plane } => match done.status {
                 Status::Ok => {
-                    if let Some(q) = self.seqs.get(&(s, seq)) {
-                        if let Some(b) = q.blocks.get(index as usize) {
-                            assert_eq!(
-                                self.w.read(s, b.id, plane),
-                                Some(b.contents[usize::from(plane)]),
-                                "a served fault"
-                            );
-                        }
+                    let q = self.seqs.get(&(s, seq));
+                    if let Some(b) = q.and_then(|q| q.blocks.get(index as usize)) {
+                        assert_eq!(self.w.read(s, b.id, plane), Some(b.contents[usize::from(plane)]), "a served fault");
                     }
                 }
                 Status::Lost => {
@@ -344,9 +339,8 @@ impl Chaos {
         match self.rng.below(40) {
             0..=17 => self.run_job(s),
             18 if !self.seqs.contains_key(&key) && !self.busy.contains(&key) => {
-                if self.w.call(s, Request::SeqCreate { seq }).status == Status::Ok {
-                    self.seqs.insert(key, MSeq::default());
-                }
+                self.w.ok(s, Request::SeqCreate { seq });
+                self.seqs.insert(key, MSeq::default());
             }
             19..=21 if idle => {
                 let count = 1 + self.rng.below(3) as u32;
@@ -660,7 +654,6 @@ impl Chaos {
                 break;
             }
         }
-        if !self.pending.is_empty() {}
         assert!(self.pending.is_empty(), "{:?}", self.pending);
         for key in self.seqs.keys().copied().collect::<Vec<_>>() {
             self.drop_seq(key.0, key.1);

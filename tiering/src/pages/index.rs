@@ -210,13 +210,13 @@ mod tests {
             for (op, k) in ops {
                 let h = hash(k);
                 match op {
-                    0..=2 => if !model.contains_key(&h) {
+                    0..=2 if index.find(h).is_none() => {
                         let parent = index.find(hash(k + 1)).unwrap_or(NONE);
                         match index.insert(h, parent) {
-                            Some(c) => { model.insert(h, c); }
+                            Some(c) => _ = model.insert(h, c),
                             None => prop_assert_eq!(model.len(), 16),
                         }
-                    },
+                    }
                     3 => if let Some(c) = index.find(h) {
                         let leaf = index.leaf_of(c);
                         model.remove(&index.recs[leaf as usize].hash);

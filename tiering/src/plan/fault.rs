@@ -192,8 +192,8 @@ impl Core {
     }
 
     /// Registers a fault; `pump_faults` serves it in the same call.
-    pub(crate) fn fault(&mut self, who: Who, lane: u16, use_pos: u64, seq: u32, index: u32, plane: u16, due: u64) {
-        let s = who.session;
+    pub(crate) fn fault(&mut self, who: Who, (lane, use_pos): (u16, u64), at: (u32, u32, u16), due: u64) {
+        let (s, (seq, index, plane)) = (who.session, at);
         self.counters.faults += 1;
         let session = &self.sessions[usize::from(s)];
         let invalid = if usize::from(lane) >= session.lanes.len() || usize::from(plane) >= self.geo.planes.len() {

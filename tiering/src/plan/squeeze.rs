@@ -29,10 +29,9 @@ impl Core {
             let search = &mut self.host.classes[usize::from(class)].search;
             *search = (*search + 1) % len;
             let at = *search;
-            if let Some(page) = self.host.page_in(at, class) {
-                if self.pages[page as usize].host == at && self.is_private(page) && passes(self, page) {
-                    return Some(page);
-                }
+            let Some(page) = self.host.page_in(at, class) else { continue };
+            if self.pages[page as usize].host == at && self.is_private(page) && passes(self, page) {
+                return Some(page);
             }
         }
         None

@@ -96,7 +96,7 @@ mod tests {
         #[test]
         fn behaves_like_vectors(ops in prop::collection::vec((0usize..3, 0u8..4, 0u32..1000), 1..400)) {
             let mut chunks = Chunks::new(6);
-            let mut dirs = vec![[NONE; 3]; 3];
+            let mut dirs = [[NONE; 3]; 3];
             let mut model: Vec<Vec<u32>> = vec![Vec::new(); 3];
             for (s, op, value) in ops {
                 let len = model[s].len() as u32;

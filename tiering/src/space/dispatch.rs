@@ -74,7 +74,7 @@ impl Core {
                 self.complete(who, status, 0);
             }
             Request::Fault { lane, use_pos, seq, index, plane } => {
-                self.fault(who, lane, use_pos, seq, index, plane, due);
+                self.fault(who, (lane, use_pos), (seq, index, plane), due);
             }
             Request::Cancel { tag } => {
                 let status = self.cancel(s, who.channel, tag);

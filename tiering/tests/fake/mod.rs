@@ -211,7 +211,7 @@ impl World {
 
     fn run_one_of_each(&mut self) -> bool {
         let sessions: Vec<_> = self.agents.keys().copied().collect();
-        sessions.into_iter().fold(false, |any, s| self.run_job(s) || any)
+        sessions.into_iter().filter(|&s| self.run_job(s)).count() > 0
     }
 
     fn take_actions(&mut self) {
@@ -288,10 +288,8 @@ impl World {
             _ => 0,
         };
         let mut show = |block, plane, frame, content, victim: Option<Victim>| {
-            if let Some(v) = victim {
-                if agent.table.get(&(v.block, v.plane)) == Some(&frame) {
-                    agent.table.remove(&(v.block, v.plane));
-                }
+            if let Some(v) = victim.filter(|v| agent.table.get(&(v.block, v.plane)) == Some(&frame)) {
+                agent.table.remove(&(v.block, v.plane));
             }
             let shown: Vec<_> = agent.table.iter().filter(|&(_, f)| *f == frame).collect();
             assert!(shown.is_empty(), "{job:?} overwrites a frame that still shows {shown:?}");
