@@ -41,6 +41,8 @@ pub struct LaneView {
     /// Readable pages of each block in planes of which a step reads everything.
     full: Box<[u16]>,
     held: Vec<Held>,
+    /// Pages published by the last boundary's catch-up.
+    fresh: Vec<u32>,
     cursor: u64,
     active: bool,
     epoch: u64,
@@ -66,6 +68,7 @@ impl LaneView {
             frames: vec![Shown::default(); geometry.frames() as usize].into_boxed_slice(),
             full: zeroed::words(geometry.bounds().blocks_max as usize)?,
             held: Vec::with_capacity(geometry.bounds().jobs_max as usize),
+            fresh: Vec::with_capacity(geometry.frames() as usize),
             cursor: 0,
             active: false,
             epoch: 0,
@@ -148,6 +151,7 @@ impl LaneView {
             self.position = position;
             self.first_at = self.boundaries;
         }
+        self.fresh.clear();
         if !self.held.is_empty() {
             self.release_held(false);
         }
@@ -180,6 +184,12 @@ impl LaneView {
         self.full.get(block as usize).map_or(0, |n| u32::from(*n))
     }
 
+    /// Pages that the last boundary published, perhaps more than once; some may be gone again.
+    #[must_use]
+    pub fn fresh(&self) -> &[u32] {
+        &self.fresh
+    }
+
     fn words(&self) -> &super::shared::LaneWords {
         &self.shared.lanes[usize::from(self.lane)]
     }
@@ -195,6 +205,7 @@ impl LaneView {
             self.cursor += 1;
             if update.publish {
                 self.publish(update.page, update.frame);
+                self.fresh.push(update.page);
             } else if hold && self.wants(&update) {
                 self.words().holds[update.slot as usize].store(self.cursor, Ordering::Relaxed);
                 let Update { page, frame, slot, use_pos, .. } = update;

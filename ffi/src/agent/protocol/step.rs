@@ -88,11 +88,14 @@ struct Member {
     blocks: u32,
 }
 
+/// A page that a plane still misses.
 #[derive(Clone, Copy)]
 struct Missing {
     position: u32,
     index: u32,
     block: u32,
+    /// It was handed out.
+    gone: bool,
 }
 
 /// One lane's steps.
@@ -114,7 +117,13 @@ pub struct Reader {
     pages_full: u64,
     plane: Option<u16>,
     complete: bool,
+    /// What the plane missed at its first boundary, in order; the same by block; how many are left, and the first of them.
     missing: Vec<Missing>,
+    by_block: Vec<u32>,
+    left: usize,
+    first: usize,
+    /// Places in `missing` that a boundary found.
+    found: Vec<u32>,
     ready: Vec<Ready>,
     faulted: Option<(u16, u32, u32)>,
     counts: Counts,
@@ -142,6 +151,10 @@ impl Reader {
             plane: None,
             complete: false,
             missing: Vec::new(),
+            by_block: Vec::new(),
+            left: 0,
+            first: 0,
+            found: Vec::new(),
             ready: Vec::new(),
             faulted: None,
             counts: Counts::default(),
@@ -291,7 +304,7 @@ impl Reader {
                 let position = position as u32;
                 match self.view.frame(block, plane) {
                     Some(frame) => self.ready.push(Ready { position, index, frame }),
-                    None => self.missing.push(Missing { position, index, block }),
+                    None => self.missing.push(Missing { position, index, block, gone: false }),
                 }
             }
         }
@@ -302,30 +315,58 @@ impl Reader {
             return Found::All;
         }
         self.complete = false;
+        self.left = self.missing.len();
+        self.first = 0;
+        self.by_block.clear();
+        self.by_block.extend(0..self.missing.len() as u32);
+        let missing = &self.missing;
+        self.by_block.sort_unstable_by_key(|at| (missing[*at as usize].block, *at));
         if self.ready.is_empty() { self.nothing(plane) } else { Found::Part { last: false } }
     }
 
-    /// A later boundary of the same plane.
+    /// A later boundary of the same plane: what was missing can have come only with this boundary's updates.
     fn rest(&mut self, plane: u16) -> Found {
-        let (view, ready) = (&self.view, &mut self.ready);
-        self.missing.retain(|m| match view.frame(m.block, plane) {
-            Some(frame) => {
-                ready.push(Ready { position: m.position, index: m.index, frame });
-                false
+        let planes = self.view.shared().geometry().plane_count();
+        let (missing, by_block) = (&mut self.missing, &self.by_block);
+        self.found.clear();
+        for page in self.view.fresh().iter().filter(|page| **page % planes == u32::from(plane)) {
+            let block = page / planes;
+            if self.view.frame(block, plane).is_none() {
+                continue;
             }
-            None => true,
-        });
+            let from = by_block.partition_point(|at| missing[*at as usize].block < block);
+            for at in by_block[from..].iter().copied() {
+                let wanted = &mut missing[at as usize];
+                if wanted.block != block {
+                    break;
+                }
+                if !std::mem::replace(&mut wanted.gone, true) {
+                    self.found.push(at);
+                }
+            }
+        }
+        self.found.sort_unstable();
+        for at in &self.found {
+            let Missing { position, index, block, .. } = missing[*at as usize];
+            if let Some(frame) = self.view.frame(block, plane) {
+                self.ready.push(Ready { position, index, frame });
+            }
+        }
+        self.left -= self.found.len();
+        while missing.get(self.first).is_some_and(|m| m.gone) {
+            self.first += 1;
+        }
         if self.ready.is_empty() {
             return self.nothing(plane);
         }
-        self.complete = self.missing.is_empty();
+        self.complete = self.left == 0;
         Found::Part { last: self.complete }
     }
 
     fn nothing(&mut self, plane: u16) -> Found {
         let announce = !self.announced;
         self.announced = true;
-        let first = self.missing.first().copied();
+        let first = self.missing.get(self.first).copied();
         let fault = first.filter(|m| self.faulted != Some((plane, m.position, m.index))).map(|m| {
             self.faulted = Some((plane, m.position, m.index));
             let seq = self.members[m.position as usize].seq;
