@@ -5,6 +5,7 @@ use super::{
     inner::{Inner, Parts, Slot},
     lane,
     layout::PlaneLayout,
+    options::bounded,
 };
 use crate::{
     agent::{
@@ -98,7 +99,7 @@ fn geometry(options: &Options, limits: &Limits, hello: &Hello) -> Result<Geometr
     let bounds = Bounds {
         page_tokens: options.space.page_tokens,
         blocks_max: limits.blocks_max,
-        seqs_max: limits.seqs_max,
+        seqs_max: limits.seqs_max.min(options.seqs_max),
         seq_blocks_max: limits.seq_blocks_max.min(limits.blocks_max),
         lanes: shape.lanes,
         jobs_max: shape.jobs,
@@ -111,7 +112,7 @@ fn geometry(options: &Options, limits: &Limits, hello: &Hello) -> Result<Geometr
 /// Shakes hands and builds the session around `tier0`, or around a new one.
 pub(super) fn connect(options: &Options, tier0: Option<Arc<Tier0>>) -> Result<Connected> {
     let hello = hello(options)?;
-    let attached = kvtide_wire::os::session::attach(&options.socket, &hello, options.timeout);
+    let attached = kvtide_wire::os::session::attach(&options.socket, &hello, bounded(options.timeout));
     let (socket, _, limits, side) = attached.map_err(|e| refused(options, e))?;
     let geometry = geometry(options, &limits, &hello)?;
     let tier0 = match tier0 {

@@ -1,7 +1,10 @@
 //! What an engine says about itself when it attaches.
 
 use kvtide_wire::geometry::PlaneSpec;
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 /// A sequence's slot in its session.
 pub type SeqId = u32;
@@ -9,6 +12,19 @@ pub type SeqId = u32;
 pub type FrameId = u32;
 /// A block of the space: the pages of all planes at one page index.
 pub type BlockId = u32;
+
+/// Longest wait: a timeout beyond it is cut, so that no deadline is out of the clock's reach.
+const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// A timeout that a clock can reach.
+pub(crate) fn bounded(timeout: Duration) -> Duration {
+    timeout.min(TIMEOUT_MAX)
+}
+
+/// When a wait that begins now is over.
+pub(crate) fn deadline(timeout: Duration) -> Instant {
+    Instant::now() + bounded(timeout)
+}
 
 /// The space that a session attaches to. Engines with equal specs share blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]

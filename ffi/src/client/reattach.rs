@@ -5,7 +5,7 @@
 //! new mover adopts the frames. No job is looked at before the last frame is adopted: the daemon may plan with a block from
 //! the moment it has answered.
 
-use super::{Error, Options, Result, attach, channel, inner::Inner, lane};
+use super::{Error, Options, Result, attach, channel, inner::Inner, lane, options::deadline};
 use crate::agent::{
     protocol::{Shared, seqs::SeqState},
     session::Session,
@@ -63,7 +63,7 @@ pub(super) fn reattach(old: &Inner, socket: &Path) -> Result<Arc<Inner>> {
         old: &old.session.shared,
         session: &session,
         blocks: HashMap::new(),
-        deadline: Instant::now() + options.timeout,
+        deadline: deadline(options.timeout),
     };
     for (was, now) in held.channels.iter().zip(&mut connected.channels) {
         for seq in was.sequences() {

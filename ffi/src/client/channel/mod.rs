@@ -13,7 +13,7 @@ pub(crate) use calls::State;
 use super::{
     Client, Error, Result,
     inner::Inner,
-    options::SeqId,
+    options::{SeqId, deadline},
     request::{Completed, Outcome, PageRange, Pin, Request, Ticket},
 };
 use crate::agent::{protocol::PinId, session::Session};
@@ -21,11 +21,7 @@ use kvtide_wire::{
     entry::{Advice, Level},
     status::Status,
 };
-use std::{
-    os::fd::BorrowedFd,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{os::fd::BorrowedFd, sync::Arc, time::Duration};
 
 /// A pin as the caller has it.
 fn pin_of(id: PinId) -> Pin {
@@ -284,7 +280,7 @@ impl Channel {
     /// `NotFound`: no such ticket; `TimedOut`.
     pub fn wait(&mut self, ticket: Ticket, timeout: Duration) -> Result<Completed> {
         let (state, session) = self.parts("wait for request", ticket.0)?;
-        let deadline = Instant::now() + timeout;
+        let deadline = deadline(timeout);
         let taken = state.wait_until(session, deadline, |state| state.take(ticket).transpose());
         taken.and_then(|result| result).map_err(|status| Error::call("wait for request", ticket.0, status))
     }

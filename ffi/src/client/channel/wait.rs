@@ -4,7 +4,10 @@ use super::calls::State;
 use crate::{
     Result,
     agent::session::Session,
-    client::request::{Outcome, Request},
+    client::{
+        options::deadline,
+        request::{Outcome, Request},
+    },
 };
 use kvtide_wire::{
     entry::{Op, Submission},
@@ -94,7 +97,7 @@ impl State {
         request: Request<'_>,
         timeout: Duration,
     ) -> std::result::Result<Result<Outcome>, Status> {
-        let deadline = Instant::now().checked_add(timeout).ok_or(Status::Invalid)?;
+        let deadline = deadline(timeout);
         let started = self.wait_until(session, deadline, |state| match state.submit(&request, timeout, 0) {
             Err(Status::Again) => None,
             other => Some(other),
