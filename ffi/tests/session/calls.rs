@@ -58,8 +58,11 @@ fn a_submitted_call_comes_back_with_its_user_word_and_outcome() {
     let client = fake.attach();
     let mut channel = client.channel(0).expect("channel");
     let seq = channel.seq_create().expect("create");
+    let waits = channel.seq_create().expect("create");
+    fake.tell(Command::Answer { op: Op::Reserve, with: Script::Silence });
+    channel.submit(Request::Reserve { seq: waits, tokens: 1 }, LONG, 41).expect("submit");
+    assert_eq!(channel.append(waits, 1).expect_err("a reservation is on its way").status(), Status::Again);
     let ticket = channel.submit(Request::Reserve { seq, tokens: 3 * TOKENS }, LONG, 42).expect("submit");
-    assert_eq!(channel.append(seq, 1).expect_err("a reservation is on its way").status(), Status::Again);
     let completed = channel.wait(ticket, LONG).expect("ends");
     assert_eq!((completed.ticket, completed.user), (ticket, 42));
     assert_eq!(completed.result.expect("granted"), Outcome::Done);
