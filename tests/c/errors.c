@@ -37,6 +37,7 @@ static void sequences(engine *e) {
     FAILS(kvt_seq_blocks(e->client, t.seq, 4, blocks, 2, &n), KVT_ERANGE, "3 blocks");
     OK(kvt_seq_blocks(e->client, t.seq, 1, NULL, 0, &n));
     CHECK(n == 2);
+    FAILS(kvt_append(c, t.seq, PAGE_TOKENS), KVT_EAGAIN, "append"); /* the session has no reserve */
     FAILS(kvt_commit(c, t.seq, t.tokens + 1), KVT_ESTATE, "commit");
     FAILS(kvt_commit(c, t.seq, t.tokens - 1), KVT_ESTATE, "commit");
     FAILS(kvt_truncate(c, t.seq, t.tokens + 1, 0), KVT_ERANGE, "truncate");
@@ -132,7 +133,12 @@ static void steps(engine *e) {
     FAILS(kvt_lane_page(e->lane, t.seq, 0, 0, &readable), KVT_ENOTFOUND, "readable"); /* no step */
     OK(kvt_lane_begin(second, &seq, 1));
     OK(kvt_lane_close(second)); /* ends its step */
+    FAILS(kvt_lane_end(second), KVT_EINVAL, "closed before");
     read_step(e, &t, 1);
+    OK(kvt_lane_open(e->client, 1, &second));
+    OK(kvt_lane_begin(second, &seq, 1));
+    OK(kvt_lane_end(second));
+    OK(kvt_lane_close(second));
     OK(kvt_seq_drop(e->channel, t.seq));
 }
 
