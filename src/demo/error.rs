@@ -54,7 +54,7 @@ pub enum DemoError {
         sizes: String,
     },
     /// The daemon died.
-    #[error("the daemon died ({ended}) during {stage}, after {tokens} tokens; the engine saw: {error}{log}")]
+    #[error("the daemon died ({ended}) during the run \"{stage}\", after {tokens} tokens{log}")]
     DaemonDied {
         /// How it ended.
         ended: String,
@@ -62,8 +62,6 @@ pub enum DemoError {
         stage: &'static str,
         /// Tokens that it had.
         tokens: usize,
-        /// The client's error.
-        error: String,
         /// The end of its log.
         log: String,
     },

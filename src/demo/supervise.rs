@@ -7,6 +7,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 use std::{env, thread};
 
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -26,8 +29,13 @@ const DAEMON_END: Duration = Duration::from_secs(5);
 
 /// What happens while an engine runs.
 enum Event {
+    /// The engine said something.
     Line(String),
+    /// The engine said its last.
     End,
+    /// The daemon has ended.
+    DaemonEnd,
+    /// The demo was sent a signal.
     Signal(i32),
 }
 
@@ -78,6 +86,7 @@ fn supervise(
         scan_frames: Some(SCAN_FRAMES),
         ..Options::default()
     })?;
+    watch(&daemon, sender)?;
     console.began(setup, &daemon);
     let rehearsal = start_engine(args, setup, &daemon, true, sender)?;
     relay(rehearsal, setup, console, &mut daemon, events)?;
@@ -92,6 +101,21 @@ fn supervise(
     Ok(Results { setup: setup.clone(), plain, resident, tiered })
 }
 
+/// Has the daemon's end told at once, whatever the engine is at. The thread ends with the daemon.
+fn watch(daemon: &PrivateDaemon, events: &Sender<Event>) -> Result<(), DemoError> {
+    let watching = process("watch the daemon");
+    let pid = i32::try_from(daemon.pid()).ok().and_then(Pid::from_raw);
+    let pid = pid.ok_or_else(|| watching(io::ErrorKind::InvalidInput.into()))?;
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|errno| watching(errno.into()))?;
+    let events = events.clone();
+    thread::spawn(move || {
+        while poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], None) == Err(Errno::INTR) {}
+        // Fails only after the demo has ended.
+        let _ = events.send(Event::DaemonEnd);
+    });
+    Ok(())
+}
+
 /// Shows what an engine says until it has ended; returns what it measured.
 fn relay(
     mut engine: Engine,
@@ -101,22 +125,27 @@ fn relay(
     events: &Receiver<Event>,
 ) -> Result<Vec<(Stage, Measured)>, DemoError> {
     let mut ended = Vec::new();
+    let mut at = (Stage::Rehearsal, 0);
     loop {
         let line = match events.recv_timeout(SILENCE) {
             Ok(Event::Line(line)) => line,
             Ok(Event::Signal(signal)) => return Err(DemoError::Signal(signal)),
+            Ok(Event::DaemonEnd) => return Err(daemon_died(daemon, at)),
             Ok(Event::End) | Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => return Err(DemoError::Silent),
         };
         match serde_json::from_str(&line) {
             Err(source) => return Err(DemoError::Nonsense { line, source }),
-            Ok(Message::Progress { stage, tokens, token }) => console.progress(setup, stage, tokens, token),
+            Ok(Message::Progress { stage, tokens, token }) => {
+                at = (stage, tokens);
+                console.progress(setup, stage, tokens, token);
+            }
             Ok(Message::Ended { stage, measured }) => {
                 console.ended(setup, stage, &measured);
                 ended.push((stage, measured));
             }
             Ok(Message::Failed { stage, tokens, error, cause }) => {
-                return Err(failed(setup, daemon, stage, tokens, error, cause));
+                return Err(failed(setup, daemon, (stage, tokens), error, cause));
             }
         }
     }
@@ -164,27 +193,21 @@ fn start_engine(
     Ok(engine)
 }
 
-fn failed(
-    setup: &Setup,
-    daemon: &mut PrivateDaemon,
-    stage: Stage,
-    tokens: usize,
-    error: String,
-    cause: Cause,
-) -> DemoError {
-    let of = setup.sizes.tokens();
+fn failed(setup: &Setup, daemon: &mut PrivateDaemon, at: (Stage, usize), error: String, cause: Cause) -> DemoError {
+    let (of, stage, tokens) = (setup.sizes.tokens(), at.0.name(), at.1);
     match cause {
-        Cause::Refused => DemoError::Refused { stage: stage.name(), tokens, of, error, sizes: setup.advice() },
-        Cause::Daemon => match daemon.wait(DAEMON_END) {
-            Ok(status) => {
-                let log = match daemon.log() {
-                    log if log.is_empty() => log,
-                    log => format!("\nits log ends with:\n{log}"),
-                };
-                DemoError::DaemonDied { ended: status.to_string(), stage: stage.name(), tokens, error, log }
-            }
-            Err(_) => DemoError::Failed { stage: stage.name(), tokens, error },
-        },
-        Cause::Other => DemoError::Failed { stage: stage.name(), tokens, error },
+        Cause::Refused => DemoError::Refused { stage, tokens, of, error, sizes: setup.advice() },
+        Cause::Daemon => daemon_died(daemon, at),
+        Cause::Other => DemoError::Failed { stage, tokens, error },
     }
+}
+
+/// The daemon has ended, or closed its side.
+fn daemon_died(daemon: &mut PrivateDaemon, (stage, tokens): (Stage, usize)) -> DemoError {
+    let ended = daemon.wait(DAEMON_END).map_or_else(|error| error.to_string(), |status| status.to_string());
+    let log = match daemon.log() {
+        log if log.is_empty() => log,
+        log => format!("\nits log ends with:\n{log}"),
+    };
+    DemoError::DaemonDied { ended, stage: stage.name(), tokens, log }
 }
