@@ -3,6 +3,7 @@
 //! Down: sequences are filled until tier 0 must be cleaned for the next page. Up: a step reads four times what tier 0 holds. Both
 //! alternate with memcpy in the same direction between two private buffers of the sizes of tier 0 and of the host copies.
 
+use super::super::percentile;
 use super::{BenchError, Engine, HOST_BYTES, PAGE_BYTES, PAGE_TOKENS, trying};
 use kvtide_client::client::{Pass, SeqId, StepSeq};
 use std::hint::black_box;
@@ -15,7 +16,7 @@ const FRAMES: u32 = 1024;
 const BLOCKS: u64 = 512;
 /// Of the sequences that are written.
 const NEW_BLOCKS: u64 = 256;
-const ROUNDS: usize = 8;
+const ROUNDS: usize = 24;
 
 const _: () = assert!((BLOCKS + NEW_BLOCKS) * PLANES * (PAGE_BYTES as u64) < HOST_BYTES * 3 / 4);
 
@@ -44,14 +45,23 @@ pub(super) struct Copies {
     down: Rate,
     plain_up: Rate,
     plain_down: Rate,
+    /// Of each round: time that memcpy takes for the bytes that were moved, over the time that they took, in thousandths.
+    ratios: Vec<u64>,
 }
 
 impl Copies {
-    /// Time that memcpy takes for the bytes that were moved, over the time that they took.
-    pub(super) fn ratio(&self) -> f64 {
-        let plain =
-            self.up.bytes as f64 / self.plain_up.gb_per_s() + self.down.bytes as f64 / self.plain_down.gb_per_s();
-        plain / 1e9 / (self.up.time + self.down.time).as_secs_f64()
+    fn add(&mut self, up: Rate, plain_up: Rate, down: Rate, plain_down: Rate) {
+        let plain = up.bytes as f64 / plain_up.gb_per_s() + down.bytes as f64 / plain_down.gb_per_s();
+        self.ratios.push((plain / 1e6 / (up.time + down.time).as_secs_f64()) as u64);
+        self.up.add(up);
+        self.plain_up.add(plain_up);
+        self.down.add(down);
+        self.plain_down.add(plain_down);
+    }
+
+    /// The median over rounds: a round in which somebody else had the memory bus says nothing.
+    pub(super) fn ratio(&mut self) -> f64 {
+        percentile(&mut self.ratios, 50) as f64 / 1000.0
     }
 
     pub(super) fn note(&self) -> String {
@@ -71,10 +81,7 @@ pub(super) fn measure(socket: &Path) -> Result<Copies, BenchError> {
         let (down, plain_down) = (write(&mut engine)?, plain.down(NEW_BLOCKS));
         // The first round maps memory and is not counted.
         if round > 0 {
-            copies.up.add(up);
-            copies.plain_up.add(plain_up);
-            copies.down.add(down);
-            copies.plain_down.add(plain_down);
+            copies.add(up, plain_up, down, plain_down);
         }
     }
     Ok(copies)

@@ -55,7 +55,7 @@ pub(super) fn measure() -> Result<Report, BenchError> {
     let idle = idle::measure(&daemon)?;
     report.number("idle_cpu_percent", "idle daemon, one session, 10 s", idle, "% of a core", Target::AtMost(0.5));
 
-    let copies = copy::measure(daemon.socket())?;
+    let mut copies = copy::measure(daemon.socket())?;
     let what = "copies of 64 KiB pages against memcpy";
     report.number("copy_ratio_memcpy", what, copies.ratio(), "x", Target::AtLeast(0.9));
     report.note(copies.note());

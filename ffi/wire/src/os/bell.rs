@@ -88,6 +88,7 @@ impl Sleepable {
             };
             match read {
                 Ok(0) => return false,
+                Ok(count) if count == PIPE_BYTES => {} // there may be more
                 Err(Errno::INTR) => {}
                 Ok(_) | Err(Errno::AGAIN) => return true,
                 Err(_) => return false,
