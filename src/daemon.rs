@@ -14,6 +14,9 @@ pub const READY: &str = "kvtided is ready on ";
 /// What it says, before the path, when it has written a status dump.
 pub const DUMPED: &str = "kvtided wrote ";
 
+/// What it says, before their directory, when it has written the flight recordings that it was asked for.
+pub const RECORDED: &str = "kvtided recorded into ";
+
 /// What the command line says beyond the configuration.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {

@@ -32,8 +32,14 @@ pub(crate) struct Dump {
 pub(crate) fn write(path: &Path, dump: &Dump) -> Result<(), Error> {
     let failed = |source| Error::File { action: "write the status dump", path: path.into(), source };
     let text = serde_json::to_vec_pretty(dump).map_err(|error| failed(error.into()))?;
-    let new = path.with_extension("json.new");
-    fs::write(&new, text).map_err(failed)?;
+    replace(path, "write the status dump", &text)
+}
+
+/// Puts bytes at a path, whole.
+pub(crate) fn replace(path: &Path, action: &'static str, bytes: &[u8]) -> Result<(), Error> {
+    let failed = |source| Error::File { action, path: path.into(), source };
+    let new = path.with_extension("new");
+    fs::write(&new, bytes).map_err(failed)?;
     fs::rename(&new, path).map_err(failed)
 }
 

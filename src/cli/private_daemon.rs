@@ -2,7 +2,7 @@
 //!
 //! The demo, the benches and the tests start one. It ends with its guard, and with the process that started it.
 
-use crate::daemon::{DUMPED, READY};
+use crate::daemon::{DUMPED, READY, RECORDED};
 use crate::error::Error;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
@@ -138,6 +138,15 @@ impl PrivateDaemon {
         let failed = |source| Error::File { action: "read the private daemon's status", path: path.clone(), source };
         let text = fs::read(&path).map_err(failed)?;
         serde_json::from_slice(&text).map_err(|error| failed(error.into()))
+    }
+
+    /// Has it write its spaces' flight recordings (`space-N.kvtrec` in its directory; the configuration must keep them).
+    ///
+    /// # Errors
+    /// It is gone, or does not write them within a bound.
+    pub fn record(&mut self) -> Result<(), Error> {
+        self.signal(Signal::USR2)?;
+        self.hear(RECORDED, DUMP)
     }
 
     /// Waits for a line on its stdout that begins with `what`.

@@ -16,6 +16,11 @@ pub const DRAIN_MS: u64 = 5_000;
 /// A peer on the same machine says hello in microseconds; one that takes seconds never will.
 pub const HANDSHAKE_MS: u64 = 2_000;
 
+/// Flight recorder: off, because each space's costs two copies of its core's tables and a pause to copy them now and then.
+pub const RECORDER: u64 = 0;
+/// Flight recorder: up to 1 GiB of input.
+pub const RECORDER_RANGE: RangeInclusive<u64> = 0..=1 << 30;
+
 /// Host tier.
 pub const HOST_CAPACITY: u64 = 2 << 30;
 /// Slab: large enough that a busy space asks rarely, small enough to prefault in tens of milliseconds.

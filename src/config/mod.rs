@@ -45,6 +45,8 @@ pub struct Daemon {
     pub drain: Duration,
     /// How long a peer may take to say hello.
     pub handshake: Duration,
+    /// Bytes of input that each space's flight recorder keeps; 0: it is off.
+    pub recorder_bytes: u64,
 }
 
 /// `[tiers.host]`.

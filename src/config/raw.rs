@@ -25,6 +25,7 @@ pub(super) struct RawDaemon {
     pub spin_us: Field<u64>,
     pub drain_ms: Field<u64>,
     pub handshake_ms: Field<u64>,
+    pub recorder: Field<ByteSize>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -48,12 +48,14 @@ fn daemon(file: File<'_>, raw: RawDaemon, overrides: &Overrides) -> Result<Daemo
     let spin_us = file.field("daemon.spin_us", raw.spin_us, defaults::SPIN_US);
     let drain_ms = file.field("daemon.drain_ms", raw.drain_ms, defaults::DRAIN_MS);
     let handshake_ms = file.field("daemon.handshake_ms", raw.handshake_ms, defaults::HANDSHAKE_MS);
+    let recorder = file.field("daemon.recorder", raw.recorder, ByteSize(defaults::RECORDER));
     Ok(Daemon {
         socket: socket.value,
         socket_mode,
         dir: dir.value,
         spin: Duration::from_micros(file.in_range(&spin_us, &defaults::SPIN_US_RANGE)?),
         drain: Duration::from_millis(file.in_range(&drain_ms, &defaults::DRAIN_MS_RANGE)?),
+        recorder_bytes: file.in_range(&recorder.map(|size| size.0), &defaults::RECORDER_RANGE)?,
         handshake: Duration::from_millis(file.in_range(&handshake_ms, &defaults::HANDSHAKE_MS_RANGE)?),
     })
 }

@@ -9,7 +9,7 @@ mod spaces;
 
 use crate::attach::{self, Handshake, Progress, Refusal};
 use crate::config::Config;
-use crate::daemon::{DUMPED, Options, say};
+use crate::daemon::{DUMPED, Options, RECORDED, say};
 use crate::error::Error;
 use crate::host::{HostThread, NodeLetter};
 use crate::mail::{Address, Mailbox, mailbox};
@@ -71,7 +71,7 @@ impl Control {
         let host = HostThread::spawn(&config)?;
         let listener = Some(attach::bind(&config.daemon.socket, config.daemon.socket_mode)?);
         let registry = Registry::default();
-        let spaces = Spaces::new(to_control, host.address(), registry.clone(), config.daemon.spin);
+        let spaces = Spaces::new(to_control, host.address(), registry.clone(), config.daemon.clone());
         let handshakes = Vec::new();
         Ok(Control {
             config,
@@ -110,10 +110,15 @@ impl Control {
             if self.parent.as_ref().is_some_and(signals::has_ended) {
                 return Ok(Ending::Parent);
             }
-            match self.signals.take() {
-                Some(Signal::End) => return Ok(Ending::Signal),
-                Some(Signal::Dump) => self.dump(),
-                None => {}
+            while let Some(signal) = self.signals.take() {
+                match signal {
+                    Signal::End => return Ok(Ending::Signal),
+                    Signal::Dump => self.dump(),
+                    Signal::Record => {
+                        self.spaces.record();
+                        say(RECORDED, &self.config.daemon.dir);
+                    }
+                }
             }
             self.reports.quiet();
             while let Some(report) = self.reports.take() {

@@ -3,7 +3,7 @@
 use crate::error::Error;
 use kvtide_wire::os::poll::readable;
 use rustix::process::{Pid, PidfdFlags, getppid, pidfd_open};
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::low_level::pipe;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,15 +17,18 @@ pub(super) enum Signal {
     End,
     /// SIGUSR1.
     Dump,
+    /// SIGUSR2.
+    Record,
 }
 
 /// Signals that have come; readable while there are any.
 #[derive(Debug)]
 pub(super) struct Signals {
-    /// Both kinds ring here, so that one descriptor is enough to sleep on.
+    /// All kinds ring here, so that one descriptor is enough to sleep on.
     any: UnixStream,
     end: UnixStream,
     dump: UnixStream,
+    record: UnixStream,
 }
 
 impl Signals {
@@ -45,7 +48,8 @@ impl Signals {
         any.set_nonblocking(true).map_err(failed)?;
         let end = pair(&[SIGTERM, SIGINT], &wake).map_err(failed)?;
         let dump = pair(&[SIGUSR1], &wake).map_err(failed)?;
-        Ok(Signals { any, end, dump })
+        let record = pair(&[SIGUSR2], &wake).map_err(failed)?;
+        Ok(Signals { any, end, dump, record })
     }
 
     /// A signal that has come; several of one kind are one.
@@ -54,7 +58,10 @@ impl Signals {
         if take(&mut self.end) {
             return Some(Signal::End);
         }
-        take(&mut self.dump).then_some(Signal::Dump)
+        if take(&mut self.dump) {
+            return Some(Signal::Dump);
+        }
+        take(&mut self.record).then_some(Signal::Record)
     }
 }
 

@@ -1,19 +1,19 @@
 //! The spaces of the daemon, by what makes them the same: domain, geometry, fingerprint.
 
 use super::{Address, Letter, Newcomer, NodeLetter, Registry, Report};
-use crate::config::Domain;
+use crate::config::{Daemon, Domain};
 use crate::error::Error;
 use crate::space::{SpaceStatus, SpaceThread, Spec};
 use crate::translate;
-use crossbeam::channel::bounded;
+use crossbeam::channel::{Sender, bounded};
 use kvtide_tiering::api::SpaceConfig;
 use kvtide_wire::geometry::{PlaneSpec, stride};
 use kvtide_wire::hello::Hello;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How long a core thread may take to tell how it stands.
-const STATUS: Duration = Duration::from_secs(2);
+/// How long core threads may take to answer a question.
+const ANSWER: Duration = Duration::from_secs(2);
 
 /// What makes two engines' spaces one. The name is for humans only.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,13 +51,13 @@ pub(super) struct Spaces {
     control: Address<Report>,
     node: Address<NodeLetter>,
     registry: Registry,
-    spin: Duration,
+    daemon: Daemon,
 }
 
 impl Spaces {
     /// None yet.
-    pub fn new(control: Address<Report>, node: Address<NodeLetter>, registry: Registry, spin: Duration) -> Spaces {
-        Spaces { spaces: BTreeMap::new(), next: 1, control, node, registry, spin }
+    pub fn new(control: Address<Report>, node: Address<NodeLetter>, registry: Registry, daemon: Daemon) -> Spaces {
+        Spaces { spaces: BTreeMap::new(), next: 1, control, node, registry, daemon }
     }
 
     /// Spaces that run, those included that were told to end.
@@ -85,7 +85,9 @@ impl Spaces {
             name: name.to_owned(),
             domain: domain.name.clone(),
             config,
-            spin: self.spin,
+            spin: self.daemon.spin,
+            recorder_bytes: self.daemon.recorder_bytes,
+            dir: self.daemon.dir.clone(),
             control: self.control.clone(),
             node: self.node.clone(),
             registry: self.registry.clone(),
@@ -145,20 +147,29 @@ impl Spaces {
         }
     }
 
+    /// Has every space write its flight recording; waits until they have, within a bound.
+    pub fn record(&self) {
+        self.ask("write its flight recording", Letter::Record);
+    }
+
     /// How every space stands; one that does not answer in time is left out and logged.
     pub fn status(&self) -> Vec<SpaceStatus> {
-        let deadline = Instant::now() + STATUS;
+        self.ask("tell how it stands", Letter::Status)
+    }
+
+    fn ask<T>(&self, what: &str, letter: impl Fn(Sender<T>) -> Letter) -> Vec<T> {
+        let deadline = Instant::now() + ANSWER;
         let asked: Vec<_> = self
             .spaces
             .iter()
             .filter_map(|(number, space)| {
                 let (reply, answer) = bounded(1);
-                space.running.address.send(Letter::Status(reply)).ok().map(|()| (number, answer))
+                space.running.address.send(letter(reply)).ok().map(|()| (number, answer))
             })
             .collect();
         let answers = asked.into_iter().filter_map(|(number, answer)| {
-            let status = answer.recv_deadline(deadline);
-            status.inspect_err(|_| tracing::warn!("space {number} did not tell how it stands within {STATUS:?}")).ok()
+            let answer = answer.recv_deadline(deadline);
+            answer.inspect_err(|_| tracing::warn!("space {number} did not {what} within {ANSWER:?}")).ok()
         });
         answers.collect()
     }

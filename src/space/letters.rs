@@ -30,6 +30,8 @@ pub(crate) enum Letter {
     Retire,
     /// Tell how things stand.
     Status(Sender<SpaceStatus>),
+    /// Write the flight recording.
+    Record(Sender<()>),
 }
 
 /// An admitted peer with everything its session needs.

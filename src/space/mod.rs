@@ -16,6 +16,7 @@ mod attach;
 mod clock;
 mod deliver;
 mod end;
+mod flight;
 mod letters;
 mod read;
 mod run;

@@ -14,6 +14,11 @@ impl Space {
             Letter::Refused { class } => self.tell(now_us, Event::SlabRefused { class }),
             Letter::Drain { until } => self.drain_until_us = Some(self.clock.of(until)),
             Letter::Retire => return self.is_vacant(),
+            Letter::Record(written) => {
+                self.core.write();
+                // Whoever asked and does not wait any more needs no answer.
+                let _ = written.try_send(());
+            }
             // Whoever asked and does not wait any more has its answer dropped.
             Letter::Status(reply) => drop(reply.try_send(self.status())),
         }

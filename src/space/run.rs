@@ -2,6 +2,7 @@
 //! deadline is due.
 
 use super::clock::{Clock, until};
+use super::flight::Flight;
 use super::letters::{Letter, Report};
 use super::seats::Seats;
 use super::serve::{Space, Tally};
@@ -18,6 +19,7 @@ use kvtide_tiering::Core;
 use kvtide_tiering::api::SpaceConfig;
 use kvtide_wire::lists::List;
 use kvtide_wire::status::Status;
+use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -41,6 +43,10 @@ pub(crate) struct Spec {
     pub config: SpaceConfig,
     /// How long it spins before it sleeps.
     pub spin: Duration,
+    /// Bytes of input that the flight recorder keeps; 0: it is off.
+    pub recorder_bytes: u64,
+    /// Where recordings go.
+    pub dir: PathBuf,
     /// Where its reports go.
     pub control: Address<Report>,
     /// Who grants host memory.
@@ -101,7 +107,7 @@ fn begin(spec: Spec, letters: &Mailbox<Letter>, sleeper: Sleeper) {
         number: spec.number,
         name: spec.name,
         domain: spec.domain,
-        core,
+        core: Flight::new(core, spec.recorder_bytes, spec.dir.join(format!("space-{}.kvtrec", spec.number))),
         seats,
         clock: Clock::start(),
         control: Outbox::new(spec.control),

@@ -1,6 +1,7 @@
 //! What engines wrote, to the core; what the core wants, to engines, to the node and to the control thread.
 
 use super::clock::Clock;
+use super::flight::Flight;
 use super::letters::Report;
 use super::seats::Seats;
 use super::slabs::Slabs;
@@ -9,9 +10,9 @@ use crate::mail::Outbox;
 use crate::session::{End, Registry, Violation};
 use crate::translate::{self, Scratch};
 use kvtide_tiering::ActionBuf;
+use kvtide_tiering::Error as CoreError;
 use kvtide_tiering::LIST_MAX;
 use kvtide_tiering::api::{Event, SessionId};
-use kvtide_tiering::{Core, Error as CoreError};
 use kvtide_wire::entry::LIST_WORDS;
 use kvtide_wire::lists::List;
 use kvtide_wire::status::Status;
@@ -33,7 +34,7 @@ pub(super) struct Space {
     pub number: u32,
     pub name: String,
     pub domain: String,
-    pub core: Core,
+    pub core: Flight,
     pub seats: Seats,
     pub clock: Clock,
     pub control: Outbox<Report>,
@@ -180,7 +181,10 @@ impl Space {
             Err(error @ (CoreError::Agent { session, .. } | CoreError::Overrun { session, .. })) => {
                 self.ending.push((session, End::Violation(Violation::Core(error))));
             }
-            Err(error) => tracing::error!("space {}: the core refused an event: {error}", self.number),
+            Err(error) => {
+                tracing::error!("space {}: the core refused an event: {error}", self.number);
+                self.core.failed();
+            }
         }
         self.deliver();
     }

@@ -9,6 +9,7 @@ mod hostile;
 mod lifecycle;
 mod peers;
 mod raw;
+mod recorder;
 mod requests;
 mod roles;
 

@@ -1,0 +1,81 @@
+//! The space's core under its flight recorder: everything that goes in passes here, so that an incident can be replayed.
+//!
+//! A recording goes to `space-N.kvtrec` in the daemon's directory: when asked for (SIGUSR2), at the first error that is ours,
+//! and when the core thread panics. `kvtide-sim --replay FILE` takes it.
+
+use crate::error::Error;
+use crate::status;
+use kvtide_tiering::api::Event;
+use kvtide_tiering::recorder::Recorder;
+use kvtide_tiering::{ActionBuf, Core, Error as CoreError};
+use std::ops::Deref;
+use std::path::PathBuf;
+
+/// A core and its recorder, if it has one.
+#[derive(Debug)]
+pub(super) struct Flight {
+    core: Core,
+    recorder: Option<Recorder>,
+    path: PathBuf,
+    /// An error of ours has been recorded; those that follow from it would only overwrite it.
+    failed: bool,
+}
+
+impl Flight {
+    /// Records at most `bytes` of input, 0: nothing.
+    pub fn new(core: Core, bytes: u64, path: PathBuf) -> Flight {
+        let recorder = (bytes > 0).then(|| Recorder::new(&core, bytes as usize));
+        Flight { core, recorder, path, failed: false }
+    }
+
+    /// [`Core::handle`].
+    pub fn handle(&mut self, now_us: u64, event: Event<'_>, actions: &mut ActionBuf) -> Result<(), CoreError> {
+        match &mut self.recorder {
+            Some(recorder) => recorder.handle(&mut self.core, now_us, event, actions),
+            None => self.core.handle(now_us, event, actions),
+        }
+    }
+
+    /// [`Core::poll`].
+    pub fn poll(&mut self, now_us: u64, actions: &mut ActionBuf) {
+        match &mut self.recorder {
+            Some(recorder) => recorder.poll(&mut self.core, now_us, actions),
+            None => self.core.poll(now_us, actions),
+        }
+    }
+
+    /// Something happened that is a bug of ours: writes what led to it, once.
+    pub fn failed(&mut self) {
+        if !std::mem::replace(&mut self.failed, true) {
+            self.write();
+        }
+    }
+
+    /// Writes the recording, if there is one.
+    pub fn write(&self) {
+        let Some(recorder) = &self.recorder else { return };
+        let written = recorder
+            .dump(&self.core)
+            .map_err(|error| Error::system("encode a flight recording", std::io::Error::other(error)));
+        match written.and_then(|bytes| status::replace(&self.path, "write a flight recording", &bytes)) {
+            Ok(()) => tracing::info!("recorded {} inputs in {}", recorder.inputs(), self.path.display()),
+            Err(error) => tracing::error!("{error}"),
+        }
+    }
+}
+
+impl Deref for Flight {
+    type Target = Core;
+
+    fn deref(&self) -> &Core {
+        &self.core
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.failed();
+        }
+    }
+}
