@@ -6,6 +6,7 @@ pub mod base;
 pub mod coverage;
 pub mod episode;
 pub mod failure;
+pub mod flight;
 pub mod geometry;
 pub mod memory;
 pub mod model;

@@ -3,9 +3,11 @@
 use clap::Parser;
 use kvtide_sim::coverage::Coverage;
 use kvtide_sim::episode;
+use kvtide_sim::flight;
 use kvtide_sim::mutant::Mutant;
 use kvtide_sim::run::{Summary, explain, hunt, run, survey};
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -34,6 +36,9 @@ struct Args {
     /// Goes on after a failure and lists all of them, a line each.
     #[arg(long)]
     survey: bool,
+    /// Replays a flight recording of a daemon, checking the core's invariants after every input.
+    #[arg(long)]
+    replay: Option<PathBuf>,
     /// Threads; episodes are independent.
     #[arg(long, default_value_t = 2)]
     threads: usize,
@@ -52,6 +57,9 @@ fn main() -> ExitCode {
         }
     };
     quiet_panics();
+    if let Some(path) = &args.replay {
+        return recording(path);
+    }
     if args.survey {
         return all_failures(seed, args.ops.unwrap_or(100_000));
     }
@@ -112,6 +120,19 @@ fn verdict(coverage: &Coverage, ops: u64) -> ExitCode {
     }
     println!("never happened: {}", missing.join(", "));
     ExitCode::FAILURE
+}
+
+fn recording(path: &Path) -> ExitCode {
+    match flight::replay(path) {
+        Ok(report) => {
+            println!("{report}");
+            if report.sound() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        Err(error) => {
+            eprintln!("kvtide-sim: {}: {error}", path.display());
+            ExitCode::FAILURE
+        }
+    }
 }
 
 fn all_failures(seed: u64, ops: u64) -> ExitCode {

@@ -17,7 +17,7 @@ const IDLE_POLLS: u32 = 1000;
 impl Daemon {
     /// Lets the core handle an event and carries out everything that it wants done.
     pub(super) fn handle(&mut self, cx: &mut Context, sessions: &mut [Session], event: Event<'_>) -> Check {
-        let outcome = self.core.handle(cx.now(), event, &mut self.actions);
+        let outcome = self.feed(cx.now(), event);
         if let Err(error) = outcome {
             return wrong(Caught::Protocol, format!("the core refused {event:?}: {error}"));
         }
@@ -36,7 +36,7 @@ impl Daemon {
             if !self.core.has_output() {
                 break;
             }
-            self.core.poll(cx.now(), &mut self.actions);
+            self.poll(cx.now());
             idle = if self.actions.is_empty() { idle + 1 } else { 0 };
             if idle > IDLE_POLLS {
                 return wrong(Caught::Hang, "the core says that it has something to do, and with room does nothing");

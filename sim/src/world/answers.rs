@@ -99,7 +99,10 @@ impl Session {
             Status::Ok => true,
             Status::Canceled => pending.cancelled,
             // What a step reads was promised room when it was reserved: only copies that never end can keep it waiting.
-            Status::TimedOut if pending.op == Op::Fault => faults.endless + faults.refuse + faults.die > 0,
+            // The engine's own pins may have taken all the frames, though.
+            Status::TimedOut if pending.op == Op::Fault => {
+                faults.endless + faults.refuse + faults.die > 0 || self.pinned
+            }
             // Without hurry a deadline is far longer than anything takes, but for full tiers and copies that never end.
             Status::TimedOut => !cx.geometry.roomy || faults.hurry + faults.endless + faults.refuse > 0,
             Status::NoSpace | Status::TooBig => !cx.geometry.roomy || faults.refuse > 0,
@@ -234,7 +237,9 @@ impl Session {
             return self.impossible(pending, format!("{value} blocks found, {} listed, {asked} asked", list.len()));
         }
         let may = |block: u32| text.hash(block, page_tokens).is_some_and(|hash| cx.library.may_find(hash));
-        if let Some(block) = (0..value as u32).find(|block| !may(*block)) {
+        // What a daemon found before it died was right then.
+        let alive = self.slot.is_some();
+        if let Some(block) = (0..value as u32).find(|block| alive && !may(*block)) {
             return self.impossible(pending, format!("found block {block}, which not every shard has published"));
         }
         if pending.hole.is_some_and(|hole| value > u64::from(hole)) {

@@ -9,8 +9,8 @@ use crate::geometry::SLAB_FRAMES;
 use crate::memory::{ArenaId, Place};
 use kvtide_daemon::translate::{self, Scratch};
 use kvtide_tiering::ActionBuf;
-use kvtide_tiering::Core;
 use kvtide_tiering::api::{Event, HostFrame, Job, SessionId};
+use kvtide_tiering::{Core, Error, Recorder, Recording};
 use kvtide_wire::entry::{JobDone, JobKind, Submission};
 use std::collections::BTreeMap;
 
@@ -45,6 +45,8 @@ pub struct Daemon {
     /// Which daemon of the episode this is.
     pub epoch: u32,
     pub(super) granted_bytes: u64,
+    /// In some episodes the core runs under the flight recorder.
+    recorder: Option<Recorder>,
     /// When the clock wakes it next.
     pub(super) due_us: u64,
 }
@@ -56,6 +58,7 @@ impl Daemon {
         let slots = (0..config.limits.sessions_max).map(|_| None).collect();
         let core = Core::new(config)
             .or_else(|e| wrong(Caught::Protocol, format!("the core refused its configuration: {e}")))?;
+        let recorder = cx.rng.chance(250).then(|| Recorder::new(&core, cx.rng.between(20_000, 400_000) as usize));
         let actions = ActionBuf::new(cx.rng.between(1, 64) as usize, 0);
         Ok(Daemon {
             core,
@@ -65,6 +68,7 @@ impl Daemon {
             slabs: Vec::new(),
             epoch,
             granted_bytes: 0,
+            recorder,
             due_us: 0,
         })
     }
@@ -155,8 +159,8 @@ impl Daemon {
     fn nonsense_done(&mut self, cx: &mut Context, sessions: &mut [Session], slot: SessionId, done: &JobDone) -> Check {
         let status = kvtide_tiering::api::Status::Ok;
         let event = Event::JobDone { session: slot, job: done.id, status };
-        match self.core.handle(cx.now(), event, &mut self.actions) {
-            Err(kvtide_tiering::Error::Agent { .. }) => self.expel(cx, sessions, slot),
+        match self.feed(cx.now(), event) {
+            Err(Error::Agent { .. }) => self.expel(cx, sessions, slot),
             other => wrong(
                 Caught::Protocol,
                 format!("the core took the end of job {}, which is not in flight: {other:?}", done.id),
@@ -208,6 +212,36 @@ impl Daemon {
     #[must_use]
     pub fn attached_count(&self) -> usize {
         self.slots.iter().flatten().count()
+    }
+
+    /// Hands an event to the core, by way of the recorder if there is one.
+    pub(super) fn feed(&mut self, now_us: u64, event: Event<'_>) -> Result<(), Error> {
+        match &mut self.recorder {
+            Some(recorder) => recorder.handle(&mut self.core, now_us, event, &mut self.actions),
+            None => self.core.handle(now_us, event, &mut self.actions),
+        }
+    }
+
+    /// Lets the core go on.
+    pub(super) fn poll(&mut self, now_us: u64) {
+        match &mut self.recorder {
+            Some(recorder) => recorder.poll(&mut self.core, now_us, &mut self.actions),
+            None => self.core.poll(now_us, &mut self.actions),
+        }
+    }
+
+    /// The end of this daemon: what its recorder has kept must replay to the same actions.
+    pub fn replay(&self, cx: &mut Context) -> Check {
+        let Some(recorder) = &self.recorder else { return Ok(()) };
+        let replayed = recorder.dump(&self.core).and_then(|dump| Recording::load(&dump)?.replay(|_, _, _| {}));
+        match replayed {
+            Ok(core) if core.trace() == self.core.trace() => {
+                cx.coverage.met(Met::Replayed);
+                Ok(())
+            }
+            Ok(_) => wrong(Caught::Replay, format!("{} recorded inputs replay to other actions", recorder.inputs())),
+            Err(error) => wrong(Caught::Replay, error.to_string()),
+        }
     }
 
     /// The core's own invariants.

@@ -114,9 +114,8 @@ impl World {
     /// The daemon is killed: what it knew is gone, what engines hold is not.
     pub(super) fn daemon_dies(&mut self) -> Check {
         let World { cx, daemon, sessions, phase, .. } = self;
-        if *phase != Phase::Running || daemon.take().is_none() {
-            return Ok(());
-        }
+        let Some(dead) = daemon.take_if(|_| *phase == Phase::Running) else { return Ok(()) };
+        dead.replay(cx)?;
         cx.say(|| "daemon: dies".to_owned());
         cx.coverage.met(Met::DaemonDied);
         cx.library.forget();
@@ -183,10 +182,9 @@ impl World {
 
     /// Nothing is left to happen: everything must have been given back.
     pub(super) fn finish(&mut self) -> Check {
-        match &self.daemon {
-            Some(daemon) => daemon.check(),
-            None => Ok(()),
-        }
+        let Some(daemon) = &self.daemon else { return Ok(()) };
+        daemon.check()?;
+        daemon.replay(&mut self.cx)
     }
 
     /// Whether nothing is to come any more.

@@ -13,6 +13,7 @@ impl Session {
     /// Pins a range of sealed blocks.
     pub(super) fn acquire(&mut self, cx: &mut Context, channel: usize, slot: u32, range: PageRange) {
         let Some(id) = self.shared.pins().pin(self.shared.seqs(), &range) else { return };
+        self.pinned = true;
         let mut pin = PinRange { range, id, remote: false };
         let me = self.index;
         if self.resident(&range) {

@@ -156,6 +156,8 @@ pub struct Session {
     pub copies: Vec<Option<CopyOp>>,
     /// What it still has to tell a new daemon.
     pub declaring: Option<Declaring>,
+    /// It has pinned pages at some time: pins of an engine can keep its own lanes waiting.
+    pub pinned: bool,
     /// One of its copies will never end.
     pub stuck: bool,
 }
@@ -205,6 +207,7 @@ impl Session {
             slabs: BTreeMap::new(),
             copies: Vec::new(),
             declaring: None,
+            pinned: false,
             stuck: false,
         })
     }

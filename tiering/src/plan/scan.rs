@@ -9,7 +9,7 @@
 //! The walk goes on into the step that is expected next (the same sequences), but a frame is promised for after a use in
 //! a step only when that step is announced, so that at the end of a lane's step every promise can be kept.
 
-use crate::actions::ActionBuf;
+use crate::actions::{ActionBuf, LIST_MAX};
 use crate::api::{NONE, SeqId, Status};
 use crate::counters::Reason;
 use crate::pages::{FrameState, On};
@@ -39,7 +39,8 @@ impl Core {
         if step >= STEP_MAX {
             return Status::Range;
         }
-        if seqs.len() > l.batch.seqs.capacity() {
+        // Said by the bounds, not by the room of a vector: a copy of the core must refuse the same.
+        if seqs.len() > (self.cfg.limits.seqs_max as usize).min(LIST_MAX) {
             return Status::Limit;
         }
         if seqs.iter().any(|&q| self.live_seq(s, q).is_none()) {

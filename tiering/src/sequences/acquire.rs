@@ -61,7 +61,7 @@ impl Core {
             }
         }
         let acquiring = session.ops.recs.iter().filter(|o| o.phase != Phase::Free && o.work == Work::Acquire).count();
-        if session.pins.len() + acquiring >= session.pins.capacity() {
+        if session.pins.len() + acquiring >= self.cfg.limits.requests_max as usize {
             return Err(Status::Limit);
         }
         let mut more = [0u64; crate::config::CLASSES_MAX];
