@@ -112,6 +112,8 @@ pub(crate) struct Tier0Class {
     pub unsealed: u64,
     /// Frames pinned by acquired ranges.
     pub pinned: u64,
+    /// Pages that acquires under way have yet to pin.
+    pub promised: u64,
     /// Stores in flight.
     pub storing: u32,
     /// Work that found no frame since the class was last cleaned for it.
@@ -121,6 +123,11 @@ pub(crate) struct Tier0Class {
 }
 
 impl Tier0Class {
+    /// Frames that are or will be held by pages that must stay.
+    pub fn held(&self) -> u64 {
+        self.unsealed + self.pinned + self.promised
+    }
+
     /// Frames that may hold pages for long.
     pub fn room(&self) -> u64 {
         u64::from(self.count - self.scan)

@@ -44,6 +44,7 @@ impl Core {
         let Pin { seq, plane, planes, first, count } = range;
         let op = Op { work: Work::Acquire, seq, plane, planes, first, count, at: 0, ..Op::default() };
         if let Some(op) = self.new_op(who, op, due) {
+            self.promise(s, &range, 0, true);
             self.sessions[usize::from(s)].ops.enter(op, Phase::Frames);
         }
     }
@@ -75,7 +76,7 @@ impl Core {
                 || self.find_copy(page, s).is_some_and(|f| self.frame(s, f).pins > 0);
             more[usize::from(self.geo.class_of_page(page))] += u64::from(!stays);
         }
-        let full = session.classes.iter().enumerate().any(|(i, c)| c.unsealed + c.pinned + more[i] > c.room());
+        let full = session.classes.iter().enumerate().any(|(i, c)| c.held() + more[i] > c.room());
         if full { Err(Status::NoSpace) } else { Ok(()) }
     }
 
@@ -93,6 +94,8 @@ impl Core {
                 self.pin(s, f);
             }
             self.sessions[usize::from(s)].ops[op].at += 1;
+            let class = usize::from(self.geo.class_of_page(page));
+            self.sessions[usize::from(s)].classes[class].promised -= 1;
             return Next::Sent;
         }
         for i in rec.at..len.min(rec.at + AHEAD) {
@@ -128,7 +131,19 @@ impl Core {
     /// Unpins what an acquire that failed had pinned so far.
     pub(crate) fn undo_acquire(&mut self, s: u16, op: u32) {
         let rec = self.sessions[usize::from(s)].ops[op];
+        self.promise(s, &rec.range(), rec.at, false);
         self.unpin_pages(s, &rec.range(), rec.at);
+    }
+
+    /// The pages of a range from position `from` on will be pinned, or will not: acquires that run side by side must all be able
+    /// to end.
+    fn promise(&mut self, s: u16, range: &Pin, from: u32, add: bool) {
+        let planes = u32::from(range.planes);
+        for i in from..range.count * planes {
+            let class = usize::from(self.geo.class_of(range.plane + (i % planes) as u16));
+            let promised = &mut self.sessions[usize::from(s)].classes[class].promised;
+            *promised = if add { *promised + 1 } else { *promised - 1 };
+        }
     }
 
     fn unpin_pages(&mut self, s: u16, range: &Pin, pages: u32) {

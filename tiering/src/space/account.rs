@@ -68,7 +68,7 @@ impl Core {
             if stay > c.room() {
                 return Admit::No(Status::TooBig);
             }
-            if c.unsealed + c.pinned + stay > c.room() {
+            if c.held() + stay > c.room() {
                 // Only the engine itself can change that: nothing in flight will.
                 return Admit::No(Status::NoSpace);
             }

@@ -180,6 +180,17 @@ impl Core {
             }
         }
         for (i, c) in session.classes.iter().enumerate() {
+            let ops =
+                session.ops.recs.iter().filter(|o| o.phase != Phase::Free && o.work == crate::requests::Work::Acquire);
+            let promised: u64 = ops
+                .map(|o| {
+                    let planes = u32::from(o.planes);
+                    (o.at..o.count * planes)
+                        .filter(|j| usize::from(self.geo.class_of(o.plane + (j % planes) as u16)) == i)
+                        .count() as u64
+                })
+                .sum();
+            ensure!(c.promised == promised, "session {s} class {i}: promised {} counted {promised}", c.promised);
             ensure!(c.pinned == pinned[i], "session {s} class {i}: pinned {} counted {}", c.pinned, pinned[i]);
             ensure!(
                 c.unsealed == unsealed[i],
