@@ -60,3 +60,8 @@ install_tools() {
     cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
     cargo fetch --locked
 }
+
+# Prints every figure beside its target. A noisy machine fails no build: the figures are for reading.
+bench_all() {
+    target_release kvtide bench core && target_release kvtide bench ring
+}
