@@ -171,6 +171,10 @@ impl Space {
                     return Finish::Vacant;
                 }
             }
+            // Asked in every round: an engine that goes on asking must not put the end off.
+            if self.has_drained(now_us) {
+                return Finish::Drained;
+            }
             sleeper.watch(&mut self.seats, &mut self.seated);
             if worked {
                 worked_us = now_us;
@@ -184,9 +188,6 @@ impl Space {
                     std::hint::spin_loop();
                 }
                 continue;
-            }
-            if self.has_drained(now_us) {
-                return Finish::Drained;
             }
             self.rest(letters, &mut sleeper, now_us);
         }

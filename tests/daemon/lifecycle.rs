@@ -141,6 +141,23 @@ fn a_drain_ends_though_an_engine_never_ends_its_jobs() {
 }
 
 #[test]
+fn an_engine_that_never_stops_asking_does_not_put_the_end_off() {
+    let mut daemon = daemon("[daemon]\ndrain_ms = 60000\nspin_us = 100000\n");
+    let mut raw = Raw::attach(daemon.socket());
+    daemon.signal(Signal::TERM).unwrap();
+    let deadline = std::time::Instant::now() + BOUND;
+    while raw.bye.is_none() {
+        assert!(std::time::Instant::now() < deadline, "the daemon goes on answering: {}", daemon.log());
+        raw.submit(0, &sub(Op::Nop));
+        if raw.completion(0).is_none() {
+            break;
+        }
+    }
+    assert_eq!(raw.expelled().unwrap().status, Status::Daemon);
+    assert!(daemon.wait(BOUND).unwrap().success());
+}
+
+#[test]
 fn requests_during_a_drain_are_refused() {
     let mut daemon = daemon("[daemon]\ndrain_ms = 60000\n");
     let mut raw = Raw::attach(daemon.socket());
