@@ -55,12 +55,12 @@ impl KvStore for Plain {
 
     fn tail(&mut self, plane: usize, index: usize) -> Result<&mut Page, Infallible> {
         let range = self.range(plane, index, 1);
-        Ok(Page::mut_from_bytes(&mut self.bytes[range]).ok().expect(WHOLE))
+        Ok(Page::mut_from_bytes(&mut self.bytes[range]).expect(WHOLE))
     }
 
     fn visit(&mut self, plane: usize, mut read: impl FnMut(usize, &Page)) -> Result<(), Infallible> {
         let pages = &self.bytes[self.range(plane, 0, pages_of(self.tokens))];
-        let pages = <[Page]>::ref_from_bytes(pages).ok().expect(WHOLE);
+        let pages = <[Page]>::ref_from_bytes(pages).expect(WHOLE);
         for (index, page) in pages.iter().enumerate() {
             read(index, page);
         }
