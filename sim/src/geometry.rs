@@ -34,6 +34,8 @@ pub struct Geometry {
     pub seq_blocks: u32,
     /// Sequences that an engine keeps at once.
     pub seqs: u32,
+    /// Whether engines pin pages. Pins can keep an engine's own lanes waiting: without them every wait is a finding.
+    pub pins: bool,
     /// Whether every page fits everywhere: no request may then be refused for want of room.
     pub roomy: bool,
 }
@@ -120,6 +122,7 @@ impl Geometry {
             replicas,
             seq_blocks,
             seqs,
+            pins: rng.chance(600),
             roomy,
         }
     }

@@ -175,7 +175,7 @@ fn one_mutant(seed: u64, mutant: Mutant, ops: u64) -> ExitCode {
 }
 
 fn all_mutants(seed: u64, ops: u64, threads: usize) -> ExitCode {
-    let mutants: Vec<Mutant> = Mutant::all().collect();
+    let (hidden, mutants): (Vec<Mutant>, Vec<Mutant>) = Mutant::all().partition(|mutant| mutant.hidden().is_some());
     let next = AtomicUsize::new(0);
     let survivors = AtomicUsize::new(0);
     println!("{:<32}{:<20}{:>12}  seed", "mutant", "caught by", "operations");
@@ -194,6 +194,9 @@ fn all_mutants(seed: u64, ops: u64, threads: usize) -> ExitCode {
         }
     });
     let survived = survivors.into_inner();
-    println!("{} mutants, {survived} survived", mutants.len());
+    for mutant in hidden {
+        println!("{:<32}not hunted: {}", mutant.name(), mutant.hidden().unwrap_or_default());
+    }
+    println!("{} mutants hunted, {survived} survived", mutants.len());
     if survived == 0 && mutants.len() >= 12 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -12,7 +12,23 @@ pub enum Mutant {
     Agent(AgentMutant),
 }
 
+/// Faults that this simulator cannot show, and why. They are no business of its verdict; the tests of the crate that has them are.
+const HIDDEN: [(&str, &str); 5] = [
+    ("ReserveOverCapacity", "lets steps starve, which tight episodes may for now (see the known gap in `answers`)"),
+    ("AcquireWithoutPin", "the shipped agent pins before it asks, and answers Busy"),
+    ("ReloadWhileLeaving", "costs jobs that the shipped agent refuses, not content"),
+    ("UnconditionalUnpublish", "shows in an order of jobs that the shipped core avoids; ffi's protocol model has it"),
+    ("EndKeepsHolds", "delays a job until the lane is next idle; ffi's protocol model sees it"),
+];
+
 impl Mutant {
+    /// Why the simulator cannot show it, if so.
+    #[must_use]
+    pub fn hidden(self) -> Option<&'static str> {
+        let name = self.name();
+        HIDDEN.iter().find(|(hidden, _)| *hidden == name).map(|(_, why)| *why)
+    }
+
     /// All of them, the core's first.
     pub fn all() -> impl Iterator<Item = Mutant> {
         let core = CoreMutant::ALL.iter().copied().map(Mutant::Core);

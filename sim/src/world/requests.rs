@@ -122,19 +122,19 @@ impl Session {
         let sealed = seq.sealed(cx.geometry.config.page_tokens);
         let some = |yes: bool, weight: u32| if yes { weight } else { 0 };
         let weights = [
-            some(!full, 30),                                           // 0 reserve
-            some(idle && empty, 30),                                   // 1 map
-            some(idle && seq.committed > 0, 8),                        // 2 fork
-            some(idle && seq.committed > 0 && seq.pins.is_empty(), 6), // 3 truncate
-            some(sealed > seq.published, 25),                          // 4 publish
-            some(idle && !empty && seq.pins.is_empty(), 5),            // 5 park
-            some(!empty, 8),                                           // 6 advise
-            some(sealed > 0 && seq.pins.len() < 3, 12),                // 7 acquire
-            some(!seq.pins.is_empty(), 30),                            // 8 release
-            some(idle, 2 + some(full, 20)),                            // 9 drop
-            2,                                                         // 10 nop
-            some(self.reserve.len() < RESERVE_BLOCKS as usize, 6),     // 11 the session's reserve
-            some(!self.reserve.is_empty() && !full, 12),               // 12 bind
+            some(!full, 30),                                                // 0 reserve
+            some(idle && empty, 30),                                        // 1 map
+            some(idle && seq.committed > 0, 8),                             // 2 fork
+            some(idle && seq.committed > 0 && seq.pins.is_empty(), 6),      // 3 truncate
+            some(sealed > seq.published, 25),                               // 4 publish
+            some(idle && !empty && seq.pins.is_empty(), 5),                 // 5 park
+            some(!empty, 8),                                                // 6 advise
+            some(cx.geometry.pins && sealed > 0 && seq.pins.len() < 3, 12), // 7 acquire
+            some(!seq.pins.is_empty(), 30),                                 // 8 release
+            some(idle, 2 + some(full, 20)),                                 // 9 drop
+            2,                                                              // 10 nop
+            some(self.reserve.len() < RESERVE_BLOCKS as usize, 6),          // 11 the session's reserve
+            some(!self.reserve.is_empty() && !full, 12),                    // 12 bind
         ];
         match cx.rng.weighted(&weights) {
             0 => self.reserve_blocks(cx, channel, slot, &seq),
