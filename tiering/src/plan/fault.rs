@@ -59,8 +59,10 @@ impl Core {
 
     /// The page gets no frame now: the one that it gave up may still show it, or a load of it was refused and waits for
     /// another frame.
-    pub(crate) fn must_wait(&self, s: u16, page: u32) -> bool {
+    pub(crate) fn must_wait(&mut self, s: u16, page: u32) -> bool {
         if self.pages[page as usize].leaving > 0 && !mutants::on(Mutant::ReloadWhileLeaving) {
+            // It may be another session's job that ends last: then this session is woken too.
+            self.leaving_wanted = true;
             return true;
         }
         let jobs = &self.sessions[usize::from(s)].jobs;

@@ -63,9 +63,12 @@ impl Core {
     fn bring_one_home(&mut self, s: u16, class: u8, buf: &mut ActionBuf) {
         let away = |core: &Core, page: u32| {
             let home = core.blocks[core.geo.block_of(page)].home;
-            home == s && core.pages[page as usize].frame == NONE && !core.must_wait(s, page)
+            home == s && core.pages[page as usize].frame == NONE && core.pages[page as usize].leaving == 0
         };
         let Some(page) = self.search_host(class, away) else { return };
+        if self.must_wait(s, page) {
+            return;
+        }
         let Some(pick) = self.pick_free(s, class).or_else(|| self.pick_clean(s, class, None)) else { return };
         self.place(s, pick, NewJob { task: Task::Load, page, reason: Reason::Request, op: NONE, source: NONE }, buf);
     }

@@ -152,6 +152,9 @@ impl Core {
     /// A page that gave up a frame is not shown there any more, or has the frame back.
     pub(crate) fn unpublished(&mut self, page: u32) {
         self.pages[page as usize].leaving -= 1;
+        if std::mem::take(&mut self.leaving_wanted) {
+            self.wake_all();
+        }
         self.release_hold(self.geo.block_of(page));
     }
 
@@ -241,6 +244,7 @@ impl Core {
                 return;
             }
             if self.pages[job.page as usize].leaving > 0 {
+                self.leaving_wanted = true;
                 return;
             }
             let class = self.geo.class_of_page(job.page);

@@ -87,6 +87,8 @@ pub struct Core {
     pub(crate) woken: VecDeque<u16>,
     /// Somebody waits for a host frame.
     pub(crate) host_wanted: bool,
+    /// Somebody waits for a page to be unpublished from the frame that it gave up.
+    pub(crate) leaving_wanted: bool,
     pub(crate) counters: Counters,
     pub(crate) trace: Trace,
 }
@@ -122,6 +124,7 @@ impl Core {
             outbox: VecDeque::with_capacity(sessions * 2 + 64),
             woken: VecDeque::with_capacity(sessions),
             host_wanted: false,
+            leaving_wanted: false,
             counters: Counters::default(),
             trace: Trace::default(),
             geo,
