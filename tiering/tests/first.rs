@@ -59,9 +59,11 @@ fn tight_tiers_never_hang() {
             }
             let contents = (0..planes).map(|p| w.write(0, done.list[0], p)).collect();
             pages.push((done.list[0], contents));
-            step += 1;
-            w.step(0, 0, step, 0, &pages, planes);
-            w.ok(0, Request::Commit { seq: 0, tokens: 4 * pages.len() as u64 });
+            for token in 1..=4 {
+                step += 1;
+                w.step(0, 0, step, 0, &pages, planes);
+                w.ok(0, Request::Commit { seq: 0, tokens: 4 * (pages.len() as u64 - 1) + token });
+            }
         }
         let fits = (tier0 - scan.max(2).min(tier0 / 2) + host) / u32::from(planes);
         assert_eq!(pages.len() as u32, fits, "tier 0 {tier0}, host {host}, scan {scan}");
