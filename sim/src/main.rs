@@ -164,7 +164,7 @@ fn one_episode(seed: u64, mutant: Option<Mutant>) -> ExitCode {
 fn one_mutant(seed: u64, mutant: Mutant, ops: u64) -> ExitCode {
     match hunt(seed, mutant, ops) {
         (Some(failure), done) => {
-            println!("{}\ncaught after {done} operations", explain(failure));
+            println!("{}\ncaught after {done} operations", explain(&failure));
             ExitCode::SUCCESS
         }
         (None, done) => {

@@ -67,7 +67,7 @@ pub fn run(seed: u64, ops: u64, threads: usize, progress: &(dyn Fn(&Summary) + S
         }
     });
     match failure.into_inner().expect("no holder panics") {
-        Some(failed) => Err(explain(failed)),
+        Some(failed) => Err(explain(&failed)),
         None => Ok(summary.into_inner().expect("no holder panics")),
     }
 }
@@ -94,11 +94,11 @@ pub fn survey(seed: u64, ops: u64) -> Vec<Failure> {
 
 /// Replays a failed episode for its last events.
 #[must_use]
-pub fn explain(failed: Box<Failure>) -> Box<Failure> {
+pub fn explain(failed: &Failure) -> Box<Failure> {
     match episode::run(failed.seed, failed.mutant, true) {
         Err(again) => again,
         // It must not happen: the same seed went another way. Say so with the first report.
-        Ok(_) => Box::new(Failure { detail: format!("{} (and its replay passed!)", failed.detail), ..*failed }),
+        Ok(_) => Box::new(Failure { detail: format!("{} (and its replay passed!)", failed.detail), ..failed.clone() }),
     }
 }
 

@@ -48,7 +48,7 @@ impl Text {
 
     /// Rolls back to `tokens`, as the system does it. What the recurrent state of a block is that was cut nobody knows.
     pub fn truncate(&mut self, tokens: u64, page_tokens: u32) {
-        let cut = tokens < self.len() && tokens % u64::from(page_tokens) != 0;
+        let cut = tokens < self.len() && !tokens.is_multiple_of(u64::from(page_tokens));
         self.reject(tokens, page_tokens);
         if let Some(last) = self.state.last_mut().filter(|_| cut) {
             *last = UNKNOWN;

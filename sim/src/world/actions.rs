@@ -87,10 +87,10 @@ impl Daemon {
 
     fn send_job(&mut self, cx: &mut Context, sessions: &mut [Session], slot: SessionId, id: u32, job: Job) -> Check {
         let jobs_max = cx.geometry.config.limits.jobs_max as usize;
-        if let Some(frame) = host_frame(&job) {
-            if self.place(frame).is_none() {
-                return wrong(Caught::Protocol, format!("{job:?} names a host frame that was not granted"));
-            }
+        if let Some(frame) = host_frame(&job)
+            && self.place(frame).is_none()
+        {
+            return wrong(Caught::Protocol, format!("{job:?} names a host frame that was not granted"));
         }
         let Some(attached) = self.attached(slot).filter(|a| !a.lost) else {
             return wrong(Caught::Protocol, format!("{job:?} for session slot {slot}, which is not attached"));

@@ -186,7 +186,9 @@ impl Daemon {
         attached.jobs.clear();
         self.handle(cx, sessions, Event::SessionLost { session: slot })?;
         // Requests of a dead session get no answer that anybody could read.
-        self.attached(slot).map(|a| a.requests.clear());
+        if let Some(attached) = self.attached(slot) {
+            attached.requests.clear();
+        }
         Ok(())
     }
 

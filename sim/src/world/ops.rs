@@ -115,10 +115,10 @@ impl Session {
         entry.timeout_us = hurry(cx);
         pending.must_find = hashes.iter().take_while(|hash| cx.library.must_find(**hash)).count() as u32;
         pending.text = Some(text);
-        if self.send_exclusive(cx, channel, slot, entry, &words(&hashes), pending) {
-            if let Some(seq) = &mut self.seqs[slot as usize] {
-                seq.prompt = prompt;
-            }
+        if self.send_exclusive(cx, channel, slot, entry, &words(&hashes), pending)
+            && let Some(seq) = &mut self.seqs[slot as usize]
+        {
+            seq.prompt = prompt;
         }
     }
 

@@ -110,10 +110,10 @@ impl Session {
             (pending.first, pending.count) = (block, u64::from(old));
         }
         pending.declared = true;
-        if self.send(cx, 0, entry, &frames, pending) {
-            if let Some(declaring) = &mut self.declaring {
-                declaring.waiting = true;
-            }
+        if self.send(cx, 0, entry, &frames, pending)
+            && let Some(declaring) = &mut self.declaring
+        {
+            declaring.waiting = true;
         }
     }
 

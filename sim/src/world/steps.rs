@@ -148,7 +148,8 @@ impl Session {
             }
             let room = seq.blocks.len() as u64 * u64::from(page_tokens) - seq.text.len();
             let most = if cx.rng.chance(600) { room.min(1) } else { room.min(2 * u64::from(page_tokens)) };
-            let new = if most == 0 || (seq.text.len() > 0 && cx.rng.chance(150)) { 0 } else { cx.rng.between(1, most) };
+            let new =
+                if most == 0 || (!seq.text.is_empty() && cx.rng.chance(150)) { 0 } else { cx.rng.between(1, most) };
             if seq.text.len() + new == 0 {
                 continue;
             }
