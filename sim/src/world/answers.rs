@@ -93,6 +93,8 @@ impl Session {
     /// Whether this request may have ended like this.
     fn justified(&self, cx: &Context, pending: &Pending, status: Status) -> Check {
         let faults = &cx.faults;
+        // A peer that invents the end of a job is thrown out, which loses what only it had, as a death does.
+        let deaths = faults.die + faults.babble;
         // A sequence whose pages died with their holder, or whose step failed, may be refused anything.
         let damaged = self.seq(pending.seq).is_some_and(|seq| seq.doomed);
         let explained = match status {
@@ -100,18 +102,16 @@ impl Session {
             Status::Canceled => pending.cancelled,
             // What a step reads was promised room when it was reserved: only copies that never end can keep it waiting.
             // The engine's own pins may have taken all the frames, though.
-            Status::TimedOut if pending.op == Op::Fault => {
-                // KNOWN GAP: in about one of 100 tight episodes without pins the core serves a fault only when its deadline
-                // wakes it (first seen with seed 248027132473343). Until that is mended, tight episodes may time out.
-                faults.endless + faults.refuse + faults.die > 0 || self.pinned || !cx.geometry.roomy
-            }
+            Status::TimedOut if pending.op == Op::Fault => faults.endless + faults.refuse + deaths > 0 || self.pinned,
             // Without hurry a deadline is far longer than anything takes, but for full tiers and copies that never end.
             Status::TimedOut => !cx.geometry.roomy || faults.hurry + faults.endless + faults.refuse > 0,
             Status::NoSpace | Status::TooBig => !cx.geometry.roomy || faults.refuse > 0,
             // Pages that left a window, or older snapshots, are given up, whoever would still pin them or cut back to them.
             Status::Lost if matches!(pending.op, Op::Acquire | Op::Truncate) && cx.geometry.retires() => true,
-            Status::Lost => faults.die + faults.daemon + faults.copy + faults.endless > 0,
-            Status::Io => faults.copy + faults.endless + faults.die > 0,
+            // The sequence moved on before the message about the end of the step was read: its windows moved too.
+            Status::Lost if pending.op == Op::Fault && cx.geometry.retires() && !self.in_step(pending) => true,
+            Status::Lost => deaths + faults.daemon + faults.copy + faults.endless > 0,
+            Status::Io => faults.copy + faults.endless + deaths > 0,
             // Cancelling what already ended.
             // The step is over and its sequences may be dropped before the message about it is read.
             Status::NotFound | Status::State | Status::Range if pending.op == Op::Fault => !self.in_step(pending),
@@ -277,8 +277,11 @@ impl Session {
         if !list.is_empty() {
             return self.impossible(pending, format!("{status:?} with a list of {}", list.len()));
         }
+        // Whatever became of a step that is over, nobody heeds it.
+        let stale = pending.op == Op::Fault && !self.in_step(pending);
         let Some(seq) = self.seq_mut(pending.seq) else { return Ok(()) };
         match (pending.op, status) {
+            _ if stale => {}
             (_, Status::Lost) | (Op::SeqCreate | Op::Bind | Op::Commit, _) => seq.doomed = true,
             _ => {}
         }

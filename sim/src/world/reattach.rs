@@ -128,6 +128,9 @@ impl Session {
                 // No room for it: the engine gives the sequence up.
                 declaring.todo.retain(|(slot, _)| *slot != pending.seq);
                 if let Some(seq) = self.seq_mut(pending.seq) {
+                    // The blocks that are not declared keep no ids: the new daemon gives those to others.
+                    let declared = if pending.op == Op::Declare { pending.first as usize } else { 0 };
+                    seq.blocks.truncate(declared);
                     seq.doomed = true;
                 }
                 return Ok(());

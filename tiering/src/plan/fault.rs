@@ -193,6 +193,19 @@ impl Core {
         }
     }
 
+    /// Nobody waits for the pages of a step that is over.
+    pub(crate) fn end_faults_of_step(&mut self, s: u16, lane: u16, step: u64) {
+        let planes = u64::from(self.geo.planes_len());
+        let mut op = self.sessions[usize::from(s)].ops.faults.head;
+        while op != NONE {
+            let rec = self.sessions[usize::from(s)].ops[op];
+            if rec.lane == lane && rec.use_pos / planes <= step {
+                self.finish_plain(s, op, Status::NotFound);
+            }
+            op = rec.links.next;
+        }
+    }
+
     /// Registers a fault; `pump_faults` serves it in the same call.
     pub(crate) fn fault(&mut self, who: Who, (lane, use_pos): (u16, u64), at: (u32, u32, u16), due: u64) {
         let (s, (seq, index, plane)) = (who.session, at);

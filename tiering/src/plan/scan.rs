@@ -150,6 +150,7 @@ impl Core {
         if l.cursor.step == step && l.cursor.running {
             self.next_batch(s, lane);
         }
+        self.end_faults_of_step(s, lane, step);
         self.wake(s);
         Status::Ok
     }

@@ -191,9 +191,15 @@ impl Core {
             if rec.count == 0 {
                 return Admit::No(status);
             }
-            self.drop_tail(s, rec.seq, rec.first + rec.count - 1);
-            self.sessions[usize::from(s)].ops[op].count -= 1;
-            if self.sessions[usize::from(s)].ops[op].count == 0 {
+            // A shorter prefix must be readable too: its own windows and snapshot may be gone.
+            let mut count = rec.count - 1;
+            while count > 0 && !self.windows_whole(s, rec.seq, rec.first + count) {
+                count -= 1;
+            }
+            self.drop_tail(s, rec.seq, rec.first + count);
+            self.sessions[usize::from(s)].ops[op].count = count;
+            self.seq_mut(s, rec.seq).tokens = u64::from(rec.first + count) * self.geo.page_tokens;
+            if count == 0 {
                 // Something was cached, and none of it fits.
                 return Admit::No(Status::NoSpace);
             }

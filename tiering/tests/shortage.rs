@@ -1,0 +1,79 @@
+//! What is promised when tiers are short, or came short in the middle of a call.
+#![allow(clippy::unwrap_used)]
+
+mod fake;
+use fake::*;
+use kvtide_tiering::ActionBuf;
+use kvtide_tiering::api::*;
+
+fn hashes(n: u128) -> Vec<u128> {
+    (1..=n).map(|i| i << 64 | 7).collect()
+}
+
+#[test]
+fn a_prefix_that_is_shortened_keeps_its_snapshot() {
+    let state = Plane { page_bytes: 300, kind: PlaneKind::State };
+    let mut w = World::new(config(vec![full(1000), state]));
+    // Host holds one page that two sessions share, so of three blocks one would fit.
+    w.node_frames = vec![1, 8];
+    w.slab_frames = 1;
+    w.attach(0, 1, &[32, 32]);
+    w.attach(1, 1, &[32, 32]);
+    w.ok(0, Request::SeqCreate { seq: 0 });
+    w.fill(0, 0, 3, 2);
+    let h = hashes(3);
+    w.ok(0, Request::Publish { seq: 0, first: 0, parent: 0, hashes: &h, level: Level::Published });
+    w.ok(1, Request::SeqCreate { seq: 0 });
+    // The snapshots of the first two blocks are gone: only all three can be read on from.
+    assert_eq!(w.call(1, Request::Map { seq: 0, hashes: &h }).status, Status::NoSpace);
+    assert_eq!(w.core.seq_tokens(1, 0), Some(0));
+}
+
+#[test]
+fn a_map_that_waits_is_no_longer_than_its_blocks() {
+    let mut w = World::new(config(vec![full(1000), full(300)]));
+    w.attach(0, 1, &[32, 32]);
+    w.attach(1, 1, &[32, 32]);
+    w.ok(0, Request::SeqCreate { seq: 0 });
+    w.fill(0, 0, 3, 2);
+    w.ok(1, Request::SeqCreate { seq: 0 });
+    let h = hashes(3);
+    // From here on the node answers when the test does.
+    let mut buf = ActionBuf::new(64, 1024);
+    let publish = Request::Publish { seq: 0, first: 0, parent: 0, hashes: &h, level: Level::Published };
+    for (session, tag, request) in [(0, 900, publish), (1, 901, Request::Map { seq: 0, hashes: &h })] {
+        let event = Event::Request { session, channel: 0, tag, timeout_us: 0, request };
+        w.core.handle(w.now, event, &mut buf).unwrap();
+    }
+    for event in [Event::SlabGranted { class: 0, slab: 0, frames: 2 }, Event::SlabRefused { class: 0 }] {
+        w.core.handle(w.now, event, &mut buf).unwrap();
+        w.core.check().unwrap();
+    }
+    assert_eq!(w.core.seq_tokens(1, 0), Some(8), "two blocks, which wait for the other class");
+    w.core.handle(w.now, Event::SlabGranted { class: 1, slab: 1, frames: 8 }, &mut buf).unwrap();
+    let mapped = buf.actions().iter().find_map(|action| match action {
+        Action::Complete { session: 1, tag: 901, status, value, .. } => Some((*status, *value)),
+        _ => None,
+    });
+    assert_eq!(mapped, Some((Status::Ok, 2)));
+}
+
+#[test]
+fn nobody_waits_for_the_pages_of_a_step_that_is_over() {
+    let mut w = World::new(config(vec![full(1000), full(1000)]));
+    w.attach(0, 2, &[12]);
+    w.ok(0, Request::SeqCreate { seq: 0 });
+    let pages = w.fill(0, 0, 12, 2);
+    assert_eq!(w.read(0, pages[0].0, 0), None, "the first block has left tier 0");
+    w.eager = false;
+    w.ok(0, Request::Step { lane: 0, step: 1, seqs: &[0] });
+    w.ok(0, Request::Step { lane: 1, step: 1, seqs: &[] });
+    let fault = |lane| Request::Fault { lane, use_pos: 2, seq: 0, index: 0, plane: 0 };
+    let (over, open) = (w.ask(0, fault(0)), w.ask(0, fault(1)));
+    w.ok(0, Request::StepEnd { lane: 0, step: 1 });
+    assert_eq!(w.answer(0, over).map(|done| done.status), Some(Status::NotFound));
+    assert_eq!(w.answer(0, open), None, "another lane's");
+    w.eager = true;
+    w.settle();
+    assert_eq!(w.answer(0, open).map(|done| done.status), Some(Status::Ok));
+}
