@@ -47,13 +47,39 @@ impl Core {
         if self.must_wait(s, page) {
             return;
         }
-        if let Some(pick) = self.pick_for_fault(s, class, rec.lane, rec.use_pos) {
-            let new = NewJob { task: Task::Load, page, reason: Reason::Demand, op: NONE, source: NONE };
-            self.place(s, pick, new, buf);
-            if let Some(f) = self.find_copy(page, s) {
-                let frame = self.frame_mut(s, f);
-                (frame.lane, frame.use_pos) = (rec.lane, rec.use_pos);
+        let Some(pick) = self.pick_for_fault(s, class, rec.lane, rec.use_pos) else {
+            return self.call_off_latest(s, class, (rec.lane, rec.use_pos), buf);
+        };
+        let new = NewJob { task: Task::Load, page, reason: Reason::Demand, op: NONE, source: NONE };
+        self.place(s, pick, new, buf);
+        if let Some(f) = self.find_copy(page, s) {
+            let frame = self.frame_mut(s, f);
+            (frame.lane, frame.use_pos) = (rec.lane, rec.use_pos);
+        }
+    }
+
+    /// No frame of the class can be had. If none is about to be either, for every job in flight there waits for a use that the
+    /// lane comes to only after it has its page, the one that would wait longest is called off.
+    fn call_off_latest(&mut self, s: u16, class: u8, (lane, pos): (u16, u64), buf: &mut ActionBuf) {
+        let session = &self.sessions[usize::from(s)];
+        let mut latest: Option<(u64, u32)> = None;
+        for (slot, job) in (0..).zip(&session.jobs.recs) {
+            let here = job.live && job.in_flight && job.frame != NONE && session.class_of_frame(job.frame) == class;
+            if !here {
+                continue;
             }
+            match job.after {
+                Some((_, after)) if job.too_late(lane, pos) && !job.canceling => {
+                    if job.op == NONE && latest.is_none_or(|(most, _)| after > most) {
+                        latest = Some((after, slot));
+                    }
+                }
+                // It ends by itself, or is called off already: then there is more to pick from.
+                _ => return,
+            }
+        }
+        if let Some((_, slot)) = latest {
+            self.call_off(s, slot, buf);
         }
     }
 
@@ -87,13 +113,24 @@ impl Core {
             return;
         }
         let job = self.sessions[usize::from(s)].jobs[slot];
-        let too_late = job.after.is_some_and(|(user, after)| user != lane || after > pos);
-        if too_late && job.in_flight && !job.canceling && job.op == NONE {
-            self.sessions[usize::from(s)].jobs[slot].canceling = true;
-            let source = self.sessions[usize::from(s)].jobs.id(slot);
-            self.counters.jobs_canceled += 1;
-            self.send_other(s, JobRec { task: Task::Cancel, source, ..JobRec::default() }, buf);
+        if job.too_late(lane, pos) && job.in_flight && !job.canceling && job.op == NONE {
+            self.call_off(s, slot, buf);
         }
+    }
+
+    fn call_off(&mut self, s: u16, slot: u32, buf: &mut ActionBuf) {
+        self.sessions[usize::from(s)].jobs[slot].canceling = true;
+        let source = self.sessions[usize::from(s)].jobs.id(slot);
+        self.counters.jobs_canceled += 1;
+        self.send_other(s, JobRec { task: Task::Cancel, source, ..JobRec::default() }, buf);
+    }
+
+    /// Whether the page is there for the lane's use at `pos`, and promised to another only after it: the fault was on its way
+    /// when the page came.
+    fn stays_for(&self, s: u16, page: u32, lane: u16, pos: u64) -> bool {
+        let mut jobs = self.sessions[usize::from(s)].jobs.recs.iter();
+        self.pages[page as usize].leaving > 0
+            && jobs.any(|j| j.live && j.in_flight && j.victim == page && j.after == Some((lane, pos)))
     }
 
     fn pick_for_fault(&mut self, s: u16, class: u8, lane: u16, pos: u64) -> Option<Pick> {
@@ -226,7 +263,11 @@ impl Core {
         // What the lane was given before, it has consumed: it waits for something else now.
         self.sessions[usize::from(s)].lanes[usize::from(lane)].hold = NONE;
         let page = self.geo.page(self.seq_block(s, seq, index), plane);
-        self.counters.faults_resident += u64::from(self.present(page, s).is_some());
+        let stays = self.stays_for(s, page, lane, use_pos);
+        self.counters.faults_resident += u64::from(stays || self.present(page, s).is_some());
+        if stays {
+            return self.complete(who, Status::Ok, 0);
+        }
         let op = crate::requests::Op {
             work: crate::requests::Work::Fault,
             seq,

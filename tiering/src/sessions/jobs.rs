@@ -70,6 +70,14 @@ impl Default for JobRec {
     }
 }
 
+impl JobRec {
+    /// Whether the job waits for something that may come only after the use at `pos` of a lane: another lane's use, which may
+    /// be carried by the very same thread, or a later one of the lane itself.
+    pub fn too_late(&self, lane: u16, pos: u64) -> bool {
+        self.after.is_some_and(|(user, after)| user != lane || after > pos)
+    }
+}
+
 impl Linked for JobRec {
     fn links(&self) -> &Links {
         &self.links

@@ -265,13 +265,25 @@ impl World {
         let (id, job) = agent.jobs.remove(at).unwrap();
         let status = match self.fail_next.pop_front() {
             Some(status) if status != Status::Ok => status,
-            _ => {
-                self.carry_out(s, job);
-                Status::Ok
-            }
+            _ => match job {
+                Job::Cancel { job } => self.cancel_job(s, job),
+                _ => {
+                    self.carry_out(s, job);
+                    Status::Ok
+                }
+            },
         };
         self.end_job(s, id, status);
         true
+    }
+
+    /// Calls off a job that was not carried out; its victim still shows.
+    fn cancel_job(&mut self, s: SessionId, id: u32) -> Status {
+        let agent = self.agents.get_mut(&s).unwrap();
+        let Some(at) = agent.jobs.iter().position(|(other, _)| *other == id) else { return Status::Busy };
+        agent.jobs.remove(at);
+        self.end_job(s, id, Status::Canceled);
+        Status::Ok
     }
 
     pub fn end_job(&mut self, session: SessionId, job: u32, status: Status) {

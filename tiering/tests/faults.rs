@@ -1,0 +1,72 @@
+//! Faults of a lane whose scan has promised every frame that streams.
+#![allow(clippy::unwrap_used)]
+
+mod fake;
+use fake::*;
+use kvtide_tiering::api::*;
+use std::collections::BTreeSet;
+
+const PLANES: u16 = 6;
+/// First position of step 1.
+const STEP: u64 = PLANES as u64;
+
+type Pages = Vec<(BlockId, Vec<u64>)>;
+
+/// A tier 0 of little more than the block being filled: five frames stream. The scan has gone on as far as a lane in step 1
+/// lets it that is at `plane`.
+fn scanning_at(plane: u16) -> (World, Pages) {
+    let mut cfg = config((0..PLANES).map(|_| full(4096)).collect());
+    cfg.policy.scan_frames = 8;
+    let mut w = World::new(cfg);
+    w.attach(0, 1, &[11]);
+    w.ok(0, Request::SeqCreate { seq: 0 });
+    let mut pages = w.fill(0, 0, 8, PLANES);
+    let tail = w.ok(0, Request::Reserve { seq: Some(0), count: 1 }).list[0];
+    pages.push((tail, (0..PLANES).map(|p| w.write(0, tail, p)).collect()));
+    w.agents.get_mut(&0).unwrap().lanes.insert(0, (STEP + u64::from(plane), BTreeSet::new()));
+    w.ok(0, Request::Step { lane: 0, step: 1, seqs: &[0] });
+    (w, pages)
+}
+
+/// The use that a job's frame is promised after, and its page.
+fn promised(job: &Job) -> Option<(BlockId, u16, u64)> {
+    match job {
+        Job::Load { victim: Some(Victim { block, plane, after: Some((_, pos)) }), .. } => Some((*block, *plane, *pos)),
+        _ => None,
+    }
+}
+
+/// The page came while the fault was on its way, and its frame is promised already, after this very use: the lane reads it
+/// there, and a load of it would only take a frame from what is read next.
+#[test]
+fn a_fault_for_a_page_that_stays_until_its_use_asks_for_nothing() {
+    let (mut w, pages) = scanning_at(0);
+    let jobs = w.agents[&0].jobs.clone();
+    let (block, plane, use_pos) = jobs.iter().find_map(|(_, job)| promised(job)).expect("a scan promises frames");
+    assert!(w.read(0, block, plane).is_some());
+    let index = pages.iter().position(|(b, _)| *b == block).unwrap() as u32;
+    w.ok(0, Request::Fault { lane: 0, use_pos, seq: 0, index, plane });
+    assert_eq!(w.agents[&0].jobs, jobs, "nothing was called off or asked for");
+}
+
+/// Every frame that streams is promised after uses that the lane comes to only after the one that it faults for: one promise
+/// is called off. (So it is when the page was there in time and went to an earlier fault.)
+#[test]
+fn a_fault_is_served_though_every_frame_is_promised_after_later_uses() {
+    let (mut w, pages) = scanning_at(1);
+    let jobs = &w.agents[&0].jobs;
+    assert_eq!(jobs.len(), 5);
+    assert!(jobs.iter().all(|(_, job)| promised(job).is_some_and(|(_, _, pos)| pos > STEP)), "{jobs:?}");
+    let (block, contents) = &pages[0];
+    assert_eq!(w.read(0, *block, 0), None);
+    w.agents.get_mut(&0).unwrap().lanes.insert(0, (STEP, BTreeSet::new()));
+    w.ok(0, Request::Fault { lane: 0, use_pos: STEP, seq: 0, index: 0, plane: 0 });
+    assert_eq!(w.read(0, *block, 0), Some(contents[0]));
+    assert_eq!(w.core.counters().jobs_canceled, 1);
+    // What was taken from the scan is read again.
+    w.agents.get_mut(&0).unwrap().lanes.remove(&0);
+    w.ok(0, Request::StepEnd { lane: 0, step: 1 });
+    for step in 2..5 {
+        w.step(0, 0, step, 0, &pages, PLANES);
+    }
+}
