@@ -77,3 +77,47 @@ fn nobody_waits_for_the_pages_of_a_step_that_is_over() {
     w.settle();
     assert_eq!(w.answer(0, open).map(|done| done.status), Some(Status::Ok));
 }
+
+/// Carries jobs out until none is left, but keeps every page that is to leave.
+fn run_refusing_evicts(w: &mut World) {
+    while let Some((id, job)) = w.agents.get_mut(&0).unwrap().jobs.pop_front() {
+        let status = match job {
+            Job::Evict { .. } => Status::Busy,
+            _ => {
+                w.carry_out(0, job);
+                Status::Ok
+            }
+        };
+        w.end_job(0, id, status);
+        w.settle();
+    }
+}
+
+#[test]
+fn pages_that_the_engine_pins_take_no_job_slots() {
+    let state = Plane { page_bytes: 300, kind: PlaneKind::State };
+    let mut cfg = config(vec![full(1000), state]);
+    cfg.limits.jobs_max = 4;
+    let mut w = World::new(cfg);
+    w.attach(0, 1, &[32, 32]);
+    w.ok(0, Request::SeqCreate { seq: 0 });
+    w.eager = false;
+    let mut blocks = Vec::new();
+    for i in 1..=10 {
+        let tag = w.ask(0, Request::Reserve { seq: Some(0), count: 1 });
+        run_refusing_evicts(&mut w);
+        let done = w.answer(0, tag).expect("a block needs no frame that is pinned");
+        blocks.push(done.list[0]);
+        w.ok(0, Request::Commit { seq: 0, tokens: 4 * i });
+        run_refusing_evicts(&mut w);
+    }
+    assert!(blocks.iter().all(|&block| w.read(0, block, 1).is_some()), "all pinned");
+    // They are asked for again after a while, not at once.
+    let at = w.core.next_deadline().unwrap();
+    assert!(at > w.now);
+    w.eager = true;
+    w.now = at;
+    w.event(Event::Tick).unwrap();
+    let left: Vec<_> = blocks.iter().filter(|&&block| w.read(0, block, 1).is_some()).collect();
+    assert_eq!(left, [&blocks[9]], "only the newest snapshot is needed");
+}

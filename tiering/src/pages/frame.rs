@@ -34,6 +34,8 @@ pub(crate) enum On {
     Early,
     /// Waits for its Evict job.
     Evict,
+    /// Like `Evict`, but its page was pinned by the engine when the job came.
+    EvictLater,
     /// Stands for all frames of its block, which wait for their Drop job.
     Drop,
 }

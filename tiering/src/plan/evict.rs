@@ -3,9 +3,14 @@
 use crate::actions::ActionBuf;
 use crate::api::NONE;
 use crate::counters::Reason;
-use crate::pages::On;
+use crate::pages::{NO_LANE, On};
 use crate::sessions::{JobRec, Task};
 use crate::space::Core;
+
+/// How long a page that the engine pins keeps a frame that is wanted back before it is asked for again, in microseconds.
+const EVICT_WAIT_US: u64 = 1_000;
+/// The longest such wait.
+const EVICT_WAIT_MAX_US: u64 = 64_000;
 
 impl Core {
     pub(crate) fn pump_drops(&mut self, s: u16, buf: &mut ActionBuf) {
@@ -21,7 +26,34 @@ impl Core {
         }
     }
 
+    /// The engine pins a page that is given up: it keeps its frame, and takes no job slot, until it is asked for again. Nobody
+    /// tells when it is released, so each wait is twice as long as the one before.
+    pub(crate) fn evict_later(&mut self, s: u16, f: u32) {
+        self.counters.jobs_busy += 1;
+        self.frame_mut(s, f).job = NONE;
+        let session = &mut self.sessions[usize::from(s)];
+        if session.evicts_later.is_empty() {
+            session.evict_wait_us = (session.evict_wait_us * 2).clamp(EVICT_WAIT_US, EVICT_WAIT_MAX_US);
+            session.evict_again_at = self.now.saturating_add(session.evict_wait_us);
+            let at = session.evict_again_at;
+            self.set_timer(at);
+        }
+        self.enlist(s, f, On::EvictLater, NO_LANE);
+    }
+
+    fn evict_again(&mut self, s: u16) {
+        while self.now >= self.sessions[usize::from(s)].evict_again_at {
+            let f = self.sessions[usize::from(s)].evicts_later.head;
+            if f == NONE {
+                return;
+            }
+            self.unlist(s, f);
+            self.enlist(s, f, On::Evict, NO_LANE);
+        }
+    }
+
     pub(crate) fn pump_evicts(&mut self, s: u16, buf: &mut ActionBuf) {
+        self.evict_again(s);
         while self.can_send(s, buf) {
             let f = self.sessions[usize::from(s)].evicts.head;
             if f == NONE {

@@ -69,6 +69,11 @@ pub(crate) struct Session {
     pub wishes: Vec<Wish>,
     /// Frames that wait for their Evict job.
     pub evicts: List,
+    /// Frames whose Evict job was refused, since the engine pins the page; asked again at `evict_again_at`.
+    pub evicts_later: List,
+    pub evict_again_at: u64,
+    /// How long they waited the last time, in microseconds; 0 once one was given up.
+    pub evict_wait_us: u64,
     /// Frames that stand for a block that waits for its Drop job.
     pub drops: List,
     /// Host frames that it may still write after it was lost.

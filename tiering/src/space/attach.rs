@@ -177,7 +177,7 @@ impl Core {
             let frame = *self.frame(s, f);
             match frame.on {
                 // A queued Evict or Drop has nothing left to do.
-                On::Evict => {
+                On::Evict | On::EvictLater => {
                     self.unlist(s, f);
                     self.unpublished(frame.page);
                 }

@@ -136,6 +136,7 @@ impl Core {
             }
         }
         enter(&session.evicts, On::Evict)?;
+        enter(&session.evicts_later, On::EvictLater)?;
         enter(&session.drops, On::Drop)?;
         let mut pinned = vec![0u64; session.classes.len()];
         let mut unsealed = vec![0u64; session.classes.len()];
@@ -147,8 +148,9 @@ impl Core {
             match frame.state {
                 FrameState::Free => {}
                 FrameState::Leaving => {
-                    ensure!(frame.on == On::Evict || frame.job != NONE, "session {s}: frame {f} leaves without a job");
-                    if frame.on == On::Evict {
+                    let waits = matches!(frame.on, On::Evict | On::EvictLater);
+                    ensure!(waits || frame.job != NONE, "session {s}: frame {f} leaves without a job");
+                    if waits {
                         *seen.holds.entry(self.geo.block_of(frame.page)).or_default() += 1;
                         *seen.leaving.entry(frame.page).or_default() += 1;
                     }

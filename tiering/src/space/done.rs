@@ -32,6 +32,7 @@ impl Core {
             Task::Store => self.stored(s, slot, job, status),
             Task::Evict if status == Status::Ok => {
                 self.sessions[usize::from(s)].jobs.release(slot);
+                self.sessions[usize::from(s)].evict_wait_us = 0;
                 self.free_frame(s, job.frame);
                 self.unpublished(job.page);
             }
@@ -39,7 +40,11 @@ impl Core {
                 self.sessions[usize::from(s)].jobs.release(slot);
                 self.dropped(s, self.geo.block_of(job.page));
             }
-            Task::Evict | Task::Drop if status == Status::Busy => self.send_later(s, slot),
+            Task::Evict if status == Status::Busy => {
+                self.sessions[usize::from(s)].jobs.release(slot);
+                self.evict_later(s, job.frame);
+            }
+            Task::Drop if status == Status::Busy => self.send_later(s, slot),
             Task::Evict | Task::Drop => {
                 return Err(Error::Agent { session: s, job: id, what: "cannot unpublish a page" });
             }
@@ -217,7 +222,7 @@ impl Core {
         let mut slot = session.jobs.again.head;
         while slot != NONE && buf.room() > 0 {
             let job = self.sessions[usize::from(s)].jobs[slot];
-            let refused = matches!(job.task, Task::Evict | Task::Drop) || job.frame == NONE;
+            let refused = job.task == Task::Drop || job.frame == NONE;
             if due || !refused {
                 self.send_one_again(s, slot, job, buf);
             }

@@ -87,6 +87,7 @@ impl Core {
             On::Early => &mut c.early,
             On::Ring => &mut session.lanes[usize::from(ring)].rings[class],
             On::Evict => &mut session.evicts,
+            On::EvictLater => &mut session.evicts_later,
             On::Drop => &mut session.drops,
         };
         list.remove(&mut session.frames, f);
@@ -109,6 +110,7 @@ impl Core {
             On::Early => &mut c.early,
             On::Ring => &mut session.lanes[usize::from(ring)].rings[class],
             On::Evict => &mut session.evicts,
+            On::EvictLater => &mut session.evicts_later,
             On::Drop => &mut session.drops,
         };
         list.push_back(&mut session.frames, f);
@@ -118,7 +120,7 @@ impl Core {
     /// already stands there keeps its place.
     pub(crate) fn settle(&mut self, s: u16, f: FrameId) {
         let frame = *self.frame(s, f);
-        if frame.state != FrameState::Present || matches!(frame.on, On::Evict | On::Drop) {
+        if frame.state != FrameState::Present || matches!(frame.on, On::Evict | On::EvictLater | On::Drop) {
             return;
         }
         let block = &self.blocks[self.geo.block_of(frame.page)];

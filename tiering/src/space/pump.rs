@@ -68,6 +68,13 @@ impl Core {
                     false => self.set_timer(session.ask_again_at),
                 }
             }
+            let session = &self.sessions[usize::from(s)];
+            if !session.evicts_later.is_empty() {
+                match session.evict_again_at <= self.now {
+                    true => self.wake(s),
+                    false => self.set_timer(session.evict_again_at),
+                }
+            }
             if self.sessions[usize::from(s)].dues > 0 {
                 self.wish_for_due(s);
             }
