@@ -16,7 +16,7 @@ use kvtide_wire::{
 use std::time::{Duration, Instant};
 
 /// How long a call looks for its answer before it sleeps: a few round trips between two processes that are awake.
-const SPIN: Duration = Duration::from_micros(100);
+const SPIN: Duration = Duration::from_micros(250);
 
 impl State {
     /// Waits until `ready` finds something.
