@@ -97,6 +97,8 @@ impl Geometry {
             jobs_max: rng.pick(&[4, 8, 16, 64]),
             requests_max: u32::from(channels + lanes) * u32::from(depth),
             host_bytes_max,
+            nvme_bytes_max: 0,
+            ios_max: 64,
         };
         let clean_low = rng.between(5, 40) as u8;
         let host_low = rng.between(40, 80) as u8;
@@ -105,6 +107,11 @@ impl Geometry {
             clean_high_percent: clean_low + rng.between(5, 30) as u8,
             host_high_percent: host_low + rng.between(5, 20) as u8,
             host_low_percent: host_low,
+            host_clean_low_percent: 10,
+            host_clean_high_percent: 20,
+            host_scan_frames: 8,
+            nvme_high_percent: 95,
+            nvme_low_percent: 90,
             scan_frames,
             request_timeout_us: 200_000,
         };

@@ -40,6 +40,7 @@ impl Space {
                         }
                     }
                 }
+                Action::NeedDisk | Action::ReturnDisk { .. } | Action::Io { .. } | Action::Urge { .. } => {}
                 Action::SessionGone { session } => {
                     if let Some(guest) = seats.vacate(session) {
                         registry.remove(guest.number);

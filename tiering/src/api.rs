@@ -98,6 +98,10 @@ pub struct Limits {
     pub requests_max: u32,
     /// Host frames that the space may hold over all classes, in bytes.
     pub host_bytes_max: u64,
+    /// NVMe slots that the space may hold, in bytes; 0: there is no NVMe tier.
+    pub nvme_bytes_max: u64,
+    /// Transfers between host and NVMe in flight at once.
+    pub ios_max: u32,
 }
 
 /// Policy of a space: what may differ without changing any result.
@@ -107,10 +111,21 @@ pub struct Policy {
     pub clean_low_percent: u8,
     /// Percent at which cleaning stops.
     pub clean_high_percent: u8,
-    /// Percent of host frames in use at which published, unreferenced blocks start to be dropped, least recently used first.
+    /// Percent of host frames in use at which published, unreferenced blocks start to leave them, least recently used first: for
+    /// NVMe, or for good where there is none.
     pub host_high_percent: u8,
-    /// Percent of host frames in use at which dropping stops.
+    /// Percent of host frames in use at which that stops.
     pub host_low_percent: u8,
+    /// Percent of a class's host frames that are free or also on NVMe below which blocks start to be written down.
+    pub host_clean_low_percent: u8,
+    /// Percent at which that stops.
+    pub host_clean_high_percent: u8,
+    /// Host frames of a class that a scan of more than tier 0 and host hold streams through; the rest keeps a fixed part.
+    pub host_scan_frames: u32,
+    /// Percent of NVMe slots in use at which published, unreferenced blocks start to be dropped, least recently used first.
+    pub nvme_high_percent: u8,
+    /// Percent of NVMe slots in use at which dropping stops.
+    pub nvme_low_percent: u8,
     /// Tier-0 frames of a class that a cyclic scan streams through; the rest keeps a fixed part resident.
     pub scan_frames: u32,
     /// Deadline of requests that bring none, in microseconds.
@@ -245,6 +260,38 @@ pub struct HostFrame {
     pub slot: u32,
 }
 
+/// A block's place on NVMe: `slab` is the grant, `slot` the place within it, for all pages of the block (`format::SlotLayout`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct DiskSlot {
+    /// Grant of NVMe space.
+    pub slab: u32,
+    /// Slot within the slab.
+    pub slot: u32,
+    /// How many blocks the slot has held, this one included. Checksums cover it, so that a block before is never taken for
+    /// this one.
+    pub generation: u32,
+}
+
+/// Which way a transfer between host and NVMe goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum IoKind {
+    /// NVMe to host.
+    Read,
+    /// Host to NVMe.
+    Write,
+}
+
+/// How urgent a transfer is; the more urgent overtake the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum IoClass {
+    /// Somebody waits for it.
+    Demand,
+    /// It is expected to be needed.
+    Prefetch,
+    /// Cleaning.
+    WriteBack,
+}
+
 /// The page that a frame shows and that must be unpublished on every lane before the frame is overwritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Victim {
@@ -320,6 +367,25 @@ pub enum Event<'a> {
         /// Size class.
         class: u8,
     },
+    /// The node granted NVMe space: `slots` slots under the id `slab`.
+    DiskGranted {
+        /// Id of the grant, dense, below 65,536.
+        slab: u32,
+        /// Slots in it.
+        slots: u32,
+    },
+    /// The node has no NVMe space to grant now.
+    DiskRefused,
+    /// A transfer between host and NVMe ended; its host frames are not touched any more.
+    IoDone {
+        /// Its id.
+        id: u32,
+        /// `Ok`: all bytes were moved. `Io`, `NoSpace`: the device failed or fell short; none of the pages is valid where it
+        /// should have gone. `TimedOut`, `Canceled`: it was never begun.
+        status: Status,
+        /// After a read that was `Ok`: planes, ascending, whose bytes are not what was written (checksum). The others are valid.
+        bad: &'a [u32],
+    },
     /// The session's lease ended (EOF or exit). Its jobs in flight never complete; host frames they may write are quarantined.
     SessionLost {
         /// Session.
@@ -370,6 +436,34 @@ pub enum Action {
     ReturnSlab {
         /// Id of the grant.
         slab: u32,
+    },
+    /// Ask the node for NVMe space; answered by `DiskGranted` or `DiskRefused`.
+    NeedDisk,
+    /// Nothing uses the slab on NVMe any more.
+    ReturnDisk {
+        /// Id of the grant.
+        slab: u32,
+    },
+    /// Move pages of one block between host frames and the block's slot; answered by `IoDone`. Pages that are neighbours in the
+    /// slot move in one request. The list has three words a page, by ascending plane: plane, host slab, host slot.
+    Io {
+        /// Id, unique among the space's transfers in flight.
+        id: u32,
+        /// Which way.
+        kind: IoKind,
+        /// How urgent.
+        class: IoClass,
+        /// Where on NVMe.
+        at: DiskSlot,
+        /// Pages: start and length in the buffer's list arena.
+        list: (u32, u32),
+    },
+    /// A transfer in flight has become more urgent; without effect if the device has it already.
+    Urge {
+        /// Its id.
+        id: u32,
+        /// How urgent it is now.
+        class: IoClass,
     },
     /// The session slot may be used again.
     SessionGone {

@@ -55,6 +55,12 @@ pub enum Error {
         /// What is wrong.
         why: &'static str,
     },
+    /// A transfer between host and NVMe ended that is not in flight.
+    #[error("transfer {id} is not in flight")]
+    Transfer {
+        /// Its id.
+        id: u32,
+    },
     /// Bytes of a flight recording that do not decode.
     #[error("flight recording: {what} at byte {at}")]
     Recording {

@@ -63,6 +63,15 @@ impl Trace {
             }
             Action::NeedSlab { class } => self.pair(0x300, u32::from(class)),
             Action::ReturnSlab { slab } => self.pair(0x400, slab),
+            Action::NeedDisk => self.pair(0x600, 0),
+            Action::ReturnDisk { slab } => self.pair(0x601, slab),
+            Action::Io { id, kind, class, at, .. } => {
+                self.pair(0x700 | (kind as u32) << 4 | class as u32, id);
+                self.pair(at.slab, at.slot);
+                self.pair(at.generation, list.len() as u32);
+                list.iter().for_each(|&w| self.word(u64::from(w)));
+            }
+            Action::Urge { id, class } => self.pair(0x800 | class as u32, id),
             Action::SessionGone { session } => self.pair(0x500, u32::from(session)),
         }
     }

@@ -75,6 +75,7 @@ impl Daemon {
                 Ok(())
             }
             Action::ReturnSlab { slab } => self.take_back(cx, slab),
+            Action::NeedDisk | Action::ReturnDisk { .. } | Action::Io { .. } | Action::Urge { .. } => Ok(()),
             Action::SessionGone { session } => {
                 cx.say(|| format!("daemon: session slot {session} is free"));
                 match self.slots.get_mut(usize::from(session)).and_then(Option::take) {

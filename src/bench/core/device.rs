@@ -83,6 +83,8 @@ impl World {
                     }
                     Action::NeedSlab { class } => needed = Some(class),
                     Action::ReturnSlab { .. } | Action::SessionGone { .. } => {}
+                    // The bench gives the space no NVMe tier.
+                    Action::NeedDisk | Action::ReturnDisk { .. } | Action::Io { .. } | Action::Urge { .. } => {}
                 }
             }
             self.buf.clear();

@@ -33,12 +33,19 @@ fn config() -> SpaceConfig {
             jobs_max: 8,
             requests_max: u32::from(TAGS),
             host_bytes_max: 24 << 10,
+            nvme_bytes_max: 0,
+            ios_max: 64,
         },
         policy: Policy {
             clean_low_percent: 25,
             clean_high_percent: 50,
             host_high_percent: 95,
             host_low_percent: 80,
+            host_clean_low_percent: 10,
+            host_clean_high_percent: 20,
+            host_scan_frames: 8,
+            nvme_high_percent: 95,
+            nvme_low_percent: 90,
             scan_frames: 2,
             request_timeout_us: 1000,
         },
@@ -115,6 +122,7 @@ impl World {
             Action::ReturnSlab { slab } => {
                 assert!(std::mem::replace(&mut self.slabs[slab as usize], false), "slab {slab} was returned twice");
             }
+            Action::NeedDisk | Action::ReturnDisk { .. } | Action::Io { .. } | Action::Urge { .. } => {}
             Action::SessionGone { session } => self.engines[usize::from(session)].attached = false,
         }
     }

@@ -34,6 +34,9 @@ const REFUSED: u8 = 36;
 const LOST: u8 = 37;
 const EXITED: u8 = 38;
 const TICK: u8 = 39;
+const DISK_GRANTED: u8 = 40;
+const DISK_REFUSED: u8 = 41;
+const IO_DONE: u8 = 42;
 
 impl<'a> Input<'a> {
     fn new(kind: u8, now_us: u64, numbers: &[u64], list: List<'a>) -> Input<'a> {
@@ -66,6 +69,9 @@ impl<'a> Input<'a> {
                 new(GRANTED, &[class.into(), slab.into(), frames.into()], List::None)
             }
             Event::SlabRefused { class } => new(REFUSED, &[class.into()], List::None),
+            Event::DiskGranted { slab, slots } => new(DISK_GRANTED, &[slab.into(), slots.into()], List::None),
+            Event::DiskRefused => new(DISK_REFUSED, &[], List::None),
+            Event::IoDone { id, status, bad } => new(IO_DONE, &[id.into(), status as u64], List::Words(bad)),
             Event::SessionLost { session } => new(LOST, &[session.into()], List::None),
             Event::SessionExited { session } => new(EXITED, &[session.into()], List::None),
             Event::Tick => new(TICK, &[], List::None),
@@ -277,6 +283,9 @@ impl<'a> Reader<'a> {
             LOST => Event::SessionLost { session },
             EXITED => Event::SessionExited { session },
             TICK => Event::Tick,
+            DISK_GRANTED => Event::DiskGranted { slab: n[0] as u32, slots: n[1] as u32 },
+            DISK_REFUSED => Event::DiskRefused,
+            IO_DONE => Event::IoDone { id: n[0] as u32, status: self.status(n[1])?, bad: &self.words },
             kind => Event::Request {
                 session,
                 channel: n[1] as u16,

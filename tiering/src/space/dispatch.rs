@@ -19,6 +19,9 @@ impl Core {
             }
             Event::SlabGranted { class, slab, frames } => self.slab_granted(class, slab, frames),
             Event::SlabRefused { class } => self.slab_refused(class),
+            Event::DiskGranted { slab, .. } => Err(Error::Slab { slab, why: "was not asked for" }),
+            Event::DiskRefused => Err(Error::Slab { slab: crate::api::NONE, why: "was not asked for" }),
+            Event::IoDone { id, .. } => Err(Error::Transfer { id }),
             Event::SessionLost { session } => self.session_lost(session),
             Event::SessionExited { session } => self.session_exited(session),
             Event::Tick => {

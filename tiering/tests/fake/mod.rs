@@ -83,12 +83,19 @@ pub fn config(planes: Vec<Plane>) -> SpaceConfig {
             jobs_max: 16,
             requests_max: 32,
             host_bytes_max: 1 << 30,
+            nvme_bytes_max: 0,
+            ios_max: 64,
         },
         policy: Policy {
             clean_low_percent: 25,
             clean_high_percent: 50,
             host_high_percent: 95,
             host_low_percent: 80,
+            host_clean_low_percent: 10,
+            host_clean_high_percent: 20,
+            host_scan_frames: 8,
+            nvme_high_percent: 95,
+            nvme_low_percent: 90,
             scan_frames: 4,
             request_timeout_us: 1_000_000,
         },
@@ -254,6 +261,7 @@ impl World {
                 self.handle(event).unwrap();
             }
             Action::ReturnSlab { slab } => self.returned.push(slab),
+            Action::NeedDisk | Action::ReturnDisk { .. } | Action::Io { .. } | Action::Urge { .. } => {}
             Action::SessionGone { session } => self.gone.push(session),
         }
     }

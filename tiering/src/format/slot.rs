@@ -1,0 +1,85 @@
+//! One block's slot: the pages of all planes, packed, so that a whole block moves in one request.
+
+use crate::api::Plane;
+
+/// Slots begin and end on multiples of this: the largest logical block of devices that are sold, and the unit in which
+/// direct I/O is always allowed.
+pub const SECTOR: u32 = 4096;
+/// The smallest logical block; pages of whole multiples of it stand on one.
+const SECTOR_MIN: u32 = 512;
+/// Where all other pages are aligned: a cache line.
+const LINE: u32 = 64;
+
+/// Where each plane's page stands in a slot. Pages of whole sectors come first, each on a sector; then those of whole smallest
+/// sectors; then the rest. Within each kind planes keep their order, so neighbours in a step are neighbours on the disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlotLayout {
+    offsets: Vec<u64>,
+    bytes: u64,
+}
+
+impl SlotLayout {
+    /// The layout of a space's slots.
+    #[must_use]
+    pub fn new(planes: &[Plane]) -> SlotLayout {
+        let align =
+            |plane: &Plane| [SECTOR, SECTOR_MIN].into_iter().find(|a| plane.page_bytes % a == 0).unwrap_or(LINE);
+        let mut offsets = vec![0; planes.len()];
+        let mut end = 0u64;
+        for kind in [SECTOR, SECTOR_MIN, LINE] {
+            for (offset, plane) in offsets.iter_mut().zip(planes).filter(|(_, plane)| align(plane) == kind) {
+                *offset = end.next_multiple_of(u64::from(kind));
+                end = *offset + u64::from(plane.page_bytes);
+            }
+        }
+        SlotLayout { offsets, bytes: end.next_multiple_of(u64::from(SECTOR)) }
+    }
+
+    /// Bytes of a slot, a multiple of [`SECTOR`].
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Where the plane's page begins in the slot, in bytes.
+    #[must_use]
+    pub fn offset(&self, plane: u16) -> Option<u64> {
+        self.offsets.get(usize::from(plane)).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::PlaneKind;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn pages_stand_apart_and_aligned(sizes in prop::collection::vec(1u32..20_000, 1..40), whole in 0u32..3) {
+            let unit = [1, 512, 4096][whole as usize];
+            let plane = |i: usize, n: u32| if i % 2 == 0 { n.next_multiple_of(unit) } else { n };
+            let planes: Vec<Plane> = sizes.iter().enumerate()
+                .map(|(i, &n)| Plane { page_bytes: plane(i, n), kind: PlaneKind::Full }).collect();
+            let layout = SlotLayout::new(&planes);
+            let mut spans: Vec<(u64, u64)> = planes.iter().enumerate()
+                .map(|(i, p)| (layout.offset(i as u16).unwrap(), u64::from(p.page_bytes))).collect();
+            for (i, (offset, bytes)) in spans.iter().enumerate() {
+                for sector in [4096, 512, 64] {
+                    if bytes % sector == 0 { prop_assert!(offset % sector == 0, "plane {} at {}", i, offset); }
+                }
+            }
+            spans.sort_unstable();
+            prop_assert!(spans.windows(2).all(|w| w[0].0 + w[0].1 <= w[1].0));
+            let end = spans.last().unwrap();
+            prop_assert!(end.0 + end.1 <= layout.bytes() && layout.bytes() % u64::from(SECTOR) == 0);
+            prop_assert_eq!(layout.offset(planes.len() as u16), None);
+        }
+    }
+
+    #[test]
+    fn pages_of_whole_sectors_waste_nothing() {
+        let planes = vec![Plane { page_bytes: 32 << 10, kind: PlaneKind::Full }; 6];
+        assert_eq!(SlotLayout::new(&planes).bytes(), 6 * (32 << 10));
+    }
+}
