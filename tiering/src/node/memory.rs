@@ -1,0 +1,183 @@
+//! Host memory, granted in slabs: it says how large a slab is and under which id; the shell creates the memory. A slab is of
+//! one space and one size class.
+
+use super::SLABS_MAX;
+use serde::{Deserialize, Serialize};
+
+/// What a node has to give.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeConfig {
+    /// Bytes of host memory over all spaces.
+    pub capacity_bytes: u64,
+    /// Bytes of a slab, at most; a slab holds as many whole frames as fit, and at least one.
+    pub slab_bytes: u64,
+    /// Bytes that each domain may hold at most.
+    pub quotas_bytes: Vec<u64>,
+}
+
+/// One grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    /// Id, unique among the space's grants; the lowest free one.
+    pub slab: u32,
+    /// Frames in it.
+    pub frames: u32,
+    /// Bytes from one frame to the next.
+    pub stride: u32,
+    /// Bytes in all: frames × stride.
+    pub bytes: u64,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Space {
+    id: u32,
+    domain: usize,
+    strides: Vec<u32>,
+    /// Bytes by slab id; 0: not granted.
+    slabs: Vec<u64>,
+}
+
+/// Host memory of all spaces.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Node {
+    cfg: NodeConfig,
+    granted: u64,
+    by_domain: Vec<u64>,
+    spaces: Vec<Space>,
+}
+
+impl Node {
+    /// A node that has granted nothing.
+    #[must_use]
+    pub fn new(cfg: NodeConfig) -> Node {
+        Node { granted: 0, by_domain: vec![0; cfg.quotas_bytes.len()], spaces: Vec::new(), cfg }
+    }
+
+    /// A space begins: `strides` by size class. False when the id is in use or the domain has no quota.
+    #[must_use]
+    pub fn join(&mut self, space: u32, domain: usize, strides: &[u32]) -> bool {
+        if domain >= self.by_domain.len() || self.at(space).is_some() || strides.contains(&0) {
+            return false;
+        }
+        self.spaces.push(Space { id: space, domain, strides: strides.to_vec(), slabs: Vec::new() });
+        true
+    }
+
+    /// A space ends: everything granted to it is free again. Returns the ids of its slabs.
+    pub fn leave(&mut self, space: u32) -> Vec<u32> {
+        let Some(at) = self.at(space) else { return Vec::new() };
+        let space = self.spaces.swap_remove(at);
+        let bytes: u64 = space.slabs.iter().sum();
+        self.granted -= bytes;
+        self.by_domain[space.domain] -= bytes;
+        (0u32..).zip(&space.slabs).filter(|&(_, &bytes)| bytes > 0).map(|(slab, _)| slab).collect()
+    }
+
+    /// Grants a slab of a size class, as large as a slab is or as what is left allows. `None`: nothing is left for the space
+    /// now.
+    pub fn grant(&mut self, space: u32, class: u8) -> Option<Grant> {
+        let at = self.at(space)?;
+        let s = &self.spaces[at];
+        let stride = *s.strides.get(usize::from(class))?;
+        let left = (self.cfg.capacity_bytes - self.granted)
+            .min(self.cfg.quotas_bytes[s.domain].saturating_sub(self.by_domain[s.domain]));
+        // A frame larger than a slab gets a slab of its own.
+        let bytes = self.cfg.slab_bytes.max(u64::from(stride)).min(left);
+        let frames = u32::try_from(bytes / u64::from(stride)).unwrap_or(u32::MAX);
+        let slab = s.slabs.iter().position(|&bytes| bytes == 0).unwrap_or(s.slabs.len());
+        if frames == 0 || slab >= SLABS_MAX {
+            return None;
+        }
+        let bytes = u64::from(frames) * u64::from(stride);
+        self.granted += bytes;
+        let s = &mut self.spaces[at];
+        self.by_domain[s.domain] += bytes;
+        if slab == s.slabs.len() {
+            s.slabs.push(bytes);
+        } else {
+            s.slabs[slab] = bytes;
+        }
+        Some(Grant { slab: slab as u32, frames, stride, bytes })
+    }
+
+    /// Takes a slab back. False when the space does not hold it.
+    pub fn take_back(&mut self, space: u32, slab: u32) -> bool {
+        let Some(at) = self.at(space) else { return false };
+        let s = &mut self.spaces[at];
+        let Some(bytes) = s.slabs.get_mut(slab as usize).map(std::mem::take).filter(|&bytes| bytes > 0) else {
+            return false;
+        };
+        self.granted -= bytes;
+        self.by_domain[s.domain] -= bytes;
+        true
+    }
+
+    /// Bytes that may be granted in all.
+    #[must_use]
+    pub fn capacity_bytes(&self) -> u64 {
+        self.cfg.capacity_bytes
+    }
+
+    /// Bytes granted.
+    #[must_use]
+    pub fn granted_bytes(&self) -> u64 {
+        self.granted
+    }
+
+    /// Slabs granted.
+    #[must_use]
+    pub fn slabs(&self) -> usize {
+        self.spaces.iter().map(|s| s.slabs.iter().filter(|&&bytes| bytes > 0).count()).sum()
+    }
+
+    fn at(&self, space: u32) -> Option<usize> {
+        self.spaces.iter().position(|s| s.id == space)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    proptest! {
+        #[test]
+        fn never_grants_more_than_it_has(ops in prop::collection::vec((0u8..4, 0u32..4, 0u32..6), 1..200)) {
+            let mut node = Node::new(NodeConfig { capacity_bytes: 10_000, slab_bytes: 1_000, quotas_bytes: vec![6_000, 7_000] });
+            let mut model: BTreeMap<(u32, u32), u64> = BTreeMap::new();
+            for (op, space, n) in ops {
+                match op {
+                    0 => { let _ = node.join(space, space as usize % 2, &[64, 640, 2048]); }
+                    1 => if n == 0 {
+                        let gone = node.leave(space);
+                        for slab in &gone { prop_assert!(model.remove(&(space, *slab)).is_some()); }
+                        prop_assert!(model.keys().all(|k| k.0 != space));
+                    },
+                    2 => if let Some(g) = node.grant(space, (n % 3) as u8) {
+                        prop_assert_eq!(g.bytes, u64::from(g.frames) * u64::from(g.stride));
+                        prop_assert!(g.bytes <= 1_000 || g.frames == 1);
+                        prop_assert!(model.insert((space, g.slab), g.bytes).is_none());
+                    },
+                    _ => prop_assert_eq!(node.take_back(space, n), model.remove(&(space, n)).is_some()),
+                }
+                prop_assert_eq!(node.granted_bytes(), model.values().sum::<u64>());
+                prop_assert_eq!(node.slabs(), model.len());
+                prop_assert!(node.granted_bytes() <= node.capacity_bytes());
+                for (domain, quota) in [(0, 6_000), (1, 7_000)] {
+                    let held: u64 = model.iter().filter(|(k, _)| k.0 % 2 == domain).map(|(_, b)| b).sum();
+                    prop_assert!(held <= quota);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_frame_larger_than_a_slab_is_a_slab() {
+        let mut node = Node::new(NodeConfig { capacity_bytes: 10_000, slab_bytes: 1_000, quotas_bytes: vec![10_000] });
+        assert!(node.join(7, 0, &[4096]));
+        assert_eq!(node.grant(7, 0), Some(Grant { slab: 0, frames: 1, stride: 4096, bytes: 4096 }));
+        assert_eq!(node.grant(7, 1), None, "no such class");
+        assert_eq!(node.grant(8, 0), None, "no such space");
+    }
+}
