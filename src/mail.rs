@@ -6,22 +6,25 @@
 use crossbeam::channel::{Receiver, Sender, TrySendError, bounded};
 use kvtide_wire::error::Error as WireError;
 use kvtide_wire::os::bell::{Ringer, Sleepable, bell};
-use kvtide_wire::wake::Bell;
+use kvtide_wire::sync::AtomicU32;
+use kvtide_wire::wake::{Sleeper, Waker, announced};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 
 /// The receiving end; one owner.
 #[derive(Debug)]
 pub(crate) struct Mailbox<T> {
     letters: Receiver<T>,
     bell: Sleepable,
+    sleeper: Sleeper<Arc<AtomicU32>>,
 }
 
 /// The sending end; any thread.
 #[derive(Debug)]
 pub(crate) struct Address<T> {
     letters: Sender<T>,
-    bell: Ringer,
+    waker: Waker<Arc<AtomicU32>, Ringer>,
 }
 
 /// The other side's thread has ended.
@@ -32,8 +35,10 @@ pub(crate) struct Gone;
 /// A mailbox for at most `capacity` letters.
 pub(crate) fn mailbox<T>(capacity: usize) -> Result<(Address<T>, Mailbox<T>), WireError> {
     let (sender, receiver) = bounded(capacity);
-    let (ringer, sleepable) = bell()?;
-    Ok((Address { letters: sender, bell: ringer }, Mailbox { letters: receiver, bell: sleepable }))
+    let (ringer, bell) = bell()?;
+    let sleeping = Arc::new(AtomicU32::new(1));
+    let (waker, sleeper) = (Waker::new(Arc::clone(&sleeping), ringer), Sleeper::new(sleeping));
+    Ok((Address { letters: sender, waker }, Mailbox { letters: receiver, bell, sleeper }))
 }
 
 impl<T> Mailbox<T> {
@@ -51,6 +56,18 @@ impl<T> Mailbox<T> {
     /// Whether no letter is there.
     pub fn is_empty(&self) -> bool {
         self.letters.is_empty()
+    }
+
+    /// Has senders ring no more: the owner looks at its letters anyway, until it calls [`Mailbox::announce`]. An owner that never
+    /// calls this is rung for every letter.
+    pub fn awake(&self) {
+        self.sleeper.awake();
+    }
+
+    /// Has senders ring again. The owner must look at its letters once more before it sleeps.
+    pub fn announce(&self) {
+        self.sleeper.announce();
+        announced();
     }
 
     /// Forgets rings; to be called before the letters are taken.
@@ -75,7 +92,7 @@ impl<T> AsFd for Mailbox<T> {
 
 impl<T> Clone for Address<T> {
     fn clone(&self) -> Self {
-        Address { letters: self.letters.clone(), bell: self.bell.clone() }
+        Address { letters: self.letters.clone(), waker: self.waker.clone() }
     }
 }
 
@@ -83,13 +100,14 @@ impl<T> Address<T> {
     /// Sends; waits while the mailbox is full. Only for threads that no core thread waits for.
     pub fn send(&self, letter: T) -> Result<(), Gone> {
         self.letters.send(letter).map_err(|_| Gone)?;
-        self.bell.ring();
+        self.waker.wake();
         Ok(())
     }
 
-    fn offer(&self, letter: T) -> Result<(), TrySendError<T>> {
+    /// Sends, if there is room.
+    pub fn offer(&self, letter: T) -> Result<(), TrySendError<T>> {
         self.letters.try_send(letter)?;
-        self.bell.ring();
+        self.waker.wake();
         Ok(())
     }
 }
@@ -148,5 +166,24 @@ mod tests {
         }
         assert_eq!(taken, [0, 1, 2, 3, 4]);
         assert!(outbox.flush() && mailbox.is_empty());
+    }
+
+    #[test]
+    fn who_is_awake_is_not_rung_and_who_announced_its_sleep_is() {
+        let rung = |mailbox: &Mailbox<u32>| {
+            let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+            let mut fds = [rustix::event::PollFd::new(mailbox, rustix::event::PollFlags::IN)];
+            rustix::event::poll(&mut fds, Some(&now)).unwrap() > 0
+        };
+        let (address, mailbox) = mailbox(4).unwrap();
+        address.send(0).unwrap();
+        assert!(rung(&mailbox), "an owner that never said that it is awake");
+        mailbox.quiet();
+        mailbox.awake();
+        address.send(1).unwrap();
+        assert!(!rung(&mailbox) && mailbox.take() == Some(0));
+        mailbox.announce();
+        address.send(2).unwrap();
+        assert!(rung(&mailbox) && mailbox.take() == Some(1));
     }
 }

@@ -1,0 +1,30 @@
+//! NVMe: one file and one thread a disk, which moves pages between slots of the file and host memory.
+//!
+//! ```text
+//! core threads ──DiskLetter──▶ I/O thread: scheduler ─▶ engine (io_uring, or a few threads) ─▶ device
+//!        ▲                          │ checksum
+//!        └──────── Box<Transfer> ◀──┘             DiskEvent ─▶ host thread
+//! ```
+//!
+//! A [`Transfer`] is a box that its owner fills, sends ([`DiskLetter::Transfer`]) and gets back by the address in it, whatever
+//! became of it: the box holds its host memory alive until the device has let go of it. The box and its list are made to be used
+//! again. Memory whose pages shall move without being pinned anew each time is registered once ([`DiskLetter::Register`]).
+//!
+//! Core threads, the host thread, the control thread and `bench nvme` call in here. It must not know blocks, sequences or
+//! sessions, nor who holds a region: it is told where a slot begins and what lies in it.
+//!
+//! All `unsafe` of the daemon is in here: what the kernel is given to write to, and bytes that engines share with us.
+
+#![allow(dead_code, unused_imports, reason = "core threads are being wired to it")]
+
+mod memory;
+mod settings;
+mod stats;
+mod thread;
+mod transfer;
+
+pub(crate) use memory::Memory;
+pub(crate) use settings::{Choice, EngineChoice, Floor, Settings};
+pub(crate) use stats::{ClassStatus, DiskStatus, Histogram};
+pub(crate) use thread::{Disk, DiskEvent, DiskLetter};
+pub(crate) use transfer::{Part, SlotKey, Transfer};

@@ -1,0 +1,86 @@
+//! What an operator chooses about a disk.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A disk of the NVMe tier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Settings {
+    /// Its number, dense from 0, below `DISKS_MAX`.
+    pub number: u16,
+    /// Directory of its file, made (0700) if it does not exist.
+    pub dir: PathBuf,
+    /// Bytes that regions may take, at most. Whole regions are used.
+    pub capacity_bytes: u64,
+    /// Bytes of a region (a slab), a multiple of 1 MiB.
+    pub region_bytes: u64,
+    /// What the file system must keep free.
+    pub reserve_free: Floor,
+    /// How requests reach the kernel.
+    pub engine: EngineChoice,
+    /// Whether the page cache is passed by.
+    pub direct: Choice,
+    /// Whether host memory is registered with the ring.
+    pub registered: Choice,
+    /// Requests at the device at once, 1 to 1024.
+    pub depth: u32,
+    /// Bytes of write-back at the device at once, at most; adapted below this to what demand reads suffer.
+    pub writeback_bytes: u64,
+    /// A transfer that has not begun after this long ends with `TimedOut`; one that the device has had for longer marks the disk
+    /// as stalled.
+    pub timeout: Duration,
+    /// Bytes of aligned memory of its own, for pages that are no whole sectors.
+    pub staging_bytes: u64,
+}
+
+/// How requests reach the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum EngineChoice {
+    /// io_uring where the kernel allows it, else threads.
+    #[default]
+    Auto,
+    /// io_uring or an error.
+    Uring,
+    /// `preadv` and `pwritev` on a few threads.
+    Threads,
+}
+
+/// Whether something is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Choice {
+    /// Where it works.
+    #[default]
+    Auto,
+    /// Or the start fails.
+    Required,
+    /// Never.
+    Off,
+}
+
+/// What a file system must keep free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Floor {
+    /// Percent of its size.
+    Percent(u8),
+    /// Bytes.
+    Bytes(u64),
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            number: 0,
+            dir: PathBuf::new(),
+            capacity_bytes: 0,
+            region_bytes: 256 << 20,
+            reserve_free: Floor::Percent(5),
+            engine: EngineChoice::Auto,
+            direct: Choice::Auto,
+            registered: Choice::Auto,
+            depth: 128,
+            writeback_bytes: 8 << 20,
+            timeout: Duration::from_secs(10),
+            staging_bytes: 4 << 20,
+        }
+    }
+}
