@@ -1,8 +1,9 @@
 //! Who may attach, and whether what they ask for fits the limits.
 
-use crate::config::{Config, Domain};
+use crate::config::{Config, Domain, NvmeTier, defaults};
 use crate::translate;
 use kvtide_tiering::api::{Plane, SpaceConfig};
+use kvtide_tiering::format::SlotLayout;
 use kvtide_wire::geometry::stride;
 use kvtide_wire::hello::Hello;
 use kvtide_wire::status::Status;
@@ -39,6 +40,10 @@ pub(crate) fn admit(config: &Config, domain: &Domain, hello: &Hello) -> Result<S
     for class in translate::classes(&planes) {
         at_most("bytes of a page's frame", stride(class).into(), config.host.slab_bytes, "tiers.host.slab")?;
     }
+    if let Some(nvme) = &config.nvme {
+        let slot = SlotLayout::new(&planes).bytes();
+        at_most("bytes of a block's slot", slot, nvme.slab_bytes, "tiers.nvme.slab")?;
+    }
     let pages = u64::from(limits.blocks_max) * planes.len() as u64;
     at_most("limits.blocks_max times planes", pages, u64::from(u32::MAX) - 1, "the width of a page id")?;
     Ok(space_config(config, domain, hello, planes))
@@ -66,20 +71,20 @@ fn space_config(config: &Config, domain: &Domain, hello: &Hello, planes: Vec<Pla
             jobs_max: limits.jobs_max,
             requests_max: u32::from(limits.channels_max) * u32::from(limits.depth_max),
             host_bytes_max: domain.host_bytes,
-            nvme_bytes_max: 0,
-            ios_max: 64,
+            nvme_bytes_max: config.nvme.as_ref().map_or(0, |nvme| domain.nvme_bytes.min(nvme.slabs_bytes())),
+            ios_max: config.nvme.as_ref().map_or(1, NvmeTier::ios_max),
         },
         policy: kvtide_tiering::api::Policy {
-            clean_low_percent: config.tier0.clean_low_percent,
-            clean_high_percent: config.tier0.clean_high_percent,
+            clean_low_percent: config.edges.tier0_to_host.low_percent,
+            clean_high_percent: config.edges.tier0_to_host.high_percent,
             host_high_percent: config.host.high_percent,
             host_low_percent: config.host.low_percent,
-            host_clean_low_percent: 10,
-            host_clean_high_percent: 20,
-            host_scan_frames: 8,
-            nvme_high_percent: 95,
-            nvme_low_percent: 90,
-            scan_frames: config.tier0.scan_frames,
+            host_clean_low_percent: config.edges.host_to_nvme.low_percent,
+            host_clean_high_percent: config.edges.host_to_nvme.high_percent,
+            host_scan_frames: config.edges.nvme_to_host.frames,
+            nvme_high_percent: config.nvme.as_ref().map_or(defaults::NVME_HIGH_PERCENT, |nvme| nvme.high_percent),
+            nvme_low_percent: config.nvme.as_ref().map_or(defaults::NVME_LOW_PERCENT, |nvme| nvme.low_percent),
+            scan_frames: config.edges.host_to_tier0.frames,
             request_timeout_us: limits.request_timeout.as_micros() as u64,
         },
     }
@@ -110,7 +115,8 @@ mod tests {
 
     #[test]
     fn a_stranger_is_told_whom_to_ask() {
-        let domains = [Domain { name: "a".into(), uids: vec![7], host_bytes: 1, sessions_max: 1 }];
+        let domains =
+            [Domain { name: "a".into(), uids: vec![7], tokens: vec![], host_bytes: 1, nvme_bytes: 0, sessions_max: 1 }];
         assert_eq!(domain_of(&domains, 7).unwrap().0, 0);
         let refusal = domain_of(&domains, 8).unwrap_err();
         assert_eq!(refusal.status, Status::Permission);

@@ -36,6 +36,15 @@ pub struct DaemonArgs {
     /// Tier-0 frames that a scan streams through
     #[arg(long, value_name = "N")]
     scan_frames: Option<u32>,
+    /// Directory that is the only disk of the NVMe tier; made if it is not there
+    #[arg(long, value_name = "DIR", requires = "nvme_bytes")]
+    nvme_dir: Option<PathBuf>,
+    /// NVMe tier in --nvme-dir, such as 64GiB
+    #[arg(long, value_name = "SIZE", requires = "nvme_dir")]
+    nvme_bytes: Option<ByteSize>,
+    /// Where metrics and health are served, such as 127.0.0.1:9417; "": nowhere
+    #[arg(long, value_name = "ADDRESS")]
+    http: Option<String>,
     /// Ends when the process PID, which started this one, ends (for private daemons)
     #[arg(long, value_name = "PID")]
     parent: Option<u32>,
@@ -52,6 +61,9 @@ impl DaemonArgs {
             host_bytes: self.host_bytes,
             slab_bytes: self.slab_bytes,
             scan_frames: self.scan_frames,
+            nvme_dir: self.nvme_dir.clone(),
+            nvme_bytes: self.nvme_bytes,
+            http: self.http.clone(),
         };
         match &self.config {
             Some(path) => Config::load(path, &overrides),
@@ -73,7 +85,7 @@ pub(super) fn run(args: &DaemonArgs) -> ExitCode {
         println!("{config:#?}");
         return ExitCode::SUCCESS;
     }
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(&config.daemon.log));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)

@@ -38,6 +38,10 @@ pub struct Options {
     pub slab_bytes: Option<u64>,
     /// `--scan-frames`.
     pub scan_frames: Option<u32>,
+    /// Its NVMe tier: `--nvme-dir` and `--nvme-bytes`.
+    pub nvme: Option<(PathBuf, u64)>,
+    /// `--http`; `None`: it serves no metrics, because many private daemons may run.
+    pub http: Option<String>,
     /// Text of a configuration file.
     pub config: Option<String>,
 }
@@ -206,6 +210,10 @@ fn spawn(binary: &Path, dir: &Path, options: &Options) -> Result<(Child, PipeRea
             command.arg(flag).arg(value.to_string());
         }
     }
+    if let Some((dir, bytes)) = &options.nvme {
+        command.arg("--nvme-dir").arg(dir).arg("--nvme-bytes").arg(bytes.to_string());
+    }
+    command.arg("--http").arg(options.http.as_deref().unwrap_or_default());
     let (stdout, theirs) = io::pipe().map_err(|e| Error::system("make the private daemon's stdout", e))?;
     // A group of its own: a Ctrl-C at the terminal is for the owner, which ends its children in order.
     command.stdin(Stdio::null()).stdout(theirs).stderr(log).process_group(0);

@@ -1,5 +1,6 @@
 //! Every default and every permitted range of the configuration.
 
+use super::Reserve;
 use kvtide_wire::layout;
 use std::ops::RangeInclusive;
 
@@ -21,20 +22,52 @@ pub const RECORDER: u64 = 0;
 /// Flight recorder: up to 1 GiB of input.
 pub const RECORDER_RANGE: RangeInclusive<u64> = 0..=1 << 30;
 
-/// Host tier.
-pub const HOST_CAPACITY: u64 = 2 << 30;
+/// Metrics and health: on loopback, because they name models and tenants.
+pub const HTTP_LISTEN: &str = "127.0.0.1:9417";
+/// What is logged.
+pub const LOG: &str = "info";
+
+/// Host tier: half of what the machine can give now, so that engines keep the other half, and no more than this, which is
+/// prefaulted in seconds.
+pub const HOST_CAPACITY_MAX: u64 = 8 << 30;
+/// Host tier of a machine that can give next to nothing.
+pub const HOST_CAPACITY_MIN: u64 = 64 << 20;
 /// Slab: large enough that a busy space asks rarely, small enough to prefault in tens of milliseconds.
 pub const SLAB: u64 = 64 << 20;
-/// Dropping starts.
+/// The host tier is taken before the daemon is ready: an allocation that fails later fails an engine.
+pub const PREFAULT: bool = true;
+/// Blocks start to leave host memory.
 pub const HOST_HIGH_PERCENT: u8 = 95;
-/// Dropping stops.
+/// They stop.
 pub const HOST_LOW_PERCENT: u8 = 90;
+
+/// NVMe slab: blocks of one space lie together, and a disk of a terabyte has few thousand regions.
+pub const NVME_SLAB: u64 = 256 << 20;
+/// A default slab leaves a small disk room for several spaces.
+pub const NVME_SLABS_MIN: u64 = 16;
+/// Dropping starts.
+pub const NVME_HIGH_PERCENT: u8 = 95;
+/// Dropping stops.
+pub const NVME_LOW_PERCENT: u8 = 90;
+/// Requests at one disk: where NVMe devices reach their bandwidth with 64 KiB requests.
+pub const NVME_DEPTH: u16 = 32;
+/// Transfers of one space in flight, over all disks: the core keeps a table of them.
+pub const SPACE_IOS_MAX: u32 = 1 << 12;
+/// Cleaning in flight to one disk: a queue of full requests of 1 MiB.
+pub const NVME_WRITEBACK: u64 = 32 << 20;
+/// Healthy devices answer in milliseconds, ones that recover from an error in seconds.
+pub const NVME_TIMEOUT_MS: u64 = 5_000;
+/// What stays free of a disk's file system: what ext4 keeps for root.
+pub const NVME_RESERVE_FREE: Reserve = Reserve::Percent(5);
+
 /// Cleaning starts.
 pub const CLEAN_LOW_PERCENT: u8 = 10;
 /// Cleaning stops.
 pub const CLEAN_HIGH_PERCENT: u8 = 20;
 /// Frames that a scan streams through: enough copies in flight to hide a copy's latency, few enough to leave tier 0 resident.
 pub const SCAN_FRAMES: u32 = 8;
+/// Host frames that a scan streams through from NVMe: as many reads in flight as the disk's queue takes.
+pub const HOST_SCAN_FRAMES: u32 = NVME_DEPTH as u32;
 
 /// Spaces.
 pub const SPACES_MAX: u32 = 16;
@@ -69,6 +102,22 @@ pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 pub const SLAB_RANGE: RangeInclusive<u64> = 4 << 10..=1 << 30;
 /// Host capacity: up to 64 TiB.
 pub const HOST_RANGE: RangeInclusive<u64> = 4 << 10..=64 << 40;
+/// A slab on NVMe holds at least one sector and stays below 2 GiB, the most that one request moves.
+pub const NVME_SLAB_RANGE: RangeInclusive<u64> = 4 << 10..=1 << 30;
+/// Bytes of a region and of a slot are multiples of the largest sector.
+pub const NVME_ALIGN: u64 = 4 << 10;
+/// One disk: up to 64 TiB.
+pub const DISK_RANGE: RangeInclusive<u64> = 4 << 10..=64 << 40;
+/// Disks: each has a thread.
+pub const DISKS_MAX: usize = 64;
+/// Requests at one disk.
+pub const NVME_DEPTH_RANGE: RangeInclusive<u16> = 1..=1024;
+/// Cleaning in flight to one disk: one page at least.
+pub const NVME_WRITEBACK_RANGE: RangeInclusive<u64> = 64 << 10..=1 << 30;
+/// Deadline of a request to a disk: up to ten minutes.
+pub const NVME_TIMEOUT_MS_RANGE: RangeInclusive<u64> = 1..=600_000;
+/// Token files of one domain: an old one and a new one while they change, for each of its tenants' machines.
+pub const TOKENS_MAX: usize = 64;
 /// Percentages.
 pub const PERCENT_RANGE: RangeInclusive<u8> = 0..=100;
 /// Spinning longer than 100 ms is a busy loop by another name.

@@ -4,26 +4,33 @@
 //! session. An error names the file, the line, the key and what is allowed; a contradiction names both sides.
 
 pub mod defaults;
+mod machine;
 mod raw;
 mod resolve;
 mod size;
 mod sourced;
 
 use crate::error::Error;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-pub use size::ByteSize;
+pub use machine::{CgroupLimit, Machine};
+pub use size::{ByteSize, Reserve};
 
 /// Everything the daemon was told, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Where and how it listens.
     pub daemon: Daemon,
+    /// Metrics and health.
+    pub http: Http,
     /// The host tier.
     pub host: HostTier,
-    /// Policy of engines' tier 0.
-    pub tier0: Tier0,
+    /// The NVMe tier; `None`: there is none.
+    pub nvme: Option<NvmeTier>,
+    /// When pages move from one tier to the next.
+    pub edges: Edges,
     /// Bounds.
     pub limits: Limits,
     /// Who may attach.
@@ -39,6 +46,8 @@ pub struct Daemon {
     pub socket_mode: u32,
     /// Directory of the status dump.
     pub dir: PathBuf,
+    /// What is logged: directives of `tracing_subscriber::EnvFilter`.
+    pub log: String,
     /// How long a core thread polls after its last work before it sleeps.
     pub spin: Duration,
     /// How long work in flight may take after SIGTERM.
@@ -49,6 +58,13 @@ pub struct Daemon {
     pub recorder_bytes: u64,
 }
 
+/// `[http]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Http {
+    /// Where metrics and health are served; `None`: nowhere. Port 0 is any free one.
+    pub listen: Option<SocketAddr>,
+}
+
 /// `[tiers.host]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostTier {
@@ -56,21 +72,129 @@ pub struct HostTier {
     pub capacity_bytes: u64,
     /// Bytes of one slab (one memfd): the unit in which spaces get host memory.
     pub slab_bytes: u64,
-    /// Percent of frames in use at which unreferenced published blocks start to be dropped.
+    /// Whether all of it is taken before the daemon is ready, and not slab by slab when spaces ask.
+    pub prefault: bool,
+    /// Percent of frames in use at which unreferenced published blocks start to leave host memory: for NVMe, or for good where
+    /// there is none.
     pub high_percent: u8,
-    /// Percent at which dropping stops.
+    /// Percent at which that stops.
     pub low_percent: u8,
 }
 
-/// `[tiers.tier0]`.
+/// `[tiers.nvme]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NvmeTier {
+    /// `[[tiers.nvme.disks]]`: at least one.
+    pub disks: Vec<Disk>,
+    /// Bytes of one slab (one region of a disk's file): the unit in which spaces get NVMe space. A multiple of 4096.
+    pub slab_bytes: u64,
+    /// Percent of slots in use at which unreferenced published blocks start to be dropped.
+    pub high_percent: u8,
+    /// Percent at which that stops.
+    pub low_percent: u8,
+    /// How requests reach the disks.
+    pub io: IoEngine,
+    /// Whether the page cache is passed by (`O_DIRECT`).
+    pub direct: Demand,
+    /// Whether host memory is registered with the ring.
+    pub registered: Demand,
+    /// Requests at one disk at once.
+    pub depth: u16,
+    /// Bytes of cleaning in flight to one disk, at most; it is less while reads suffer from it.
+    pub writeback_bytes: u64,
+    /// How long a request may be at the device before the disk counts as stalled; a request that was not begun by then is
+    /// given up.
+    pub timeout: Duration,
+}
+
+impl NvmeTier {
+    /// Bytes over all disks.
+    #[must_use]
+    pub fn capacity_bytes(&self) -> u64 {
+        self.disks.iter().map(|disk| disk.capacity_bytes).sum()
+    }
+
+    /// Whole slabs of a disk.
+    #[must_use]
+    pub fn slabs_of(&self, disk: &Disk) -> u64 {
+        disk.capacity_bytes / self.slab_bytes
+    }
+
+    /// Bytes of the whole slabs of all disks: what can be granted.
+    #[must_use]
+    pub fn slabs_bytes(&self) -> u64 {
+        self.disks.iter().map(|disk| self.slabs_of(disk) * self.slab_bytes).sum()
+    }
+
+    /// Transfers of one space in flight at once: enough to keep every disk's queue full twice over.
+    #[must_use]
+    pub fn ios_max(&self) -> u32 {
+        (2 * u32::from(self.depth) * self.disks.len() as u32).min(defaults::SPACE_IOS_MAX)
+    }
+}
+
+/// One disk of the NVMe tier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Disk {
+    /// Directory of its file: the daemon's alone.
+    pub dir: PathBuf,
+    /// Bytes that slabs may take in it.
+    pub capacity_bytes: u64,
+    /// What of its file system stays free.
+    pub reserve_free: Reserve,
+}
+
+/// How requests reach a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IoEngine {
+    /// `io_uring` where the system allows it, else threads; which one is logged and exported.
+    Auto,
+    /// `io_uring`, or the daemon does not start.
+    IoUring,
+    /// Threads with `pread` and `pwrite`.
+    Threads,
+}
+
+/// Whether something that not every system offers must be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Demand {
+    /// Used where it works; whether it does is logged and exported.
+    Auto,
+    /// Used, or the daemon does not start.
+    Required,
+    /// Not used.
+    Off,
+}
+
+/// `[edges]`: when pages move from one tier to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tier0 {
-    /// Percent of frames free or clean below which cleaning starts.
-    pub clean_low_percent: u8,
-    /// Percent at which cleaning stops.
-    pub clean_high_percent: u8,
-    /// Frames of a class that a cyclic scan streams through.
-    pub scan_frames: u32,
+pub struct Edges {
+    /// Of a tier-0 class's frames, those that are free or clean.
+    pub tier0_to_host: Cleaning,
+    /// Of a class's host frames, those that are free or also on NVMe.
+    pub host_to_nvme: Cleaning,
+    /// Through host memory, when tier 0 and host together hold less than a step reads.
+    pub nvme_to_host: Scan,
+    /// Through tier 0, when it holds less than a step reads.
+    pub host_to_tier0: Scan,
+}
+
+/// Writing pages down before their frames are needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cleaning {
+    /// Percent of frames free or clean below which it starts.
+    pub low_percent: u8,
+    /// Percent at which it stops.
+    pub high_percent: u8,
+}
+
+/// Streaming a working set that does not fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scan {
+    /// Frames of a class that it streams through; the rest keeps a fixed part.
+    pub frames: u32,
 }
 
 /// `[limits]`.
@@ -111,8 +235,12 @@ pub struct Domain {
     pub name: String,
     /// Users whose processes attach to this domain.
     pub uids: Vec<u32>,
+    /// Files of tokens with which any user's process attaches to it.
+    pub tokens: Vec<PathBuf>,
     /// Host memory that its spaces may hold together.
     pub host_bytes: u64,
+    /// NVMe space that its spaces may hold together; 0 where there is no NVMe tier.
+    pub nvme_bytes: u64,
     /// Sessions that it may have.
     pub sessions_max: u32,
 }
@@ -130,6 +258,12 @@ pub struct Overrides {
     pub slab_bytes: Option<ByteSize>,
     /// `--scan-frames`.
     pub scan_frames: Option<u32>,
+    /// `--nvme-dir`: this directory is the only disk.
+    pub nvme_dir: Option<PathBuf>,
+    /// `--nvme-bytes`: its capacity.
+    pub nvme_bytes: Option<ByteSize>,
+    /// `--http`.
+    pub http: Option<String>,
 }
 
 impl Config {
@@ -138,7 +272,7 @@ impl Config {
     /// # Errors
     /// An override out of range, or one that contradicts another value.
     pub fn without_file(overrides: &Overrides) -> Result<Config, Error> {
-        Config::parse("(no file)", "", overrides)
+        Config::parse("(no file)", "", overrides, &Machine::look()?)
     }
 
     /// Reads a file.
@@ -151,16 +285,16 @@ impl Config {
             path: path.into(),
             source,
         })?;
-        Config::parse(&path.display().to_string(), &text, overrides)
+        Config::parse(&path.display().to_string(), &text, overrides, &Machine::look()?)
     }
 
-    /// Checks the text of a file; `file` is its name in errors.
+    /// Checks the text of a file; `file` is its name in errors, `machine` decides what the text leaves open.
     ///
     /// # Errors
     /// As [`Config::load`].
-    pub fn parse(file: &str, text: &str, overrides: &Overrides) -> Result<Config, Error> {
+    pub fn parse(file: &str, text: &str, overrides: &Overrides, machine: &Machine) -> Result<Config, Error> {
         let raw = toml::from_str(text).map_err(|error| resolve::syntax(file, text, &error))?;
-        resolve::resolve(file, text, raw, overrides)
+        resolve::resolve(file, text, raw, overrides, machine)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The file as it is written: every key optional, every value with its place.
 
-use super::size::ByteSize;
+use super::size::{ByteSize, Reserve};
+use super::{Demand, IoEngine};
 use serde::Deserialize;
 use std::path::PathBuf;
 use toml::Spanned;
@@ -11,7 +12,9 @@ pub(super) type Field<T> = Option<Spanned<T>>;
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Raw {
     pub daemon: RawDaemon,
+    pub http: RawHttp,
     pub tiers: RawTiers,
+    pub edges: RawEdges,
     pub limits: RawLimits,
     pub domains: Vec<RawDomain>,
 }
@@ -22,6 +25,7 @@ pub(super) struct RawDaemon {
     pub socket: Field<PathBuf>,
     pub socket_mode: Field<String>,
     pub dir: Field<PathBuf>,
+    pub log: Field<String>,
     pub spin_us: Field<u64>,
     pub drain_ms: Field<u64>,
     pub handshake_ms: Field<u64>,
@@ -30,9 +34,15 @@ pub(super) struct RawDaemon {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+pub(super) struct RawHttp {
+    pub listen: Field<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub(super) struct RawTiers {
     pub host: RawHost,
-    pub tier0: RawTier0,
+    pub nvme: RawNvme,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -40,15 +50,54 @@ pub(super) struct RawTiers {
 pub(super) struct RawHost {
     pub capacity: Field<ByteSize>,
     pub slab: Field<ByteSize>,
+    pub prefault: Field<bool>,
     pub high_percent: Field<u8>,
     pub low_percent: Field<u8>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct RawTier0 {
+pub(super) struct RawNvme {
+    pub slab: Field<ByteSize>,
+    pub high_percent: Field<u8>,
+    pub low_percent: Field<u8>,
+    pub io: Field<IoEngine>,
+    pub direct: Field<Demand>,
+    pub registered: Field<Demand>,
+    pub depth: Field<u16>,
+    pub writeback: Field<ByteSize>,
+    pub timeout_ms: Field<u64>,
+    pub disks: Vec<RawDisk>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawDisk {
+    pub dir: Spanned<PathBuf>,
+    pub capacity: Spanned<ByteSize>,
+    #[serde(default)]
+    pub reserve_free: Field<Reserve>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawEdges {
+    pub tier0_to_host: RawCleaning,
+    pub host_to_nvme: RawCleaning,
+    pub nvme_to_host: RawScan,
+    pub host_to_tier0: RawScan,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawCleaning {
     pub clean_low_percent: Field<u8>,
     pub clean_high_percent: Field<u8>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawScan {
     pub scan_frames: Field<u32>,
 }
 
@@ -74,7 +123,14 @@ pub(super) struct RawLimits {
 #[serde(deny_unknown_fields)]
 pub(super) struct RawDomain {
     pub name: Spanned<String>,
-    pub uids: Spanned<Vec<u32>>,
+    #[serde(default)]
+    pub uids: Field<Vec<u32>>,
+    #[serde(default)]
+    pub tokens: Field<Vec<PathBuf>>,
+    #[serde(default)]
     pub host: Field<ByteSize>,
+    #[serde(default)]
+    pub nvme: Field<ByteSize>,
+    #[serde(default)]
     pub sessions_max: Field<u32>,
 }

@@ -72,6 +72,86 @@ impl Visitor<'_> for SizeVisitor {
     }
 }
 
+/// What of a file system stays free: `"5%"` of it, or a size.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Reserve {
+    /// Percent of the file system, below 100.
+    Percent(u8),
+    /// Bytes.
+    Bytes(u64),
+}
+
+impl Reserve {
+    /// Bytes of a file system of this size.
+    #[must_use]
+    pub fn bytes_of(self, file_system_bytes: u64) -> u64 {
+        match self {
+            Reserve::Percent(percent) => (u128::from(file_system_bytes) * u128::from(percent)).div_ceil(100) as u64,
+            Reserve::Bytes(bytes) => bytes,
+        }
+    }
+}
+
+/// Why a text is no reserve.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("\"{0}\" is no reserve: expected \"0%\" to \"99%\", or a size such as \"20GiB\"")]
+pub struct ReserveError(String);
+
+impl FromStr for Reserve {
+    type Err = ReserveError;
+
+    fn from_str(text: &str) -> Result<Reserve, ReserveError> {
+        let reserve = match text.trim().strip_suffix('%') {
+            Some(percent) => percent.parse().ok().filter(|percent| *percent < 100).map(Reserve::Percent),
+            None => text.parse().ok().map(|ByteSize(bytes)| Reserve::Bytes(bytes)),
+        };
+        reserve.ok_or_else(|| ReserveError(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Reserve {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reserve::Percent(percent) => write!(f, "{percent}%"),
+            Reserve::Bytes(bytes) => ByteSize(*bytes).fmt(f),
+        }
+    }
+}
+
+impl fmt::Debug for Reserve {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl<'de> Deserialize<'de> for Reserve {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Reserve, D::Error> {
+        deserializer.deserialize_any(ReserveVisitor)
+    }
+}
+
+struct ReserveVisitor;
+
+impl Visitor<'_> for ReserveVisitor {
+    type Value = Reserve;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a percentage such as \"5%\" or a size such as \"20GiB\"")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Reserve, E> {
+        text.parse().map_err(E::custom)
+    }
+
+    fn visit_u64<E: de::Error>(self, bytes: u64) -> Result<Reserve, E> {
+        Ok(Reserve::Bytes(bytes))
+    }
+
+    fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<Reserve, E> {
+        u64::try_from(bytes).map(Reserve::Bytes).map_err(|_| E::invalid_value(de::Unexpected::Signed(bytes), &self))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,6 +165,15 @@ mod tests {
         assert_eq!(bytes("7B"), Some(7));
         for wrong in ["", "GiB", "2GB", "2gib", "1.5GiB", "-1", "99999999999TiB", "0x10"] {
             assert_eq!(bytes(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_reserve_is_a_share_of_the_file_system_or_a_size() {
+        assert_eq!("5%".parse::<Reserve>().unwrap().bytes_of(1001), 51);
+        assert_eq!("20GiB".parse::<Reserve>().unwrap().bytes_of(1001), 20 << 30);
+        for wrong in ["100%", "-1%", "%", "5 percent", "5.5%"] {
+            assert!(wrong.parse::<Reserve>().is_err(), "{wrong}");
         }
     }
 

@@ -86,6 +86,11 @@ impl<T> Sourced<T> {
         Sourced { value: f(self.value), key: self.key, origin: self.origin }
     }
 
+    /// The same place under another name.
+    pub fn renamed(self, key: &str) -> Sourced<T> {
+        Sourced { key: key.to_owned(), ..self }
+    }
+
     /// Whether nobody asked for this value.
     pub fn is_default(&self) -> bool {
         matches!(self.origin, Origin::Default)

@@ -1,0 +1,57 @@
+//! From what stands in the file to what the daemon runs with: defaults, ranges, contradictions.
+
+mod daemon;
+mod domains;
+mod limits;
+mod tiers;
+
+use super::raw::Raw;
+use super::size::ByteSize;
+use super::sourced::{File, Sourced};
+use super::{Config, Machine, Overrides, defaults};
+use crate::error::Error;
+
+/// A syntax error or an unknown key, with its place and its line.
+pub(super) fn syntax(file: &str, text: &str, error: &toml::de::Error) -> Error {
+    let source = File { name: file, text };
+    let (line, column) = error.span().map_or((1, 1), |span| source.place(span.start));
+    let snippet = text.lines().nth(line - 1).unwrap_or_default().trim().to_owned();
+    Error::Syntax { file: file.into(), line, column, snippet, message: error.message().to_owned() }
+}
+
+pub(super) fn resolve(
+    file: &str,
+    text: &str,
+    raw: Raw,
+    overrides: &Overrides,
+    machine: &Machine,
+) -> Result<Config, Error> {
+    let file = File { name: file, text };
+    let daemon = daemon::daemon(file, raw.daemon, overrides)?;
+    let http = daemon::http(file, raw.http, overrides)?;
+    let capacity = tiers::host_capacity(file, &raw.tiers.host, overrides, machine);
+    let host = tiers::host(file, &capacity, raw.tiers.host, overrides)?;
+    let disks = tiers::disks(file, raw.tiers.nvme.disks.clone(), overrides)?;
+    let capacities = Capacities { host: capacity, nvme: disks.total.clone() };
+    let nvme = tiers::nvme(file, raw.tiers.nvme, disks)?;
+    let edges = tiers::edges(file, raw.edges, overrides, &capacities.host, nvme.is_some())?;
+    let sessions_max = file.field("limits.sessions_max", raw.limits.sessions_max.clone(), defaults::SESSIONS_MAX);
+    let limits = limits::limits(file, &sessions_max, raw.limits)?;
+    let domains = domains::domains(file, raw.domains, &capacities, &sessions_max)?;
+    Ok(Config { daemon, http, host, nvme, edges, limits, domains })
+}
+
+/// The capacities that quotas must fit into.
+struct Capacities {
+    host: Sourced<ByteSize>,
+    nvme: Sourced<ByteSize>,
+}
+
+fn watermarks(file: File<'_>, low: &Sourced<u8>, high: &Sourced<u8>) -> Result<(u8, u8), Error> {
+    let range = defaults::PERCENT_RANGE;
+    let (low_percent, high_percent) = (file.in_range(low, &range)?, file.in_range(high, &range)?);
+    if low_percent > high_percent {
+        return Err(file.contradiction(low, high, "the low watermark must not be above the high one"));
+    }
+    Ok((low_percent, high_percent))
+}
