@@ -396,6 +396,13 @@ pub enum Event<'a> {
         /// Session.
         session: SessionId,
     },
+    /// The operator changed the policy: it holds from now on. What a space or a session was sized by stays as it was: the host
+    /// frames of its scans until the space ends, the tier-0 frames of a session's scans until the session does. Refused, with
+    /// nothing changed, by an `Err` of `handle` if the policy contradicts itself.
+    Reconfigure {
+        /// The new policy.
+        policy: Policy,
+    },
     /// Time passed: deadlines, watermarks.
     Tick,
 }

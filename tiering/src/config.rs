@@ -1,6 +1,6 @@
 //! Geometry and bounds of a space, validated once.
 
-use crate::api::{NONE, PlaneKind, SpaceConfig};
+use crate::api::{NONE, PlaneKind, Policy, SpaceConfig};
 use crate::error::Error;
 use serde::{Deserialize, Serialize};
 
@@ -147,15 +147,28 @@ fn check_bounds(cfg: &SpaceConfig) -> Result<(), Error> {
     if l.requests_max == 0 || l.requests_max > 1 << 15 {
         return refuse("requests_max must be from 1 to 32,768", l.requests_max);
     }
-    let p = &cfg.policy;
+    check_policy(&cfg.policy)
+}
+
+/// Whether a policy may hold.
+pub(crate) fn check_policy(p: &Policy) -> Result<(), Error> {
     if p.clean_low_percent > p.clean_high_percent || p.clean_high_percent > 100 {
         return refuse("clean_low_percent <= clean_high_percent <= 100 must hold", p.clean_low_percent);
     }
     if p.host_low_percent > p.host_high_percent || p.host_high_percent > 100 {
         return refuse("host_low_percent <= host_high_percent <= 100 must hold", p.host_low_percent);
     }
+    if p.host_clean_low_percent > p.host_clean_high_percent || p.host_clean_high_percent > 100 {
+        return refuse("host_clean_low_percent <= host_clean_high_percent <= 100 must hold", p.host_clean_low_percent);
+    }
+    if p.nvme_low_percent > p.nvme_high_percent || p.nvme_high_percent > 100 {
+        return refuse("nvme_low_percent <= nvme_high_percent <= 100 must hold", p.nvme_low_percent);
+    }
     if p.scan_frames == 0 {
         return refuse("scan_frames must be at least 1", p.scan_frames);
+    }
+    if p.host_scan_frames == 0 {
+        return refuse("host_scan_frames must be at least 1", p.host_scan_frames);
     }
     Ok(())
 }

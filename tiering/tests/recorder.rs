@@ -14,6 +14,8 @@ fn life(bytes_max: usize) -> World {
     let pages = w.fill(0, 0, 20, 2);
     w.ok(0, Request::Publish { seq: 0, first: 0, parent: 0, hashes: &[1, 2 << 90, 3], level: Level::Stored });
     w.ok(0, Request::Advise { seq: 0, first: 0, count: 3, advice: Advice::Priority(9) });
+    let policy = config(Vec::new()).policy;
+    w.event(Event::Reconfigure { policy: Policy { clean_low_percent: 60, clean_high_percent: 90, ..policy } }).unwrap();
     w.ok(0, Request::Fork { parent: 0, child: 1 });
     for step in 1..60 {
         w.step(0, 0, step, 0, &pages, 2);

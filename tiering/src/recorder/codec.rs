@@ -1,11 +1,11 @@
 //! One input as bytes: a kind, numbers as LEB128, and at most one list of words or hashes.
 
 use crate::actions::ActionBuf;
-use crate::api::{Advice, Event, Level, NONE, Request, Status};
+use crate::api::{Advice, Event, Level, NONE, Policy, Request, Status};
 use crate::error::Error;
 
 /// Numbers that an input has at most, before its list.
-const NUMBERS: usize = 10;
+const NUMBERS: usize = 11;
 
 /// What goes with an input besides numbers.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +37,7 @@ const TICK: u8 = 39;
 const DISK_GRANTED: u8 = 40;
 const DISK_REFUSED: u8 = 41;
 const IO_DONE: u8 = 42;
+const RECONFIGURE: u8 = 43;
 
 impl<'a> Input<'a> {
     fn new(kind: u8, now_us: u64, numbers: &[u64], list: List<'a>) -> Input<'a> {
@@ -74,6 +75,7 @@ impl<'a> Input<'a> {
             Event::IoDone { id, status, bad } => new(IO_DONE, &[id.into(), status as u64], List::Words(bad)),
             Event::SessionLost { session } => new(LOST, &[session.into()], List::None),
             Event::SessionExited { session } => new(EXITED, &[session.into()], List::None),
+            Event::Reconfigure { policy } => new(RECONFIGURE, &policy_numbers(&policy), List::None),
             Event::Tick => new(TICK, &[], List::None),
         }
     }
@@ -126,6 +128,38 @@ const MAP: u8 = 9;
 
 fn has_hash(kind: u8) -> bool {
     kind == PUBLISH
+}
+
+fn policy_numbers(p: &Policy) -> [u64; NUMBERS] {
+    [
+        p.clean_low_percent.into(),
+        p.clean_high_percent.into(),
+        p.host_high_percent.into(),
+        p.host_low_percent.into(),
+        p.host_clean_low_percent.into(),
+        p.host_clean_high_percent.into(),
+        p.host_scan_frames.into(),
+        p.nvme_high_percent.into(),
+        p.nvme_low_percent.into(),
+        p.scan_frames.into(),
+        p.request_timeout_us,
+    ]
+}
+
+fn policy_of(n: &[u64; NUMBERS]) -> Policy {
+    Policy {
+        clean_low_percent: n[0] as u8,
+        clean_high_percent: n[1] as u8,
+        host_high_percent: n[2] as u8,
+        host_low_percent: n[3] as u8,
+        host_clean_low_percent: n[4] as u8,
+        host_clean_high_percent: n[5] as u8,
+        host_scan_frames: n[6] as u32,
+        nvme_high_percent: n[7] as u8,
+        nvme_low_percent: n[8] as u8,
+        scan_frames: n[9] as u32,
+        request_timeout_us: n[10],
+    }
 }
 
 fn request_input(now_us: u64, request: Request<'_>) -> Input<'_> {
@@ -282,6 +316,7 @@ impl<'a> Reader<'a> {
             REFUSED => Event::SlabRefused { class },
             LOST => Event::SessionLost { session },
             EXITED => Event::SessionExited { session },
+            RECONFIGURE => Event::Reconfigure { policy: policy_of(n) },
             TICK => Event::Tick,
             DISK_GRANTED => Event::DiskGranted { slab: n[0] as u32, slots: n[1] as u32 },
             DISK_REFUSED => Event::DiskRefused,
@@ -372,5 +407,34 @@ impl<'a> Reader<'a> {
             19 => Request::Declare { seq, index: n[1] as u32, tokens: n[2], frames: &self.words },
             _ => return self.bad("no such input"),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_comes_back_number_by_number() {
+        let policy = Policy {
+            clean_low_percent: 1,
+            clean_high_percent: 2,
+            host_high_percent: 3,
+            host_low_percent: 4,
+            host_clean_low_percent: 5,
+            host_clean_high_percent: 6,
+            host_scan_frames: 1 << 31,
+            nvme_high_percent: 8,
+            nvme_low_percent: 9,
+            scan_frames: 1 << 30,
+            request_timeout_us: u64::MAX,
+        };
+        let mut log = Vec::new();
+        Input::event(7, Event::Reconfigure { policy }).encode(&ActionBuf::new(1, 1), &mut log);
+        let mut reader = Reader::new(&log);
+        let entry = reader.next().expect("it decodes").expect("there is one");
+        let Ok(Some(Event::Reconfigure { policy: back })) = reader.event(&entry) else { panic!("another event") };
+        assert_eq!((entry.now_us, back), (7, policy));
+        assert!(reader.next().expect("it decodes").is_none());
     }
 }

@@ -1,7 +1,8 @@
 //! Events in, by kind and by request. Everything an engine says is a claim: it is validated by the call that takes it.
 
 use super::{Core, Who};
-use crate::api::{Event, Request, Status};
+use crate::api::{Event, Policy, Request, Status};
+use crate::config::check_policy;
 use crate::error::Error;
 use crate::sessions::{Life, Pin};
 
@@ -24,6 +25,7 @@ impl Core {
             Event::IoDone { id, .. } => Err(Error::Transfer { id }),
             Event::SessionLost { session } => self.session_lost(session),
             Event::SessionExited { session } => self.session_exited(session),
+            Event::Reconfigure { policy } => self.reconfigure(policy),
             Event::Tick => {
                 self.tick();
                 Ok(())
@@ -126,6 +128,15 @@ impl Core {
         };
         c.asked = false;
         c.refused = true;
+        self.wake_all();
+        Ok(())
+    }
+
+    /// Frames that a scan streams through are part of what was promised to those who attached under it, so they stay.
+    fn reconfigure(&mut self, policy: Policy) -> Result<(), Error> {
+        check_policy(&policy)?;
+        self.cfg.policy = Policy { host_scan_frames: self.cfg.policy.host_scan_frames, ..policy };
+        self.trim_host();
         self.wake_all();
         Ok(())
     }

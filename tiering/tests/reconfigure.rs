@@ -1,0 +1,59 @@
+//! A policy that changes while the core runs.
+#![allow(clippy::unwrap_used)]
+
+mod fake;
+use fake::*;
+use kvtide_tiering::Error;
+use kvtide_tiering::api::*;
+
+/// A world whose tier 0 of 16 frames is half full of sealed pages, and that cleans nothing.
+fn dirty() -> (World, Policy) {
+    let mut cfg = config(vec![full(1000)]);
+    cfg.policy = Policy { clean_low_percent: 0, clean_high_percent: 0, ..cfg.policy };
+    let policy = cfg.policy;
+    let mut w = World::new(cfg);
+    w.attach(0, 1, &[16]);
+    w.ok(0, Request::SeqCreate { seq: 0 });
+    w.fill(0, 0, 8, 1);
+    (w, policy)
+}
+
+#[test]
+fn new_watermarks_hold_at_once() {
+    let (mut w, policy) = dirty();
+    assert!(w.host.is_empty(), "nothing is cleaned below the old watermark");
+    let policy = Policy { clean_low_percent: 100, clean_high_percent: 100, ..policy };
+    w.event(Event::Reconfigure { policy }).unwrap();
+    assert!(w.host.len() >= 7, "{} of 7 sealed pages are cleaned", w.host.len());
+}
+
+#[test]
+fn a_new_deadline_is_for_the_requests_that_follow() {
+    let (mut w, policy) = dirty();
+    w.eager = false;
+    w.event(Event::Reconfigure { policy: Policy { request_timeout_us: 50, ..policy } }).unwrap();
+    w.ok(0, Request::SeqCreate { seq: 1 });
+    let reserve = w.ask(0, Request::Reserve { seq: Some(1), count: 12 });
+    assert_eq!(w.answer(0, reserve), None, "the stores that make room have not ended");
+    w.now += 50;
+    w.event(Event::Tick).unwrap();
+    assert_eq!(w.answer(0, reserve).unwrap().status, Status::TimedOut);
+}
+
+#[test]
+fn a_policy_that_contradicts_itself_changes_nothing() {
+    let (mut w, policy) = dirty();
+    let wrong = [
+        Policy { clean_low_percent: 51, clean_high_percent: 50, ..policy },
+        Policy { clean_high_percent: 101, ..policy },
+        Policy { host_low_percent: 96, ..policy },
+        Policy { host_clean_low_percent: 21, ..policy },
+        Policy { nvme_low_percent: 96, ..policy },
+        Policy { scan_frames: 0, ..policy },
+        Policy { host_scan_frames: 0, ..policy },
+    ];
+    for policy in wrong {
+        assert!(matches!(w.event(Event::Reconfigure { policy }), Err(Error::Config { .. })), "{policy:?}");
+        assert!(w.host.is_empty());
+    }
+}
