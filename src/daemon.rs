@@ -3,7 +3,6 @@
 use crate::config::Config;
 use crate::control::Control;
 use crate::error::Error;
-use crate::status::Metrics;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs;
 use std::io::{self, Write};
@@ -31,13 +30,12 @@ pub struct Options {
 /// # Errors
 /// The socket is in use or cannot be made, or the system refuses what every daemon needs.
 pub fn run(config: Config, options: Options) -> Result<(), Error> {
-    let metrics = Metrics::install();
     raise_descriptor_limit();
     let dir = config.daemon.dir.clone();
     let failed = |source| Error::File { action: "create the daemon's directory", path: dir.clone(), source };
     fs::create_dir_all(&dir).map_err(failed)?;
     let socket = config.daemon.socket.clone();
-    let control = Control::new(config, &options, metrics)?;
+    let control = Control::new(config, &options)?;
     tracing::info!("serving {}", socket.display());
     say(READY, &socket);
     control.run()

@@ -67,6 +67,16 @@ pub enum Error {
         /// The path.
         path: PathBuf,
     },
+    /// The address for HTTP cannot be had.
+    #[error("cannot serve HTTP on {address}: {source}: {hint}")]
+    Http {
+        /// The address.
+        address: std::net::SocketAddr,
+        /// What to do about it.
+        hint: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
     /// A system call of the shared layer failed.
     #[error("cannot {action}: {source}")]
     Wire {

@@ -13,12 +13,14 @@ mod daemon;
 pub mod demo;
 mod error;
 mod host;
+mod http;
 #[allow(unsafe_code)] // io_uring, and memory that the device and engines share with this process
 mod io;
 mod mail;
 mod session;
 mod space;
 mod status;
+mod supervisor;
 pub mod translate;
 
 pub use error::Error;

@@ -1,6 +1,7 @@
 //! Peers that have connected and not yet said hello: bounded in number and in time.
 
 use super::policy::Refusal;
+use crate::session::{Fate, Registry};
 use kvtide_wire::error::Error as WireError;
 use kvtide_wire::hello::{self, Hello, MESSAGE_MAX, Welcome};
 use kvtide_wire::os::socket::{Peer, Received, Socket};
@@ -22,8 +23,10 @@ pub(crate) struct Handshake {
 pub(crate) enum Progress {
     /// Nothing yet.
     Silent,
-    /// It is gone, or was refused and told so.
+    /// It is gone.
     Over,
+    /// It said something that is no hello.
+    Nonsense(Refusal),
     /// It said a well-formed hello.
     Hello(Box<Hello>),
 }
@@ -44,7 +47,7 @@ impl Handshake {
         self.deadline
     }
 
-    /// Looks at what it has said. Whoever says something that is no hello is told what was expected, and dropped.
+    /// Looks at what it has said.
     pub fn progress(&self) -> Progress {
         let mut buffer = vec![0; MESSAGE_MAX + 1];
         match self.socket.receive(&mut buffer, 0) {
@@ -52,24 +55,18 @@ impl Handshake {
             Ok(Received::Closed) => Progress::Over,
             Ok(Received::Message(len, _)) => match Hello::decode(&buffer[..len]) {
                 Ok(hello) => Progress::Hello(Box::new(hello)),
-                Err(error) => {
-                    self.refuse(&refusal_of(&error));
-                    Progress::Over
-                }
+                Err(error) => Progress::Nonsense(refusal_of(&error)),
             },
             Err(error) => {
-                self.refuse(&Refusal {
-                    status: Status::Protocol,
-                    text: format!("the hello was not received: {error}"),
-                });
-                Progress::Over
+                let text = format!("the hello was not received: {error}");
+                Progress::Nonsense(Refusal { status: Status::Protocol, text })
             }
         }
     }
 
     /// Tells it why not. A peer that cannot even be told is gone.
-    pub fn refuse(&self, refusal: &Refusal) {
-        refuse(&self.socket, self.peer, refusal);
+    pub fn refuse(&self, registry: &Registry, refusal: &Refusal) {
+        refuse(registry, &self.socket, self.peer, refusal);
     }
 
     /// Its descriptors, once it is admitted.
@@ -78,9 +75,9 @@ impl Handshake {
     }
 }
 
-/// Sends a refusal and logs it.
-pub(crate) fn refuse(socket: &Socket, peer: Peer, refusal: &Refusal) {
-    metrics::counter!("kvtide_attaches_refused_total").increment(1);
+/// Sends a refusal, logs and counts it.
+pub(crate) fn refuse(registry: &Registry, socket: &Socket, peer: Peer, refusal: &Refusal) {
+    registry.note(Fate::Refused);
     tracing::warn!("refused pid {} (uid {}): {}: {}", peer.pid, peer.uid, status_name(refusal.status), refusal.text);
     let message = Welcome::refusal(refusal.status, &refusal.text).encode();
     if let Err(error) = socket.send(&message, &[]) {

@@ -2,6 +2,7 @@
 
 use super::Control;
 use crate::error::Error;
+use crate::session::SessionTotals;
 use kvtide_wire::os::poll::readable;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -31,12 +32,15 @@ impl Control {
                 self.spaces.heed(report);
             }
         }
-        let Control { host, metrics, spaces, .. } = self;
+        let Control { host, registry, watch, http, spaces, .. } = self;
         drop(spaces);
         host.end();
-        for (name, value) in metrics.snapshot() {
-            tracing::info!("{name} {value}");
+        if let Some(http) = http {
+            http.end();
         }
+        watch.end();
+        let SessionTotals { attached, ended, expelled, refused } = registry.totals();
+        tracing::info!("sessions: {attached} attached, {ended} ended ({expelled} of them by the daemon), {refused} refused");
         tracing::info!("ended");
         Ok(())
     }

@@ -15,7 +15,9 @@ use crate::host::{HostThread, NodeLetter};
 use crate::mail::{Address, Mailbox, mailbox};
 use crate::session::{Registry, SessionInfo};
 use crate::space::{Letter, Newcomer, Report};
-use crate::status::{self, Metrics};
+use crate::http::{self, HttpServer};
+use crate::status::{self, Roll, Stage, WatchThread};
+use crate::supervisor;
 use kvtide_wire::hello::{Hello, Limits};
 use kvtide_wire::layout::Shape;
 use kvtide_wire::os::session::DaemonSide;
@@ -30,6 +32,8 @@ use std::time::{Duration, Instant};
 
 /// Reports that may wait: two of every space, and then some.
 const REPORTS: usize = 4096;
+/// How long a dump waits for threads that do not answer at once: the host thread may be prefaulting a slab.
+const DUMP: Duration = Duration::from_secs(5);
 /// How long nothing is accepted after descriptors or memory ran out.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -47,7 +51,9 @@ pub(crate) struct Control {
     spaces: Spaces,
     registry: Registry,
     host: HostThread,
-    metrics: Metrics,
+    roll: Roll,
+    watch: WatchThread,
+    http: Option<HttpServer>,
     /// Accepts nothing before this moment.
     paused_until: Option<Instant>,
 }
@@ -63,15 +69,23 @@ enum Ending {
 
 impl Control {
     /// Takes the socket and everything else that may fail.
-    pub fn new(config: Config, options: &Options, metrics: Metrics) -> Result<Control, Error> {
+    pub fn new(config: Config, options: &Options) -> Result<Control, Error> {
+        let http = config.http.listen.map(http::bind).transpose()?;
         let signals = Signals::install()?;
         let parent = options.parent.map(signals::watch_parent).transpose()?;
         let wire = |source| Error::Wire { action: "make the control thread's mailbox", source };
         let (to_control, reports) = mailbox(REPORTS).map_err(wire)?;
         let host = HostThread::spawn(&config)?;
         let listener = Some(attach::bind(&config.daemon.socket, config.daemon.socket_mode)?);
-        let registry = Registry::default();
-        let spaces = Spaces::new(to_control, host.address(), registry.clone(), config.daemon.clone());
+        let roll = Roll::default();
+        let registry = roll.registry().clone();
+        let watch = WatchThread::spawn(roll.clone(), host.address(), to_control.clone())?;
+        let http = http.map(|listener| HttpServer::start(listener, watch.watch().clone())).transpose()?;
+        if let Some(http) = &http {
+            roll.serve_http(http.address());
+        }
+        let spaces = Spaces::new(to_control, host.address(), roll.clone(), config.daemon.clone());
+        roll.advance(Stage::Serving);
         let handshakes = Vec::new();
         Ok(Control {
             config,
@@ -84,14 +98,19 @@ impl Control {
             spaces,
             registry,
             host,
-            metrics,
+            roll,
+            watch,
+            http,
             paused_until: None,
         })
     }
 
     /// Serves until told to end, then ends everything in order.
     pub fn run(mut self) -> Result<(), Error> {
+        supervisor::ready(&format!("serving {}", self.config.daemon.socket.display()));
         let ending = self.serve()?;
+        supervisor::stopping();
+        self.roll.advance(Stage::Draining);
         tracing::info!("draining: {ending:?}, grace {:?}", self.config.daemon.drain);
         let orphaned = (ending == Ending::Parent && self.remove_dir).then(|| self.config.daemon.dir.clone());
         self.drain()?;
@@ -177,9 +196,10 @@ impl Control {
                 Progress::Silent if handshake.deadline() > now => self.handshakes.push(handshake),
                 Progress::Silent => {
                     let text = format!("no hello within {:?} of the connection", self.config.daemon.handshake);
-                    handshake.refuse(&Refusal { status: Status::TimedOut, text });
+                    handshake.refuse(&self.registry, &Refusal { status: Status::TimedOut, text });
                 }
                 Progress::Over => {}
+                Progress::Nonsense(refusal) => handshake.refuse(&self.registry, &refusal),
                 Progress::Hello(hello) => self.admit(handshake, *hello),
             }
         }
@@ -187,7 +207,7 @@ impl Control {
 
     fn admit(&mut self, handshake: Handshake, hello: Hello) {
         match self.newcomer(&handshake, &hello) {
-            Err(refusal) => handshake.refuse(&refusal),
+            Err(refusal) => handshake.refuse(&self.registry, &refusal),
             Ok((space, admitted)) => {
                 let (socket, peer, pidfd) = handshake.into_parts();
                 let Admitted { number, side, fds, limits } = admitted;
@@ -251,14 +271,11 @@ impl Control {
 
     /// Writes how everything stands to `status.json`.
     fn dump(&self) {
-        let dump = status::Dump {
-            sessions: self.registry.list(),
-            spaces: self.spaces.status(),
-            host: self.host.status(),
-            counters: self.metrics.snapshot(),
-        };
         let path = self.config.daemon.dir.join("status.json");
-        match status::write(&path, &dump) {
+        let Some(snapshot) = self.watch.watch().snapshot(DUMP) else {
+            return tracing::error!("no status is written: the watch thread did not tell within {:?}", DUMP * 2);
+        };
+        match status::write(&path, &snapshot) {
             Ok(()) => say(DUMPED, &path),
             Err(error) => tracing::error!("{error}"),
         }

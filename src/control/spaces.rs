@@ -1,18 +1,19 @@
 //! The spaces of the daemon, by what makes them the same: domain, geometry, fingerprint.
 
-use super::{Address, Letter, Newcomer, NodeLetter, Registry, Report};
+use super::{Address, Letter, Newcomer, NodeLetter, Report};
 use crate::config::{Daemon, Domain};
 use crate::error::Error;
-use crate::space::{SpaceStatus, SpaceThread, Spec};
+use crate::space::{SpaceThread, Spec};
+use crate::status::Roll;
 use crate::translate;
-use crossbeam::channel::{Sender, bounded};
+use crossbeam::channel::bounded;
 use kvtide_tiering::api::SpaceConfig;
 use kvtide_wire::geometry::{PlaneSpec, stride};
 use kvtide_wire::hello::Hello;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How long core threads may take to answer a question.
+/// How long core threads may take to write their flight recordings.
 const ANSWER: Duration = Duration::from_secs(2);
 
 /// What makes two engines' spaces one. The name is for humans only.
@@ -50,14 +51,14 @@ pub(super) struct Spaces {
     next: u32,
     control: Address<Report>,
     node: Address<NodeLetter>,
-    registry: Registry,
+    roll: Roll,
     daemon: Daemon,
 }
 
 impl Spaces {
     /// None yet.
-    pub fn new(control: Address<Report>, node: Address<NodeLetter>, registry: Registry, daemon: Daemon) -> Spaces {
-        Spaces { spaces: BTreeMap::new(), next: 1, control, node, registry, daemon }
+    pub fn new(control: Address<Report>, node: Address<NodeLetter>, roll: Roll, daemon: Daemon) -> Spaces {
+        Spaces { spaces: BTreeMap::new(), next: 1, control, node, roll, daemon }
     }
 
     /// Spaces that run, those included that were told to end.
@@ -90,7 +91,7 @@ impl Spaces {
             dir: self.daemon.dir.clone(),
             control: self.control.clone(),
             node: self.node.clone(),
-            registry: self.registry.clone(),
+            registry: self.roll.registry().clone(),
         };
         let running = match SpaceThread::spawn(spec, address, letters) {
             Ok(running) => running,
@@ -100,6 +101,7 @@ impl Spaces {
             }
         };
         self.next += 1;
+        self.roll.join(number, running.address.clone());
         self.spaces.insert(number, Space { key, running, sent: 0, retired: false });
         Ok(number)
     }
@@ -122,12 +124,14 @@ impl Spaces {
                     let _ = space.running.address.send(Letter::Retire);
                 }
             }
+            Report::Beat { beat } => self.roll.see(beat),
             Report::Ended { space: number } => {
                 let Some(space) = self.spaces.remove(&number) else { return };
                 if space.running.thread.join().is_err() {
                     tracing::error!("space {number}: its core thread panicked; its sessions have ended");
                 }
-                self.registry.remove_space(number);
+                self.roll.leave(number);
+                self.roll.registry().remove_space(number);
                 self.leave(number);
             }
         }
@@ -149,28 +153,19 @@ impl Spaces {
 
     /// Has every space write its flight recording; waits until they have, within a bound.
     pub fn record(&self) {
-        self.ask("write its flight recording", Letter::Record);
-    }
-
-    /// How every space stands; one that does not answer in time is left out and logged.
-    pub fn status(&self) -> Vec<SpaceStatus> {
-        self.ask("tell how it stands", Letter::Status)
-    }
-
-    fn ask<T>(&self, what: &str, letter: impl Fn(Sender<T>) -> Letter) -> Vec<T> {
         let deadline = Instant::now() + ANSWER;
         let asked: Vec<_> = self
             .spaces
             .iter()
             .filter_map(|(number, space)| {
                 let (reply, answer) = bounded(1);
-                space.running.address.send(letter(reply)).ok().map(|()| (number, answer))
+                space.running.address.send(Letter::Record(reply)).ok().map(|()| (number, answer))
             })
             .collect();
-        let answers = asked.into_iter().filter_map(|(number, answer)| {
-            let answer = answer.recv_deadline(deadline);
-            answer.inspect_err(|_| tracing::warn!("space {number} did not {what} within {ANSWER:?}")).ok()
-        });
-        answers.collect()
+        for (number, answer) in asked {
+            if answer.recv_deadline(deadline).is_err() {
+                tracing::warn!("space {number} did not write its flight recording within {ANSWER:?}");
+            }
+        }
     }
 }

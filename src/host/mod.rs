@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::mail::{Address, Mailbox, mailbox};
 use crate::space::{Granted, Letter};
-use crossbeam::channel::{Sender, bounded};
+use crossbeam::channel::Sender;
 use kvtide_tiering::node::{Grant, Node, NodeConfig};
 use kvtide_wire::hello::Slab;
 use kvtide_wire::os::memfd::Memfd;
@@ -17,12 +17,9 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 /// Letters that may wait for the host thread; senders that must not block keep theirs meanwhile.
 const LETTERS: usize = 1024;
-/// How long the host thread may take to tell how it stands: it may be prefaulting a slab.
-const STATUS: Duration = Duration::from_secs(5);
 
 /// To the host thread.
 #[derive(Debug)]
@@ -74,6 +71,10 @@ pub(crate) struct HostStatus {
     pub granted_bytes: u64,
     /// Slabs granted.
     pub slabs: usize,
+    /// Slabs ever granted.
+    pub slabs_granted: u64,
+    /// Times a space asked and nothing was left for it.
+    pub slabs_refused: u64,
 }
 
 /// The running host thread.
@@ -99,17 +100,6 @@ impl HostThread {
         self.address.clone()
     }
 
-    /// How the host tier stands; nothing if the thread has no time to tell.
-    pub fn status(&self) -> HostStatus {
-        let (reply, answer) = bounded(1);
-        let asked = self.address.send(NodeLetter::Status(reply));
-        let status = asked.ok().and_then(|()| answer.recv_timeout(STATUS).ok());
-        status.unwrap_or_else(|| {
-            tracing::warn!("the host thread did not tell how it stands within {STATUS:?}");
-            HostStatus::default()
-        })
-    }
-
     /// Ends the thread, after all spaces have ended.
     pub fn end(self) {
         if self.address.send(NodeLetter::End).is_err() || self.thread.join().is_err() {
@@ -122,6 +112,8 @@ impl HostThread {
 struct Host {
     node: Node,
     spaces: BTreeMap<u32, Address<Letter>>,
+    slabs_granted: u64,
+    slabs_refused: u64,
 }
 
 impl Host {
@@ -132,7 +124,7 @@ impl Host {
             slab_bytes: config.host.slab_bytes,
             quotas_bytes: quotas,
         });
-        Host { node, spaces: BTreeMap::new() }
+        Host { node, spaces: BTreeMap::new(), slabs_granted: 0, slabs_refused: 0 }
     }
 
     /// Reads the next letter. False if it was the last.
@@ -166,12 +158,12 @@ impl Host {
         let Some(to) = self.spaces.get(&space).cloned() else { return };
         let answer = match self.node.grant(space, class) {
             None => {
-                metrics::counter!("kvtide_slabs_refused_total").increment(1);
+                self.slabs_refused += 1;
                 Letter::Refused { class }
             }
             Some(grant) => match allocate(space, class, grant) {
                 Ok(granted) => {
-                    metrics::counter!("kvtide_slabs_granted_total").increment(1);
+                    self.slabs_granted += 1;
                     Letter::Granted(granted)
                 }
                 Err(error) => {
@@ -197,6 +189,8 @@ impl Host {
             capacity_bytes: self.node.capacity_bytes(),
             granted_bytes: self.node.granted_bytes(),
             slabs: self.node.slabs(),
+            slabs_granted: self.slabs_granted,
+            slabs_refused: self.slabs_refused,
         }
     }
 }

@@ -11,7 +11,7 @@ mod registry;
 mod violation;
 
 pub(crate) use channel::Channel;
-pub(crate) use registry::{Registry, SessionInfo};
+pub(crate) use registry::{Fate, Registry, SessionInfo, SessionTotals};
 pub(crate) use violation::{End, Violation};
 
 use crate::translate;

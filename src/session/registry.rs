@@ -1,9 +1,9 @@
-//! The sessions of the daemon, for limits and the status dump: cold, shared by all threads, no guard held across a call.
+//! The sessions of the daemon, for limits and the status: cold, shared by all threads, no guard held across a call.
 
 use dashmap::DashMap;
 use serde::Serialize;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// What is known of a session outside its core thread.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -25,11 +25,39 @@ pub(crate) struct SessionInfo {
     pub live: bool,
 }
 
+/// What became of peers and sessions since the daemon began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct SessionTotals {
+    /// Sessions that attached.
+    pub attached: u64,
+    /// Sessions whose lease ended, for whatever reason.
+    pub ended: u64,
+    /// Of those, ended by the daemon: a breach of the protocol, or a failure of the system.
+    pub expelled: u64,
+    /// Peers that were not let in.
+    pub refused: u64,
+}
+
+/// Something that happens to a peer or a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It attached.
+    Attached,
+    /// Its lease ended.
+    Ended,
+    /// The daemon ended it.
+    Expelled,
+    /// It was not let in.
+    Refused,
+}
+
 /// All sessions by number.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Registry {
     sessions: Arc<DashMap<u32, SessionInfo>>,
     next: Arc<AtomicU32>,
+    /// By [`Fate`].
+    fates: Arc<[AtomicU64; 4]>,
 }
 
 impl Registry {
@@ -38,6 +66,22 @@ impl Registry {
         let session = self.next.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         self.sessions.insert(session, info(session));
         session
+    }
+
+    /// Counts what happened to a peer or a session.
+    pub fn note(&self, fate: Fate) {
+        self.fates[fate as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What happened so far.
+    pub fn totals(&self) -> SessionTotals {
+        let count = |fate: Fate| self.fates[fate as usize].load(Ordering::Relaxed);
+        SessionTotals {
+            attached: count(Fate::Attached),
+            ended: count(Fate::Ended),
+            expelled: count(Fate::Expelled),
+            refused: count(Fate::Refused),
+        }
     }
 
     /// Its lease has ended.

@@ -4,7 +4,7 @@ use super::letters::Newcomer;
 use super::seats::Guest;
 use super::serve::Space;
 use crate::attach::{Refusal, refuse};
-use crate::session::{End, Session};
+use crate::session::{End, Fate, Session};
 use kvtide_tiering::api::{Event, SessionId};
 use kvtide_wire::hello::Welcome;
 use kvtide_wire::status::Status;
@@ -16,7 +16,7 @@ impl Space {
         let (slot, welcome) = match self.admit(now_us, &newcomer) {
             Ok(admitted) => admitted,
             Err(refusal) => {
-                refuse(&newcomer.socket, newcomer.peer, &refusal);
+                refuse(&self.registry, &newcomer.socket, newcomer.peer, &refusal);
                 return self.registry.remove(newcomer.number);
             }
         };
@@ -26,7 +26,7 @@ impl Space {
         let told = self.slabs.notices().try_for_each(|notice| session.notify(notice.clone()));
         self.seats.take(slot, Guest { number, peer, pidfd, exited: false, session: Some(session) });
         self.seated.push(slot);
-        metrics::counter!("kvtide_sessions_attached_total").increment(1);
+        self.registry.note(Fate::Attached);
         tracing::info!("session {number} (pid {}, uid {}) attached to space {}", peer.pid, peer.uid, self.number);
         if let Err(error) = welcomed {
             self.ending.push((slot, End::System(format!("its welcome could not be sent: {error}"))));

@@ -1,7 +1,7 @@
 //! How sessions end: the lease first, the process perhaps later.
 
 use super::serve::Space;
-use crate::session::End;
+use crate::session::{End, Fate};
 use kvtide_tiering::api::{Event, SessionId};
 
 impl Space {
@@ -23,7 +23,7 @@ impl Space {
             self.registry.lost(number);
             match end {
                 End::Violation(_) | End::System(_) => {
-                    metrics::counter!("kvtide_sessions_expelled_total").increment(1);
+                    self.registry.note(Fate::Expelled);
                     tracing::warn!("session {number} (pid {pid}) ends: {end}");
                 }
                 End::Closed | End::Exited | End::Shutdown => {
@@ -31,7 +31,7 @@ impl Space {
                 }
             }
         }
-        metrics::counter!("kvtide_sessions_ended_total").increment(1);
+        self.registry.note(Fate::Ended);
         session.say_bye(end);
         // Closed before the core may reuse what its loads read: an agent believes no copy that ends after the hang-up.
         drop(session);

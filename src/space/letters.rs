@@ -66,7 +66,7 @@ pub(crate) struct Granted {
     pub memfd: Memfd,
 }
 
-/// From a core thread to the control thread.
+/// From a core thread, or the watch, to the control thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Report {
     /// Nothing lives in the space any more; it has seen `attaches` newcomers so far.
@@ -75,6 +75,11 @@ pub(crate) enum Report {
         space: u32,
         /// Newcomers seen.
         attaches: u64,
+    },
+    /// Not of a space: the watch asks whether the control thread goes round.
+    Beat {
+        /// Which one.
+        beat: u64,
     },
     /// The thread has ended.
     Ended {

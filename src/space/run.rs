@@ -145,7 +145,7 @@ fn refuse_all(letters: &Mailbox<Letter>, spec: &Spec, why: &str) {
     let mut next = letters.wait();
     while let Some(letter) = next {
         if let Letter::Attach(newcomer) = letter {
-            refuse(&newcomer.socket, newcomer.peer, &refusal);
+            refuse(&spec.registry, &newcomer.socket, newcomer.peer, &refusal);
         }
         next = letters.take();
     }
@@ -195,7 +195,6 @@ impl Space {
 
     /// Sleeps, unless something came in at the last moment.
     fn rest(&mut self, letters: &Mailbox<Letter>, sleeper: &mut Sleeper, now_us: u64) {
-        self.tally.flush();
         let flushed = self.control.flush() & self.node.flush();
         self.tell_vacant();
         self.ask_due(now_us);
@@ -260,7 +259,6 @@ impl Space {
         while let Some(slot) = self.seats.live_slot(0) {
             self.end(now_us, slot, &End::Shutdown);
         }
-        self.tally.flush();
         true
     }
 

@@ -16,6 +16,7 @@ use kvtide_tiering::api::{Event, SessionId};
 use kvtide_wire::entry::LIST_WORDS;
 use kvtide_wire::lists::List;
 use kvtide_wire::status::Status;
+use serde::Serialize;
 
 /// Requests of one channel that are taken before the next channel has its turn.
 const TURN: usize = 32;
@@ -63,28 +64,15 @@ pub(super) struct Space {
     pub seated: Vec<SessionId>,
 }
 
-/// What a space has done since it last told the metrics.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tally {
-    requests: u64,
-    jobs: u64,
-    job_bytes: u64,
-}
-
-impl Tally {
-    /// Adds everything to the metrics and starts again.
-    pub fn flush(&mut self) {
-        let Tally { requests, jobs, job_bytes } = std::mem::take(self);
-        for (name, count) in [
-            ("kvtide_requests_total", requests),
-            ("kvtide_jobs_ended_total", jobs),
-            ("kvtide_job_bytes_total", job_bytes),
-        ] {
-            if count > 0 {
-                metrics::counter!(name).increment(count);
-            }
-        }
-    }
+/// What a space's shell has done.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct Tally {
+    /// Requests that engines made.
+    pub requests: u64,
+    /// Jobs that engines ended.
+    pub jobs: u64,
+    /// Bytes that those which succeeded moved.
+    pub job_bytes: u64,
 }
 
 impl Space {

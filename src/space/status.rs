@@ -1,6 +1,6 @@
-//! How a space stands, for the status dump.
+//! How a space stands, for whoever asks by letter.
 
-use super::serve::Space;
+use super::serve::{Space, Tally};
 use kvtide_tiering::{Counters, Occupancy};
 use serde::Serialize;
 
@@ -25,6 +25,8 @@ pub(crate) struct SpaceStatus {
     pub occupancy: Occupancy,
     /// What the core counts.
     pub core: Counters,
+    /// What the shell around it counts.
+    pub shell: Tally,
 }
 
 impl Space {
@@ -40,6 +42,7 @@ impl Space {
             slab_bytes: self.slabs.bytes(),
             occupancy: self.core.occupancy(),
             core: *self.core.counters(),
+            shell: self.tally,
         }
     }
 }

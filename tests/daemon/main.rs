@@ -47,11 +47,6 @@ fn until_status(daemon: &mut PrivateDaemon, what: &str, wanted: impl Fn(&Value) 
     }
 }
 
-/// A counter of the status dump; 0 before it first counted.
-fn counter(status: &Value, name: &str) -> u64 {
-    status["counters"][name].as_u64().unwrap_or(0)
-}
-
 /// Sessions of the status dump that are live, and those that linger.
 fn sessions(status: &Value) -> (usize, usize) {
     let all = status["sessions"].as_array().unwrap();

@@ -1,7 +1,7 @@
 //! Who may attach, and what everybody else is told.
 
 use crate::raw::{Raw, hello};
-use crate::{BOUND, counter, daemon, options, sessions, until_status};
+use crate::{BOUND, daemon, options, sessions, until_status};
 use kvtide_daemon::cli::private_daemon::PrivateDaemon;
 use kvtide_wire::error::Error;
 use kvtide_wire::hello::{FromDaemon, Hello, Welcome};
@@ -180,5 +180,5 @@ fn equal_geometry_and_fingerprint_share_a_space_and_nothing_else_does() {
     drop(d);
     let back = |status: &serde_json::Value| status["spaces"].as_array().unwrap().len() == 2;
     let status = until_status(&mut daemon, "gave the vacant space back", back);
-    assert_eq!(counter(&status, "kvtide_sessions_ended_total"), 1);
+    assert_eq!(status["session_totals"]["ended"], 1);
 }

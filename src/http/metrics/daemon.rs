@@ -1,0 +1,47 @@
+//! The daemon as a whole: what it is, whether it is well, who came and went.
+
+use super::family::Family;
+
+/// The table.
+pub(super) const FAMILIES: &[Family] = &[
+    Family::gauge("kvtide_build_info", "Which program runs; always 1.", |snapshot, samples| {
+        let build = &snapshot.build;
+        let protocol = build.protocol.to_string();
+        let labels = [
+            ("version", build.version),
+            ("protocol", protocol.as_str()),
+            ("arch", build.arch),
+            ("profile", build.profile),
+        ];
+        samples.whole(&labels, 1);
+    }),
+    Family::gauge("kvtide_uptime_seconds", "Seconds since the daemon began.", |snapshot, samples| {
+        samples.real(&[], snapshot.uptime_s);
+    }),
+    Family::gauge("kvtide_healthy", "1 while nothing is wrong, as /healthz has it.", |snapshot, samples| {
+        samples.whole(&[], snapshot.unhealthy.is_empty().into());
+    }),
+    Family::gauge("kvtide_ready", "1 while engines can attach and nothing is wrong.", |snapshot, samples| {
+        samples.whole(&[], snapshot.is_ready().into());
+    }),
+    Family::gauge(
+        "kvtide_thread_silence_seconds",
+        "For how long a thread of the daemon has not answered; 0 when it does. The figures of a silent one are missing.",
+        |snapshot, samples| {
+            for thread in &snapshot.threads {
+                samples.real(&[("thread", &thread.name)], thread.silent_s);
+            }
+        },
+    ),
+    Family::counter("kvtide_session_attaches", "Sessions that attached.", |snapshot, samples| {
+        samples.whole(&[], snapshot.session_totals.attached);
+    }),
+    Family::counter("kvtide_session_ends", "Sessions whose lease ended, by who ended it.", |snapshot, samples| {
+        let totals = &snapshot.session_totals;
+        samples.whole(&[("by", "engine")], totals.ended.saturating_sub(totals.expelled));
+        samples.whole(&[("by", "daemon")], totals.expelled);
+    }),
+    Family::counter("kvtide_attach_refusals", "Peers that were not let in.", |snapshot, samples| {
+        samples.whole(&[], snapshot.session_totals.refused);
+    }),
+];

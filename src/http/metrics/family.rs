@@ -1,0 +1,139 @@
+//! One metric family: how its samples become lines.
+
+use crate::status::Snapshot;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, LabelSetEncoder, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use std::fmt;
+
+/// What kind of figure it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Only grows; its lines end in `_total`.
+    Counter,
+    /// Goes both ways.
+    Gauge,
+}
+
+/// A name, and the samples under it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Family {
+    /// Without `_total`.
+    pub name: &'static str,
+    /// One sentence.
+    pub help: &'static str,
+    /// Kind.
+    pub kind: Kind,
+    /// Its samples at a moment; none: the family is left out.
+    pub samples: fn(&Snapshot, &mut Samples),
+}
+
+/// Samples of one family.
+#[derive(Debug, Default)]
+pub(super) struct Samples(Vec<Sample>);
+
+#[derive(Debug)]
+struct Sample {
+    labels: Labels,
+    value: Value,
+}
+
+#[derive(Debug)]
+enum Value {
+    Whole(u64),
+    Real(f64),
+}
+
+impl Samples {
+    /// A whole number.
+    pub fn whole(&mut self, labels: &[(&'static str, &str)], value: u64) {
+        self.0.push(Sample { labels: Labels::new(labels), value: Value::Whole(value) });
+    }
+
+    /// A real number.
+    pub fn real(&mut self, labels: &[(&'static str, &str)], value: f64) {
+        self.0.push(Sample { labels: Labels::new(labels), value: Value::Real(value) });
+    }
+}
+
+impl Family {
+    /// A counter.
+    pub const fn counter(name: &'static str, help: &'static str, samples: fn(&Snapshot, &mut Samples)) -> Family {
+        Family { name, help, kind: Kind::Counter, samples }
+    }
+
+    /// A gauge.
+    pub const fn gauge(name: &'static str, help: &'static str, samples: fn(&Snapshot, &mut Samples)) -> Family {
+        Family { name, help, kind: Kind::Gauge, samples }
+    }
+
+    /// Writes its description and its samples, if there are any.
+    pub fn encode(&self, snapshot: &Snapshot, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let mut samples = Samples::default();
+        (self.samples)(snapshot, &mut samples);
+        if samples.0.is_empty() {
+            return Ok(());
+        }
+        let kind = match self.kind {
+            Kind::Counter => MetricType::Counter,
+            Kind::Gauge => MetricType::Gauge,
+        };
+        let mut encoder = encoder.encode_descriptor(self.name, self.help, None, kind)?;
+        for Sample { labels, value } in &samples.0 {
+            match labels.0.is_empty() {
+                true => self.line(&mut encoder, value)?,
+                false => self.line(&mut encoder.encode_family(labels)?, value)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn line(&self, encoder: &mut MetricEncoder<'_>, value: &Value) -> fmt::Result {
+        match (self.kind, value) {
+            (Kind::Counter, Value::Whole(value)) => encoder.encode_counter::<NoLabelSet, _, u64>(value, None),
+            (Kind::Counter, Value::Real(value)) => encoder.encode_counter::<NoLabelSet, _, u64>(value, None),
+            (Kind::Gauge, Value::Whole(value)) => encoder.encode_gauge(value),
+            (Kind::Gauge, Value::Real(value)) => encoder.encode_gauge(value),
+        }
+    }
+}
+
+/// Labels whose values end no line and no string: engines give spaces their names, and the encoder writes them as they are.
+#[derive(Debug)]
+struct Labels(Vec<(&'static str, String)>);
+
+impl Labels {
+    fn new(labels: &[(&'static str, &str)]) -> Labels {
+        Labels(labels.iter().map(|(name, value)| (*name, escape(value))).collect())
+    }
+}
+
+impl EncodeLabelSet for Labels {
+    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> fmt::Result {
+        self.0.as_slice().encode(encoder)
+    }
+}
+
+/// A value as the text form wants it.
+fn escape(value: &str) -> String {
+    let mut escaped = String::with_capacity(value.len());
+    for c in value.chars() {
+        match c {
+            '\\' => escaped.push_str("\\\\"),
+            '"' => escaped.push_str("\\\""),
+            '\n' => escaped.push_str("\\n"),
+            c if c.is_control() => escaped.push('\u{fffd}'),
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_an_engine_chose_cannot_forge_a_line() {
+        assert_eq!(escape("llama \"7b\"\nkvtide_up 1\r\\"), "llama \\\"7b\\\"\\nkvtide_up 1\u{fffd}\\\\");
+    }
+}

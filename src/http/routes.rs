@@ -1,0 +1,124 @@
+//! Paths and their answers.
+
+use super::metrics;
+use crate::status::{Snapshot, Stage, Watch};
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use serde::Serialize;
+use serde_json::json;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// How long an answer waits for threads that do not answer at once: well within a scraper's own 10 s.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How long it waits for the watch, which may be asking for somebody more patient.
+const WATCH_MAX: Duration = Duration::from_secs(8);
+
+/// Everything that is served.
+pub(super) fn router(watch: Watch) -> Router {
+    Router::new()
+        .route("/", get(index))
+        .route("/metrics", get(scrape))
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
+        .route("/v1/status", get(status))
+        .method_not_allowed_fallback(method_not_allowed)
+        .fallback(not_found)
+        .with_state(watch)
+}
+
+async fn index() -> &'static str {
+    "kvtided\n\n/metrics    Prometheus metrics\n/healthz    200 while healthy, else 503 with the reasons\n\
+     /readyz     200 while engines can attach\n/v1/status  everything, as JSON\n"
+}
+
+async fn not_found(uri: Uri) -> Response {
+    let path: String = uri.path().chars().take(200).collect();
+    (StatusCode::NOT_FOUND, format!("{path}: not here; / lists what is\n")).into_response()
+}
+
+async fn method_not_allowed() -> Response {
+    (StatusCode::METHOD_NOT_ALLOWED, "only GET: nothing here can be changed\n").into_response()
+}
+
+async fn scrape(State(watch): State<Watch>) -> Response {
+    let snapshot = match snapshot(&watch).await {
+        Ok(snapshot) => snapshot,
+        Err(refusal) => return refusal,
+    };
+    match metrics::render(snapshot) {
+        Ok(text) => ([(header::CONTENT_TYPE, HeaderValue::from_static(metrics::CONTENT_TYPE))], text).into_response(),
+        Err(error) => {
+            (StatusCode::INTERNAL_SERVER_ERROR, format!("the metrics cannot be rendered: {error}\n")).into_response()
+        }
+    }
+}
+
+async fn healthz(State(watch): State<Watch>) -> Response {
+    match snapshot(&watch).await {
+        Ok(snapshot) => verdict(snapshot.unhealthy.is_empty(), "healthy", &snapshot),
+        Err(refusal) => refusal,
+    }
+}
+
+async fn readyz(State(watch): State<Watch>) -> Response {
+    match snapshot(&watch).await {
+        Ok(snapshot) => verdict(snapshot.is_ready(), "ready", &snapshot),
+        Err(refusal) => refusal,
+    }
+}
+
+fn verdict(good: bool, what: &str, snapshot: &Snapshot) -> Response {
+    let mut reasons: Vec<_> = snapshot.unhealthy.iter().map(|reason| (json!(reason), reason.to_string())).collect();
+    match snapshot.stage {
+        Stage::Serving => {}
+        Stage::Starting => reasons.push((json!({"reason": "starting"}), "the daemon is starting".into())),
+        Stage::Draining => reasons.push((json!({"reason": "draining"}), "the daemon is ending".into())),
+    }
+    let reasons: Vec<_> = reasons
+        .into_iter()
+        .map(|(mut reason, text)| {
+            reason["text"] = json!(text);
+            reason
+        })
+        .collect();
+    let code = if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    answer(code, &json!({ what: good, "stage": snapshot.stage, "reasons": reasons }))
+}
+
+async fn status(State(watch): State<Watch>) -> Response {
+    match snapshot(&watch).await {
+        Ok(snapshot) => answer(StatusCode::OK, &*snapshot),
+        Err(refusal) => refusal,
+    }
+}
+
+fn answer(code: StatusCode, value: &impl Serialize) -> Response {
+    let json = [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
+    match serde_json::to_string_pretty(value) {
+        Ok(text) => (code, json, text + "\n").into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("the answer cannot be rendered: {error}\n")).into_response(),
+    }
+}
+
+/// How everything stands, or what to tell who asked when that cannot be known: then something is wrong for certain.
+async fn snapshot(watch: &Watch) -> Result<Arc<Snapshot>, Response> {
+    let (reply, answer) = oneshot::channel();
+    let asked = watch.ask(PATIENCE, move |snapshot| {
+        // Who asked may have hung up.
+        let _ = reply.send(snapshot);
+    });
+    let unavailable = |text: &'static str| (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
+    if !asked {
+        return Err(unavailable("too many ask at once, or the daemon is ending\n"));
+    }
+    match tokio::time::timeout(WATCH_MAX, answer).await {
+        Ok(Ok(snapshot)) => Ok(snapshot),
+        Ok(Err(_)) => Err(unavailable("the daemon is ending\n")),
+        Err(_) => Err(unavailable("the daemon does not tell how it stands: its watch thread hangs\n")),
+    }
+}

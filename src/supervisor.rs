@@ -1,0 +1,40 @@
+//! What the service manager (systemd) is told: that the daemon is ready, reloads, ends, and that it is alive.
+//!
+//! Without `NOTIFY_SOCKET` in the environment nobody is told anything. A message that cannot be sent is logged: the service
+//! manager then acts as its unit says.
+
+use sd_notify::NotifyState;
+use std::time::Duration;
+
+/// Engines can attach.
+pub(crate) fn ready(status: &str) {
+    tell(&[NotifyState::Ready, NotifyState::Status(status)]);
+}
+
+/// The daemon ends.
+pub(crate) fn stopping() {
+    tell(&[NotifyState::Stopping]);
+}
+
+/// Everything was healthy just now.
+pub(crate) fn alive() {
+    tell(&[NotifyState::Watchdog]);
+}
+
+/// What an operator reads in `systemctl status`.
+pub(crate) fn say(status: &str) {
+    tell(&[NotifyState::Status(status)]);
+}
+
+/// Within what time the service manager wants to hear of us again and again, if it does.
+pub(crate) fn watchdog() -> Option<Duration> {
+    let mut usec = 0;
+    sd_notify::watchdog_enabled(false, &mut usec).then(|| Duration::from_micros(usec))
+}
+
+fn tell(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(false, state) {
+        let what: Vec<_> = state.iter().map(ToString::to_string).collect();
+        tracing::warn!("the service manager could not be told {}: {error}", what.join(", "));
+    }
+}
