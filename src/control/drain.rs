@@ -40,7 +40,9 @@ impl Control {
         }
         watch.end();
         let SessionTotals { attached, ended, expelled, refused } = registry.totals();
-        tracing::info!("sessions: {attached} attached, {ended} ended ({expelled} of them by the daemon), {refused} refused");
+        tracing::info!(
+            "sessions: {attached} attached, {ended} ended ({expelled} of them by the daemon), {refused} refused"
+        );
         tracing::info!("ended");
         Ok(())
     }

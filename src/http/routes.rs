@@ -101,7 +101,9 @@ fn answer(code: StatusCode, value: &impl Serialize) -> Response {
     let json = [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
     match serde_json::to_string_pretty(value) {
         Ok(text) => (code, json, text + "\n").into_response(),
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("the answer cannot be rendered: {error}\n")).into_response(),
+        Err(error) => {
+            (StatusCode::INTERNAL_SERVER_ERROR, format!("the answer cannot be rendered: {error}\n")).into_response()
+        }
     }
 }
 

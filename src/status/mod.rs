@@ -17,8 +17,7 @@ mod roll;
 mod snapshot;
 mod watch;
 
-pub(crate) use build::BUILD;
 pub(crate) use dump::{replace, write};
 pub(crate) use roll::{Roll, Stage};
-pub(crate) use snapshot::{Snapshot, Thread};
+pub(crate) use snapshot::Snapshot;
 pub(crate) use watch::{Watch, WatchThread};

@@ -6,6 +6,7 @@
 mod clients;
 mod config;
 mod hostile;
+mod http;
 mod lifecycle;
 mod peers;
 mod raw;

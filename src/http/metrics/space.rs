@@ -60,12 +60,16 @@ fn by_reason(snapshot: &Snapshot, samples: &mut Samples, figure: fn(&Edge) -> &[
 
 /// The table.
 pub(super) const FAMILIES: &[Family] = &[
-    Family::gauge("kvtide_sessions", "Sessions, live or lingering until their process has exited.", |snapshot, samples| {
-        each(snapshot, samples, |space, of| {
-            of.whole(&[("state", "live")], space.sessions as u64);
-            of.whole(&[("state", "lingering")], space.lingering as u64);
-        });
-    }),
+    Family::gauge(
+        "kvtide_sessions",
+        "Sessions, live or lingering until their process has exited.",
+        |snapshot, samples| {
+            each(snapshot, samples, |space, of| {
+                of.whole(&[("state", "live")], space.sessions as u64);
+                of.whole(&[("state", "lingering")], space.lingering as u64);
+            });
+        },
+    ),
     Family::counter(
         "kvtide_page_requests",
         "Pages that an announced step needed, by the tier in which they were found.",
@@ -77,11 +81,9 @@ pub(super) const FAMILIES: &[Family] = &[
             });
         },
     ),
-    Family::counter(
-        "kvtide_migrations",
-        "Pages that moved, by where from, where to and why.",
-        |snapshot, samples| by_reason(snapshot, samples, |edge| &edge.pages),
-    ),
+    Family::counter("kvtide_migrations", "Pages that moved, by where from, where to and why.", |snapshot, samples| {
+        by_reason(snapshot, samples, |edge| &edge.pages)
+    }),
     Family::counter(
         "kvtide_migration_bytes",
         "Bytes of pages that moved, by where from, where to and why.",
@@ -137,7 +139,11 @@ pub(super) const FAMILIES: &[Family] = &[
     core_counter!("kvtide_job_refusals", "Jobs that an agent answered with Busy.", jobs_busy),
     core_counter!("kvtide_job_retries", "Jobs that failed and were sent again.", jobs_retried),
     core_counter!("kvtide_job_cancellations", "Jobs that the core cancelled.", jobs_canceled),
-    core_counter!("kvtide_quarantines", "Host frames set aside because a lost session might still write them.", quarantined_total),
+    core_counter!(
+        "kvtide_quarantines",
+        "Host frames set aside because a lost session might still write them.",
+        quarantined_total
+    ),
     core_counter!("kvtide_lost_pages", "Pages that existed nowhere else and are lost.", pages_lost),
     core_counter!("kvtide_blocks_published", "Blocks that were published.", published),
     core_counter!("kvtide_blocks_mapped", "Published blocks that a map attached.", mapped),

@@ -1,0 +1,118 @@
+//! What operators read over HTTP, and what mistaken and hostile peers of it get.
+
+use crate::raw::{Raw, sub};
+use crate::roles::park_four_blocks;
+use crate::{BOUND, options};
+use kvtide_daemon::cli::private_daemon::{Options, PrivateDaemon};
+use kvtide_tiering::Reason;
+use kvtide_wire::entry::Op;
+use kvtide_wire::status::Status;
+use serde_json::Value;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+
+/// A private daemon that serves HTTP on a free port, and where.
+pub fn served(config: &str) -> (PrivateDaemon, SocketAddr) {
+    let mut daemon = PrivateDaemon::start(&Options { http: Some("127.0.0.1:0".into()), ..options(config) }).unwrap();
+    let status = daemon.status().unwrap();
+    let address = status["http"].as_str().unwrap().parse().unwrap();
+    (daemon, address)
+}
+
+/// Status code, headers and body of a request as it stands.
+fn exchange(address: SocketAddr, request: &str) -> (u16, String, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(BOUND)).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let code = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (code, head.to_ascii_lowercase(), body.to_owned())
+}
+
+/// Status code, headers and body of a GET.
+pub fn get(address: SocketAddr, path: &str) -> (u16, String, String) {
+    exchange(address, &format!("GET {path} HTTP/1.1\r\nHost: kvtide\r\nConnection: close\r\n\r\n"))
+}
+
+/// The sum of a metric's samples whose line contains all of `labels`.
+pub fn metric(page: &str, name: &str, labels: &[&str]) -> Option<f64> {
+    let lines = page.lines().filter(|line| line.split(['{', ' ']).next() == Some(name));
+    let chosen: Vec<f64> = lines
+        .filter(|line| labels.iter().all(|label| line.contains(label)))
+        .map(|line| line.rsplit(' ').next().unwrap().parse().unwrap())
+        .collect();
+    (!chosen.is_empty()).then(|| chosen.iter().sum())
+}
+
+#[test]
+fn a_daemon_tells_how_it_stands() {
+    let (mut daemon, address) = served("");
+    let mut raw = Raw::attach(daemon.socket());
+    park_four_blocks(&mut raw, 0);
+    assert_eq!(raw.status(sub(Op::Resume)), Status::Ok);
+    let status = daemon.status().unwrap();
+    let parked = status["spaces"][0]["core"]["tier0_to_host"]["bytes"][Reason::Park as usize].as_u64().unwrap();
+    assert!(parked >= 4096, "{status:#}");
+    for path in ["/healthz", "/readyz"] {
+        let (code, head, body) = get(address, path);
+        assert_eq!((code, head.contains("content-type: application/json")), (200, true), "{head}\n{body}");
+        let verdict: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!((&verdict["reasons"], &verdict["stage"]), (&serde_json::json!([]), &"serving".into()), "{body}");
+    }
+    let (code, head, page) = get(address, "/metrics");
+    assert_eq!(
+        (code, head.contains("content-type: application/openmetrics-text; version=1.0.0")),
+        (200, true),
+        "{head}"
+    );
+    assert!(page.ends_with("# EOF\n"));
+    assert_eq!(metric(&page, "kvtide_ready", &[]), Some(1.0));
+    assert_eq!(metric(&page, "kvtide_sessions", &["state=\"live\"", "name=\"raw\"", "space=\"1\""]), Some(1.0));
+    assert_eq!(metric(&page, "kvtide_session_attaches_total", &[]), Some(1.0));
+    let labels = ["source=\"tier0\"", "destination=\"host\"", "reason=\"park\""];
+    assert_eq!(metric(&page, "kvtide_migration_bytes_total", &labels), Some(parked as f64));
+    assert_eq!(metric(&page, "kvtide_requests_total", &[]), Some(5.0));
+    let (code, _, body) = get(address, "/v1/status");
+    let status: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!((code, status["schema"].as_u64(), status["pid"].as_u64()), (200, Some(1), Some(daemon.pid().into())));
+    assert_eq!(crate::sessions(&status), (1, 0));
+}
+
+#[test]
+fn what_is_not_served_says_so() {
+    let (_daemon, address) = served("");
+    let (code, _, body) = get(address, "/metric");
+    assert_eq!((code, body.as_str()), (404, "/metric: not here; / lists what is\n"));
+    let (code, head, body) =
+        exchange(address, "POST /metrics HTTP/1.1\r\nHost: k\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+    assert_eq!((code, body.as_str()), (405, "only GET: nothing here can be changed\n"), "{head}");
+    assert!(head.contains("allow: get"), "{head}");
+    let (code, ..) = exchange(address, "NONSENSE\r\n\r\n");
+    assert_eq!(code, 400);
+    assert_eq!(get(address, "/").0, 200);
+}
+
+#[test]
+fn a_taken_port_is_a_clear_error_and_no_daemon() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let dir = std::env::temp_dir().join(format!("kvtide-port-{}", std::process::id()));
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_kvtided")).args(["--http", &address, "--dir"]).arg(&dir).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    for part in [address.as_str(), "os error 98", "another process listens there", "--http"] {
+        assert!(error.contains(part), "{part} is not in: {error}");
+    }
+    assert!(!dir.join("kvtide.sock").exists(), "nothing was begun");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn no_http_is_served_unless_wanted() {
+    let mut daemon = crate::daemon("");
+    assert_eq!(daemon.status().unwrap()["http"], Value::Null);
+}
