@@ -147,6 +147,9 @@ fn check_bounds(cfg: &SpaceConfig) -> Result<(), Error> {
     if l.requests_max == 0 || l.requests_max > 1 << 15 {
         return refuse("requests_max must be from 1 to 32,768", l.requests_max);
     }
+    if l.ios_max > 1 << 15 || l.nvme_bytes_max > 0 && l.ios_max < 4 {
+        return refuse("ios_max must be from 4 to 32,768", l.ios_max);
+    }
     check_policy(&cfg.policy)
 }
 

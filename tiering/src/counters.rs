@@ -71,18 +71,40 @@ pub struct Counters {
     pub found_tier0: u64,
     /// Pages that an announced step needed and that were only in host.
     pub found_host: u64,
+    /// Pages that an announced step needed and that were only on NVMe.
+    pub found_nvme: u64,
     /// Pages that an announced step needed and that existed nowhere.
     pub found_nowhere: u64,
     /// Host to tier 0.
     pub host_to_tier0: Edge,
     /// Tier 0 to host.
     pub tier0_to_host: Edge,
+    /// NVMe to host.
+    pub nvme_to_host: Edge,
+    /// Host to NVMe.
+    pub host_to_nvme: Edge,
     /// Within tier 0 (fork, copy on write).
     pub tier0_to_tier0: Edge,
     /// Pages that lost their tier-0 frame to another page.
     pub evictions: u64,
     /// Host copies dropped because the page is in tier 0 and host was short (exclusive tiers).
     pub exclusive_drops: u64,
+    /// Pages on NVMe that lost their host frame to another page.
+    pub host_evictions: u64,
+    /// Published blocks dropped because NVMe had no slot left.
+    pub nvme_drops: u64,
+    /// Transfers between host and NVMe that the device failed.
+    pub io_failed: u64,
+    /// Pages read from NVMe that were not what had been written.
+    pub checksum_failed: u64,
+    /// Pages whose read from NVMe failed and was tried again.
+    pub io_retries: u64,
+    /// Pages read from NVMe ahead of use and used.
+    pub prefetch_used: u64,
+    /// Pages whose read ahead of use was still under way when somebody waited for them.
+    pub prefetch_late: u64,
+    /// Pages read from NVMe ahead of use and evicted unused.
+    pub prefetch_wasted: u64,
     /// Published blocks dropped from the last tier.
     pub cache_drops: u64,
     /// Pages retired because they left their window.

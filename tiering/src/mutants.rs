@@ -44,6 +44,22 @@ pub enum Mutant {
     ReloadWhileLeaving,
     /// Acquire does not pin.
     AcquireWithoutPin,
+    /// A read from disk that failed counts as a success.
+    FailedReadIsSuccess,
+    /// A page whose checksum does not fit counts as read.
+    BadPageIsValid,
+    /// A write to disk that failed counts as a success.
+    FailedWriteIsClean,
+    /// A host frame whose page is not on disk may be evicted.
+    EvictDirtyHost,
+    /// A host frame that a load reads may be evicted.
+    EvictHostWhileLoading,
+    /// A host frame that a transfer writes is free at once when its page gives it up.
+    FreeWhileWriting,
+    /// A resumed tail keeps its copy on disk, which the engine then makes stale.
+    StaleDiskCopy,
+    /// A block's slot is free while a transfer still names it.
+    SlotFreedWhileMoving,
 }
 
 impl Mutant {
@@ -69,6 +85,14 @@ impl Mutant {
         Mutant::StaleHostCopy,
         Mutant::ReloadWhileLeaving,
         Mutant::AcquireWithoutPin,
+        Mutant::FailedReadIsSuccess,
+        Mutant::BadPageIsValid,
+        Mutant::FailedWriteIsClean,
+        Mutant::EvictDirtyHost,
+        Mutant::EvictHostWhileLoading,
+        Mutant::FreeWhileWriting,
+        Mutant::StaleDiskCopy,
+        Mutant::SlotFreedWhileMoving,
     ];
 
     /// Its name, as the command line takes it.

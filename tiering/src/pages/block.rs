@@ -36,6 +36,8 @@ pub(crate) struct Block {
     pub next_part: u32,
     /// Sequence of session `home` that touched it last.
     pub seq: u32,
+    /// Its slot on NVMe, or none.
+    pub slot: u32,
     pub shard: u16,
     pub home: u16,
     pub state: BlockState,
@@ -45,6 +47,8 @@ pub(crate) struct Block {
     pub thinned: bool,
     /// Unsealed, and its sequence is parked: its pages may leave tier 0.
     pub parked: bool,
+    /// Writes to its slot that failed in a row.
+    pub write_fails: u8,
 }
 
 impl Default for Block {
@@ -57,12 +61,14 @@ impl Default for Block {
             content: NONE,
             next_part: NONE,
             seq: NONE,
+            slot: NONE,
             shard: 0,
             home: NO_SESSION,
             state: BlockState::Free,
             reserved: false,
             thinned: false,
             parked: false,
+            write_fails: 0,
         }
     }
 }
@@ -74,6 +80,15 @@ impl Block {
 
     pub fn live(&self) -> bool {
         matches!(self.state, BlockState::Unsealed | BlockState::Sealed)
+    }
+
+    /// Whether its pages may leave tier 0 and be written down: nobody writes them.
+    pub fn may_leave(&self) -> bool {
+        match self.state {
+            BlockState::Sealed => true,
+            BlockState::Unsealed => self.parked,
+            _ => false,
+        }
     }
 }
 
@@ -93,11 +108,14 @@ pub(crate) struct Blocks {
     pub free: List,
     /// Blocks that wait for jobs before their id is free again.
     pub dying: u32,
+    /// Blocks that somebody refers to.
+    pub referred: u32,
 }
 
 impl Blocks {
     pub fn new(count: u32) -> Blocks {
-        let mut blocks = Blocks { recs: vec![Block::default(); count as usize], free: List::default(), dying: 0 };
+        let mut blocks =
+            Blocks { recs: vec![Block::default(); count as usize], free: List::default(), dying: 0, referred: 0 };
         for b in 0..count {
             blocks.free.push_back(&mut blocks.recs, b);
         }

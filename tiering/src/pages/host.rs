@@ -1,4 +1,6 @@
 //! Host frames: slabs that the node granted, each of one size class, and who uses which frame.
+//!
+//! With an NVMe tier every frame whose page could give it up now or after a write stands in a list of its class.
 
 use crate::api::{HostFrame, NONE};
 use crate::error::Error;
@@ -10,13 +12,35 @@ pub(crate) const QUARANTINED: u32 = NONE - 1;
 /// Slab ids are below this.
 pub(crate) const SLABS_MAX: u32 = 1 << 16;
 
+/// Which list a host frame stands in, beside the free and quarantine lists. Without an NVMe tier: none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum HostOn {
+    /// Free, quarantined, or in use: by a load or a store, or of a page that must stay.
+    Nothing,
+    /// Not on disk: must be written before it can be evicted. Oldest first.
+    Dirty,
+    /// Evictable at once. In the order in which the pages were read last.
+    Clean,
+    /// Evictable at once, and its page is in tier 0 to stay.
+    Double,
+    /// Evictable at once, but read ahead and not consumed yet. Soonest use first.
+    Ahead,
+    /// In the list of the transfer that reads or writes it.
+    Moving,
+}
+
 /// One host frame: free (in its slab's list), quarantined (in a session's list), or of a page.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct HostRec {
     links: Links,
     /// Whose content is in it or is being stored into it.
     pub page: u32,
+    /// The space's step clock when its page was needed last.
+    pub stamp: u32,
     slab: u16,
+    pub on: HostOn,
+    /// Read ahead of use, and not consumed yet.
+    ahead: bool,
 }
 
 impl Linked for HostRec {
@@ -67,8 +91,42 @@ pub(crate) struct HostClass {
     pub squeezed: bool,
     /// Where the search for such pages goes on.
     pub search: u32,
+    pub dirty: List,
+    pub clean: List,
+    pub double: List,
+    pub ahead: List,
+    /// Frames that were read ahead, or are being so, and are not consumed: in `ahead`, moving, or read by a load.
+    pub unconsumed: u32,
+    /// Frames that are being written to NVMe.
+    pub writing: u32,
+    /// Work that found no frame since frames were last cleaned for it.
+    pub starved: u32,
+    /// Writing down goes on until the high watermark.
+    pub cleaning: bool,
     /// Slabs with a free frame.
     open: List,
+}
+
+impl HostClass {
+    fn list(&mut self, on: HostOn) -> Option<&mut List> {
+        match on {
+            HostOn::Nothing | HostOn::Moving => None,
+            HostOn::Dirty => Some(&mut self.dirty),
+            HostOn::Clean => Some(&mut self.clean),
+            HostOn::Double => Some(&mut self.double),
+            HostOn::Ahead => Some(&mut self.ahead),
+        }
+    }
+
+    /// Frames that hold a page and can be had at once.
+    pub fn evictable(&self) -> u64 {
+        u64::from(self.clean.len) + u64::from(self.double.len) + u64::from(self.ahead.len)
+    }
+
+    /// Frames that are there to be used.
+    pub fn usable(&self) -> u64 {
+        self.granted - self.quarantined
+    }
 }
 
 /// All host memory of the space.
@@ -104,7 +162,14 @@ impl Host {
         if self.slabs.len() <= slab as usize {
             self.slabs.resize(slab as usize + 1, Slab::default());
         }
-        let rec = HostRec { links: Links::default(), page: NONE, slab: slab as u16 };
+        let rec = HostRec {
+            links: Links::default(),
+            page: NONE,
+            stamp: 0,
+            slab: slab as u16,
+            on: HostOn::Nothing,
+            ahead: false,
+        };
         let base = match self.holes.iter().position(|&(_, n)| n == frames) {
             Some(hole) => {
                 let (base, n) = self.holes.swap_remove(hole);
@@ -145,8 +210,45 @@ impl Host {
         Some(at)
     }
 
+    /// Puts a page's frame at the end of a list; one that stands there keeps its place.
+    pub fn enlist(&mut self, at: u32, on: HostOn) {
+        if self.recs[at as usize].on == on {
+            return;
+        }
+        self.unlist(at);
+        self.recs[at as usize].on = on;
+        let class = usize::from(self.class_of(at));
+        if let Some(list) = self.classes[class].list(on) {
+            list.push_back(&mut self.recs, at);
+        }
+    }
+
+    /// Takes a page's frame out of the list it stands in. A moving one's transfer has taken it out of its own.
+    pub fn unlist(&mut self, at: u32) {
+        let on = std::mem::replace(&mut self.recs[at as usize].on, HostOn::Nothing);
+        let class = usize::from(self.class_of(at));
+        if let Some(list) = self.classes[class].list(on) {
+            list.remove(&mut self.recs, at);
+        }
+    }
+
+    /// The frame was read ahead of use, or its page has been consumed. Says whether that changed anything.
+    pub fn set_ahead(&mut self, at: u32, ahead: bool) -> bool {
+        let before = std::mem::replace(&mut self.recs[at as usize].ahead, ahead);
+        let class = usize::from(self.class_of(at));
+        let count = &mut self.classes[class].unconsumed;
+        *count = *count + u32::from(ahead) - u32::from(before);
+        before != ahead
+    }
+
+    pub fn is_ahead(&self, at: u32) -> bool {
+        self.recs[at as usize].ahead
+    }
+
     /// Frees the frame of a page.
     pub fn free(&mut self, at: u32) {
+        self.unlist(at);
+        self.set_ahead(at, false);
         let slab = u32::from(self.recs[at as usize].slab);
         let class = usize::from(self.slabs[slab as usize].class);
         self.classes[class].used -= 1;

@@ -1,19 +1,24 @@
-//! Pages, blocks, the frames of both tiers, and the index of published content: the tables that say where everything is.
+//! Pages, blocks, the frames of tier 0 and host, the slots on NVMe and the transfers to and from them, and the index of published
+//! content: the tables that say where everything is.
 //!
 //! The tables keep themselves consistent and know nothing of sessions' requests, plans or jobs; those who call them (`space`,
 //! `plan`, `sequences`) decide. All are dense vectors; ids are indices.
 
 mod block;
+mod disk;
 mod frame;
 mod host;
 mod index;
 mod page;
+mod transfer;
 
 pub(crate) use block::{Block, BlockState, Blocks};
+pub(crate) use disk::Disk;
 pub(crate) use frame::{Frame, FrameState, On, Tier0Class};
-pub(crate) use host::Host;
+pub(crate) use host::{Host, HostOn};
 pub(crate) use index::Index;
 pub(crate) use page::Page;
+pub(crate) use transfer::{Transfer, Transfers};
 
 /// No session.
 pub(crate) const NO_SESSION: u16 = u16::MAX;

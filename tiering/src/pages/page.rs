@@ -7,6 +7,11 @@ use serde::{Deserialize, Serialize};
 const STORING: u8 = 1;
 const LOST: u8 = 2;
 const RETIRED: u8 = 4;
+const ON_DISK: u8 = 8;
+const WRITING: u8 = 16;
+const READING: u8 = 32;
+/// The two highest bits count reads that failed in a row.
+const READ_FAILS: u32 = 6;
 
 /// A page of a live block. 16 bytes; page id = block × planes + plane.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -48,6 +53,47 @@ impl Page {
     /// Out of its window: never read again.
     pub fn retired(&self) -> bool {
         self.bits & RETIRED != 0
+    }
+
+    /// Its block's slot holds a valid copy.
+    pub fn on_disk(&self) -> bool {
+        self.bits & ON_DISK != 0
+    }
+
+    /// A transfer in flight writes it to its block's slot. It is not on disk meanwhile.
+    pub fn writing(&self) -> bool {
+        self.bits & WRITING != 0
+    }
+
+    /// A transfer in flight reads it from its block's slot into a host frame that is not the page's until it ended well.
+    pub fn reading(&self) -> bool {
+        self.bits & READING != 0
+    }
+
+    /// It is in host or on disk: a tier-0 copy can go without being stored.
+    pub fn below(&self) -> bool {
+        self.host != NONE || self.on_disk()
+    }
+
+    /// Reads from disk that failed in a row.
+    pub fn read_fails(&self) -> u8 {
+        self.bits >> READ_FAILS
+    }
+
+    pub fn set_read_fails(&mut self, fails: u8) {
+        self.bits = self.bits & ((1 << READ_FAILS) - 1) | fails.min(3) << READ_FAILS;
+    }
+
+    pub fn set_on_disk(&mut self, on: bool) {
+        self.bits = self.bits & !ON_DISK | if on { ON_DISK } else { 0 };
+    }
+
+    pub fn set_writing(&mut self, on: bool) {
+        self.bits = self.bits & !WRITING | if on { WRITING } else { 0 };
+    }
+
+    pub fn set_reading(&mut self, on: bool) {
+        self.bits = self.bits & !READING | if on { READING } else { 0 };
     }
 
     pub fn set_storing(&mut self, on: bool) {

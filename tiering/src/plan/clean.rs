@@ -44,7 +44,7 @@ impl Core {
     /// that a job can be sent.
     pub(crate) fn store(&mut self, s: u16, f: u32, reason: Reason, op: u32, must: bool, buf: &mut ActionBuf) -> bool {
         let page = self.frame(s, f).page;
-        if self.pages[page as usize].storing() || self.pages[page as usize].host != NONE {
+        if self.pages[page as usize].storing() || self.pages[page as usize].below() {
             return false;
         }
         let Some(host) = self.take_host(s, page, must) else { return false };
@@ -93,6 +93,7 @@ impl Core {
             self.host_freed();
             self.counters.tier0_to_host.failed += u64::from(!ok);
         }
+        self.wake_disk();
         self.settle_page(job.page);
         if job.op != NONE {
             let lasting = !ok && self.pages[job.page as usize].store_fails >= IO_TRIES;

@@ -1,10 +1,11 @@
 //! Page faults: a lane waits for one page.
 
 use crate::actions::ActionBuf;
-use crate::api::{NONE, Status};
+use crate::api::{IoClass, NONE, Status};
 use crate::counters::Reason;
 use crate::mutants::{self, Mutant};
 use crate::pages::FrameState;
+use crate::plan::{Fetch, Take, Want};
 use crate::requests::Phase;
 use crate::sessions::{JobRec, Task};
 use crate::space::{Core, NewJob, Pick, Who};
@@ -40,10 +41,18 @@ impl Core {
         if !self.can_send(s, buf) {
             return;
         }
+        let class = self.geo.class_of_page(page);
+        if self.only_on_disk(page) {
+            let want = Want { class: IoClass::Demand, reason: Reason::Demand, take: Take::Any, planes: (0, 0) };
+            if self.read_in(page, want, buf) == Fetch::NoFrame {
+                // Loads that wait for later uses may hold every frame.
+                self.call_off_latest(s, class, (rec.lane, rec.use_pos), buf);
+            }
+            return;
+        }
         if state.host == NONE {
             return self.fetch_from_elsewhere(page, buf);
         }
-        let class = self.geo.class_of_page(page);
         if self.must_wait(s, page) {
             return;
         }

@@ -10,9 +10,10 @@
 //! a step only when that step is announced, so that at the end of a lane's step every promise can be kept.
 
 use crate::actions::{ActionBuf, LIST_MAX};
-use crate::api::{NONE, SeqId, Status};
+use crate::api::{IoClass, NONE, SeqId, Status};
 use crate::counters::Reason;
 use crate::pages::{FrameState, On};
+use crate::plan::{Take, Want};
 use crate::sessions::{Cursor, Task};
 use crate::space::{Core, NewJob, Pick, Who};
 
@@ -57,6 +58,8 @@ impl Core {
         let session = &mut self.sessions[usize::from(s)];
         session.clock += 1;
         let clock = session.clock;
+        self.clock = self.clock.wrapping_add(1);
+        let host_clock = self.clock;
         for &q in seqs {
             session.seqs[q as usize].stamp = clock;
         }
@@ -64,6 +67,7 @@ impl Core {
         l.active[usize::from(l.active_len)] = step;
         l.active_len += 1;
         l.epochs = if l.live { [clock, l.epochs[0], l.epochs[1]] } else { [clock; 3] };
+        l.host_epochs = if l.live { [host_clock, l.host_epochs[0], l.host_epochs[1]] } else { [host_clock; 3] };
         let same = l.live && l.batch.seqs == seqs;
         let was_live = std::mem::replace(&mut l.live, true);
         let ahead = l.cursor.step > l.batch.step;
@@ -244,6 +248,13 @@ impl Core {
             return Visit::Done;
         }
         let state = self.pages[page as usize];
+        if self.only_on_disk(page) {
+            // The walk ahead has not come to it, or the page was evicted since: it is next.
+            let reason = if expected { Reason::Prefetch } else { Reason::Step };
+            let want = Want { class: IoClass::Prefetch, reason, take: Take::Stream, planes: (0, 0) };
+            self.read_in(page, want, buf);
+            return Visit::Stalled;
+        }
         if state.host == NONE {
             // Another session's tier 0 has it, or nobody: the lane's fault sorts it out.
             self.counters.found_nowhere += u64::from(!expected && !state.retired());
@@ -256,7 +267,12 @@ impl Core {
             return Visit::Stalled;
         }
         let Some(pick) = self.pick_for_walk(s, self.geo.class_of_page(page), lane, pos) else { return Visit::Stalled };
-        self.counters.found_host += u64::from(!expected);
+        if !expected {
+            match self.host.is_ahead(state.host) {
+                true => self.counters.found_nvme += 1,
+                false => self.counters.found_host += 1,
+            }
+        }
         let reason = if expected { Reason::Prefetch } else { Reason::Step };
         self.place(s, pick, NewJob { task: Task::Load, page, reason, op: NONE, source: NONE }, buf);
         let frame = self.frame_mut(s, pick.frame);

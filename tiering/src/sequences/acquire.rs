@@ -2,16 +2,19 @@
 
 use super::ops::Next;
 use crate::actions::ActionBuf;
-use crate::api::{Advice, NONE, SeqId, Status};
+use crate::api::{Advice, IoClass, NONE, SeqId, Status};
 use crate::counters::Reason;
 use crate::mutants::{self, Mutant};
 use crate::pages::{BlockState, FrameState, On};
+use crate::plan::{Fetch, Take, Want};
 use crate::requests::{Op, Phase, Work};
 use crate::sessions::{Pin, Task, WISHES_MAX, Wish};
 use crate::space::{Core, NewJob, Who};
 
 /// Pages ahead of the one that an acquire waits for that it has on their way.
 const AHEAD: u32 = 16;
+/// Blocks that a wish has on their way from disk.
+const BLOCKS_AHEAD: u32 = 8;
 /// Pages that one piece of advice touches: it is only a hint.
 const ADVICE_PAGES_MAX: u64 = 1 << 16;
 
@@ -110,6 +113,12 @@ impl Core {
             }
             if !self.can_send(s, buf) {
                 break;
+            }
+            if self.only_on_disk(page) {
+                let planes = (range.plane, range.plane + range.planes);
+                let want = Want { class: IoClass::Demand, reason: Reason::Request, take: Take::Any, planes };
+                self.read_in(page, want, buf);
+                continue;
             }
             if state.host == NONE {
                 self.fetch_from_elsewhere(page, buf);
@@ -241,6 +250,15 @@ impl Core {
                 return;
             }
             let page = self.geo.page(self.seq_block(s, wish.seq, wish.first), wish.plane);
+            if self.only_on_disk(page) && self.find_copy(page, s).is_none() {
+                match self.read_wished(s, wish, buf) {
+                    Fetch::UnderWay | Fetch::Later => return,
+                    Fetch::NoFrame => {
+                        self.sessions[usize::from(s)].wishes.remove(0);
+                        continue;
+                    }
+                }
+            }
             if !self.grant_wish(s, page, buf) {
                 self.sessions[usize::from(s)].wishes.remove(0);
                 continue;
@@ -252,6 +270,35 @@ impl Core {
                 (wish.first, wish.plane) = (wish.first + 1, 0);
             }
         }
+    }
+
+    /// Reads the wish's next blocks that are only on disk into host, whole. Says what became of its next page.
+    fn read_wished(&mut self, s: u16, wish: Wish, buf: &mut ActionBuf) -> Fetch {
+        let blocks = self.live_seq(s, wish.seq).map_or(0, |q| q.blocks);
+        let want = Want {
+            class: IoClass::Prefetch,
+            reason: Reason::Prefetch,
+            take: Take::Spare,
+            planes: (0, self.geo.planes.len() as u16),
+        };
+        let mut first = Fetch::UnderWay;
+        for index in wish.first..wish.end.min(blocks).min(wish.first + BLOCKS_AHEAD) {
+            let b = self.seq_block(s, wish.seq, index);
+            let from = if index == wish.first { u32::from(wish.plane) } else { 0 };
+            let missing = self
+                .pages_of(b)
+                .skip(from as usize)
+                .find(|&p| self.only_on_disk(p) && !self.pages[p as usize].reading() && self.find_copy(p, s).is_none());
+            let Some(page) = missing else { continue };
+            let fetch = self.read_in(page, want, buf);
+            if index == wish.first {
+                first = fetch;
+            }
+            if fetch != Fetch::UnderWay {
+                break;
+            }
+        }
+        first
     }
 
     /// Loads a wished page. False when there is no room for it.

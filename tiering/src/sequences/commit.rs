@@ -97,6 +97,7 @@ impl Core {
             self.evict(s, f);
         }
         self.drop_host_copy(page);
+        self.pages[page as usize].set_on_disk(false);
         self.uncharge_page(b, self.geo.class_of(plane));
         self.pages[page as usize].set_retired();
         self.blocks[b].thinned = true;

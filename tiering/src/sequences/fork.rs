@@ -6,10 +6,11 @@
 
 use super::ops::Next;
 use crate::actions::ActionBuf;
-use crate::api::{BlockId, NONE, PlaneKind, SeqId, Status};
+use crate::api::{BlockId, IoClass, NONE, PlaneKind, SeqId, Status};
 use crate::counters::Reason;
 use crate::mutants::{self, Mutant};
 use crate::pages::{BlockState, FrameState};
+use crate::plan::{Take, Want};
 use crate::requests::{Op, Phase, Work};
 use crate::sequences::Seq;
 use crate::sessions::Task;
@@ -128,6 +129,12 @@ impl Core {
             None if state.lost() => {
                 self.fail_op(s, op, Status::Lost);
                 return Next::Over;
+            }
+            None if state.on_disk() => {
+                let planes = (rec.at_plane, self.geo.planes.len() as u16);
+                let want = Want { class: IoClass::Demand, reason: Reason::Copy, take: Take::Any, planes };
+                self.read_in(from, want, buf);
+                return Next::Stalled;
             }
             None => {
                 self.fetch_from_elsewhere(from, buf);

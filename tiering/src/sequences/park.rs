@@ -6,10 +6,11 @@
 
 use super::ops::Next;
 use crate::actions::ActionBuf;
-use crate::api::{NONE, SeqId, Status};
+use crate::api::{IoClass, NONE, SeqId, Status};
 use crate::counters::Reason;
 use crate::mutants::{self, Mutant};
 use crate::pages::{BlockState, FrameState, On};
+use crate::plan::{Take, Want};
 use crate::requests::{Op, Phase, Work};
 use crate::sessions::Task;
 use crate::space::{Admit, Core, NewJob, Who};
@@ -112,7 +113,7 @@ impl Core {
             }
             return true;
         }
-        if self.pages[page as usize].host != NONE || self.pages[page as usize].storing() {
+        if self.pages[page as usize].below() || self.pages[page as usize].storing() {
             return true;
         }
         self.can_send(s, buf) && self.store(s, f, Reason::Park, op, true, buf)
@@ -141,7 +142,7 @@ impl Core {
             for page in self.pages_of(self.seq_block(s, seq, index)) {
                 let Some(f) = self.present(page, s) else { continue };
                 let frame = self.frame(s, f);
-                if self.pages[page as usize].host != NONE && frame.job == NONE && frame.pins == 0 {
+                if self.pages[page as usize].below() && frame.job == NONE && frame.pins == 0 {
                     self.evict(s, f);
                 }
             }
@@ -181,12 +182,18 @@ impl Core {
     pub(crate) fn resume_next(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> Next {
         let rec = self.sessions[usize::from(s)].ops[op];
         if rec.at >= self.sessions[usize::from(s)].seqs[rec.seq as usize].blocks {
-            return Next::AllSent;
+            return if self.tail_is_read(s, rec.seq) { Next::Stalled } else { Next::AllSent };
         }
         let page = self.geo.page(self.seq_block(s, rec.seq, rec.at), rec.at_plane);
         match self.find_copy(page, s) {
             Some(f) if self.frame(s, f).state == FrameState::Present && self.frame(s, f).job == NONE => {}
             Some(_) => return Next::Stalled,
+            None if self.only_on_disk(page) => {
+                let planes = (rec.at_plane, self.geo.planes.len() as u16);
+                let want = Want { class: IoClass::Demand, reason: Reason::Request, take: Take::Any, planes };
+                self.read_in(page, want, buf);
+                return Next::Stalled;
+            }
             None if self.pages[page as usize].host == NONE => {
                 self.fail_op(s, op, Status::Lost);
                 return Next::Over;
@@ -208,15 +215,27 @@ impl Core {
         Next::Sent
     }
 
-    /// The tail is writable again; its host copies go stale with the next token.
+    /// Whether a copy of the tail that was asked for before it was parked is still being made from host: then its host copies
+    /// cannot go yet.
+    fn tail_is_read(&self, s: u16, seq: SeqId) -> bool {
+        let blocks = self.sessions[usize::from(s)].seqs[seq as usize].blocks;
+        let mut tail = self.first_unsealed(s, seq)..blocks;
+        tail.any(|index| self.pages_of(self.seq_block(s, seq, index)).any(|p| self.pages[p as usize].loads > 0))
+    }
+
+    /// The tail is writable again; its copies in host and on disk go stale with the next token.
     pub(crate) fn resumed(&mut self, s: u16, op: u32) {
         let seq = self.sessions[usize::from(s)].ops[op].seq;
+        if self.tail_is_read(s, seq) {
+            return self.sessions[usize::from(s)].ops.enter(op, Phase::Frames);
+        }
         let blocks = self.sessions[usize::from(s)].seqs[seq as usize].blocks;
         for index in self.first_unsealed(s, seq)..blocks {
             for page in self.pages_of(self.seq_block(s, seq, index)) {
                 if !mutants::on(Mutant::StaleHostCopy) {
                     self.drop_host_copy(page);
                 }
+                self.forget_disk_copy(page);
             }
         }
         self.forget_due(s, seq);

@@ -179,8 +179,8 @@ impl Core {
             let mut verdict = Admit::Yes;
             for class in 0..self.geo.classes.len() as u8 {
                 let c = &self.host.classes[usize::from(class)];
-                if c.demand > c.granted - c.quarantined {
-                    verdict = self.admit_host(class, 1);
+                if c.demand > c.usable() {
+                    verdict = self.admit_host(class, 1, 0);
                     if verdict != Admit::Yes {
                         break;
                     }

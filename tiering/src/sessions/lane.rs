@@ -39,6 +39,8 @@ pub(crate) struct Lane {
     /// The session's step clock at its three newest announcements, newest first. A page that was touched since the last of
     /// them is needed: the walk may have touched it a step ahead.
     pub epochs: [u32; 3],
+    /// The same by the space's step clock, which host frames are stamped with.
+    pub host_epochs: [u32; 3],
     /// Its plan counts when others look for frames.
     pub live: bool,
     /// Something that the walk had found resident for the step that is expected was evicted since: it walks again.

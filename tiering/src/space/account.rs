@@ -4,10 +4,15 @@
 //! frames less the scan frames may be there alone; each further one needs a host frame, and so does every page of a block that
 //! several sessions refer to. `demand` of a class is that sum; admission keeps it within what is granted. Then at least
 //! `scan` frames of a full tier 0 are clean or a host frame is free, so steps never wait for memory.
+//!
+//! With an NVMe tier a class that exceeds this still fits if its blocks fit on disk: each block that somebody refers to has a
+//! slot there or may have one (cached content gives its own up), but for as many as host can hold whole beside the frames
+//! that the others stream through. A block takes its slot when it is first written.
 
 use super::Core;
 use crate::api::Status;
 use crate::mutants::{self, Mutant};
+use crate::sessions::Life;
 
 /// Whether a request may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,8 +77,8 @@ impl Core {
                 // Only the engine itself can change that: nothing in flight will.
                 return Admit::No(Status::NoSpace);
             }
-            let more = (c.owned + pages).saturating_sub(c.room()) - c.owned.saturating_sub(c.room());
-            match self.admit_host(class as u8, more) {
+            let more_pages = (c.owned + pages).saturating_sub(c.room()) - c.owned.saturating_sub(c.room());
+            match self.admit_host(class as u8, more_pages, blocks) {
                 Admit::Yes => {}
                 Admit::Wait => verdict = Admit::Wait,
                 no => return no,
@@ -82,16 +87,37 @@ impl Core {
         verdict
     }
 
-    /// Whether `more` pages of a class can be promised a host frame.
-    pub(crate) fn admit_host(&mut self, class: u8, more: u64) -> Admit {
+    /// Whether `more` pages of a class, of `blocks` new blocks, can be promised a place.
+    pub(crate) fn admit_host(&mut self, class: u8, more: u64, blocks: u64) -> Admit {
         let c = &self.host.classes[usize::from(class)];
-        if more == 0 || c.demand + more <= c.granted - c.quarantined || mutants::on(Mutant::ReserveOverCapacity) {
+        let nothing = more == 0 && (blocks == 0 || !self.has_nvme());
+        if nothing || c.demand + more <= c.usable() || mutants::on(Mutant::ReserveOverCapacity) {
             return Admit::Yes;
         }
-        if self.ask_slab(class) || self.host.classes[usize::from(class)].quarantined > 0 {
+        if self.fits_on_disk(class, blocks) {
+            return Admit::Yes;
+        }
+        if self.ask_slab(class) || self.has_nvme() && self.ask_disk() {
+            return Admit::Wait;
+        }
+        if self.host.classes[usize::from(class)].quarantined > 0 {
             return Admit::Wait;
         }
         Admit::No(Status::NoSpace)
+    }
+
+    /// Whether every block that somebody refers to, and `more`, has a slot on NVMe, or all of its pages of the class can be in
+    /// host beside the frames that the others stream through: a block's for a transfer, and one a lane for its fault.
+    fn fits_on_disk(&self, class: u8, more: u64) -> bool {
+        if !self.has_nvme() {
+            return false;
+        }
+        let planes = u64::from(self.geo.classes[usize::from(class)].planes);
+        let live = self.sessions.iter().filter(|s| s.life == Life::Live);
+        let stream = planes + live.map(|s| s.lanes.len() as u64).sum::<u64>();
+        let blocks = u64::from(self.blocks.referred) + more;
+        let in_host = blocks.saturating_sub(u64::from(self.disk.usable()));
+        in_host * planes + stream <= self.host.classes[usize::from(class)].usable()
     }
 
     /// Whether `count` block ids are free, now or soon.

@@ -85,6 +85,7 @@ impl Core {
         while self.host.unquarantine(&mut list) {}
         for page in std::mem::take(&mut self.sessions[usize::from(s)].reading) {
             self.pages[page as usize].loads -= 1;
+            self.settle_host(page);
             self.release_hold(self.geo.block_of(page));
         }
         let woken = self.sessions[usize::from(s)].woken;
@@ -193,6 +194,7 @@ impl Core {
                 self.unlist(s, f);
                 self.remove_copy(frame.page, s, f);
                 self.frame_mut(s, f).state = FrameState::Free;
+                self.settle_host(frame.page);
                 self.counters.transitions += 1;
                 self.lose_if_nowhere(frame.page);
             }
@@ -203,7 +205,7 @@ impl Core {
     pub(crate) fn lose_if_nowhere(&mut self, page: u32) {
         let p = &mut self.pages[page as usize];
         let b = self.geo.block_of(page);
-        if p.host != NONE || p.frame != NONE || p.retired() || p.lost() || !self.blocks[b].live() {
+        if p.below() || p.frame != NONE || p.retired() || p.lost() || !self.blocks[b].live() {
             return;
         }
         p.set_lost();

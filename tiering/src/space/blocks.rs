@@ -31,6 +31,7 @@ impl Core {
         if block.refs() == 0 {
             (block.home, block.refs_home) = (s, 1);
             let content = block.content;
+            self.blocks.referred += 1;
             self.charge(Some(s), b, true);
             if content != NONE {
                 self.index.activate(content);
@@ -46,6 +47,7 @@ impl Core {
                 self.charge(None, b, true);
             }
         }
+        self.settle_hosts_of(b);
     }
 
     /// One reference of session `s` ends; the last one's end frees a block that is not published.
@@ -71,7 +73,9 @@ impl Core {
             (false, 0, 0) => self.charge(Some(s), b, false),
             _ => {}
         }
+        self.settle_hosts_of(b);
         if refs_home == 0 && refs_other == 0 {
+            self.blocks.referred -= 1;
             let content = self.blocks[b].content;
             if content == NONE {
                 if self.blocks[b].state == BlockState::Unsealed && !self.blocks[b].parked {
@@ -92,6 +96,9 @@ impl Core {
         for page in self.pages_of(b) {
             self.settle_page(page);
         }
+        if mutants::on(Mutant::SlotFreedWhileMoving) {
+            self.free_slot(b);
+        }
         if self.blocks[b].holds == 0 {
             self.start_drop(b);
         }
@@ -106,6 +113,7 @@ impl Core {
     /// No job names the block any more: sends its Drop jobs on their way, frees its host frames.
     fn start_drop(&mut self, b: BlockId) {
         self.blocks[b].state = BlockState::Dropping;
+        self.free_slot(b);
         for page in self.pages_of(b) {
             self.drop_host_copy(page);
             let (mut s, mut f) = (self.pages[page as usize].session, self.pages[page as usize].frame);

@@ -20,9 +20,9 @@ impl Core {
             }
             Event::SlabGranted { class, slab, frames } => self.slab_granted(class, slab, frames),
             Event::SlabRefused { class } => self.slab_refused(class),
-            Event::DiskGranted { slab, .. } => Err(Error::Slab { slab, why: "was not asked for" }),
-            Event::DiskRefused => Err(Error::Slab { slab: crate::api::NONE, why: "was not asked for" }),
-            Event::IoDone { id, .. } => Err(Error::Transfer { id }),
+            Event::DiskGranted { slab, slots } => self.disk_granted(slab, slots),
+            Event::DiskRefused => self.disk_refused(),
+            Event::IoDone { id, status, bad } => self.io_done(id, status, bad),
             Event::SessionLost { session } => self.session_lost(session),
             Event::SessionExited { session } => self.session_exited(session),
             Event::Reconfigure { policy } => self.reconfigure(policy),
@@ -118,6 +118,7 @@ impl Core {
         }
         self.host.grant(class, slab, frames)?;
         self.host.classes[usize::from(class)].asked = false;
+        self.wake_disk();
         self.wake_all();
         Ok(())
     }
@@ -128,6 +129,7 @@ impl Core {
         };
         c.asked = false;
         c.refused = true;
+        self.wake_disk();
         self.wake_all();
         Ok(())
     }
@@ -148,6 +150,12 @@ impl Core {
             self.return_idle_slabs(class as u8, true);
         }
         self.trim_host();
+        if self.has_nvme() {
+            self.disk.refused = false;
+            self.trim_disk();
+            self.return_idle_disk();
+            self.wake_disk();
+        }
         self.wake_all();
     }
 }

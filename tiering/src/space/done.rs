@@ -97,6 +97,9 @@ impl Core {
             _ => {}
         }
         self.counters.transitions += 1;
+        if matches!(job.task, Task::Load | Task::LoadCopy) {
+            self.counters.prefetch_used += u64::from(self.host.set_ahead(job.host, false));
+        }
         let frame = self.frame_mut(s, job.frame);
         (frame.state, frame.job) = (FrameState::Present, NONE);
         self.settle(s, job.frame);
@@ -134,6 +137,11 @@ impl Core {
 
     fn host_read(&mut self, page: u32) {
         self.pages[page as usize].loads -= 1;
+        self.settle_host(page);
+        if self.has_nvme() && self.pages[page as usize].loads == 0 {
+            self.host_freed();
+            self.wake_disk();
+        }
     }
 
     /// The victim, if any, gets its frame back; the job has none.
@@ -151,6 +159,7 @@ impl Core {
         self.add_copy(job.victim, s, job.frame);
         self.counters.transitions += 1;
         self.settle(s, job.frame);
+        self.settle_host(job.victim);
         self.unpublished(job.victim);
     }
 

@@ -118,7 +118,9 @@ impl Core {
     fn read_host(&mut self, page: u32) -> u32 {
         let p = &mut self.pages[page as usize];
         p.loads += 1;
-        p.host
+        let at = p.host;
+        self.settle_host(page);
+        at
     }
 
     /// Gives the picked frame to the job's page; the page that it shows becomes the job's victim.
@@ -133,6 +135,7 @@ impl Core {
             self.hold(self.geo.block_of(victim));
             self.pages[victim as usize].leaving += 1;
             self.counters.evictions += 1;
+            self.settle_host(victim);
             self.rob(s, &old, after);
             self.counters.transitions += 1;
         }

@@ -131,7 +131,7 @@ impl Core {
             _ => true,
         };
         let busy = frame.job != NONE && !mutants::on(Mutant::TwoJobsOnOneFrame);
-        let clean = page.host != NONE || mutants::on(Mutant::EvictDirty);
+        let clean = page.below() || mutants::on(Mutant::EvictDirty);
         let want = if stays || frame.pins > 0 || busy {
             On::Nothing
         } else if clean && frame.on == On::Ring {
@@ -149,6 +149,7 @@ impl Core {
             self.unlist(s, f);
             self.enlist(s, f, want, NO_LANE);
         }
+        self.settle_host(frame.page);
     }
 
     /// All tier-0 frames of the page settle anew: its host copy came or went, or its block changed.
@@ -159,6 +160,7 @@ impl Core {
             let frame = self.frame(session, f);
             (session, f) = (frame.copy_session, frame.copy_frame);
         }
+        self.settle_host(page);
     }
 
     pub(crate) fn pin(&mut self, s: u16, f: FrameId) {
@@ -198,6 +200,7 @@ impl Core {
         self.counters.transitions += 1;
         self.hold(self.geo.block_of(page));
         self.pages[page as usize].leaving += 1;
+        self.settle_host(page);
         self.enlist(s, f, On::Evict, NO_LANE);
         self.wake(s);
     }

@@ -1,8 +1,10 @@
 //! Host frames for pages: where the next one comes from, and what gives way when there is none.
 
 use super::Core;
-use crate::api::{Action, NONE};
-use crate::pages::BlockState;
+use crate::api::{Action, BlockId, NONE};
+use crate::mutants::{self, Mutant};
+use crate::pages::{Block, BlockState, FrameState, HostOn, On};
+use crate::plan::IO_TRIES;
 
 impl Core {
     /// A host frame for a page that is to be stored. `must`: somebody waits, so what is cached or held twice gives way.
@@ -15,6 +17,21 @@ impl Core {
         if self.ask_slab(class) {
             // Whoever is cached or held twice need not give way before the node has answered.
             return None;
+        }
+        if self.has_nvme() {
+            let c = &self.host.classes[usize::from(class)];
+            let (clean, ahead) = (c.clean.tail, c.ahead.tail);
+            let had = self.evict_spare_host(class) || must && (self.evict_host(clean) || self.evict_host(ahead));
+            if had {
+                return self.host.alloc(class, page);
+            }
+            if !must {
+                return None;
+            }
+            self.starve_host(class);
+            if self.may_write() {
+                return None;
+            }
         }
         while must && self.host.free_frames(class) == 0 && self.drop_idle_content() {}
         let short = must && self.host.free_frames(class) == 0;
@@ -31,6 +48,88 @@ impl Core {
         at
     }
 
+    /// Whether writing down can make host frames free: then nobody else need give way.
+    fn may_write(&mut self) -> bool {
+        let can = self.transfers.writes > 0 || self.disk.free_slots() > 0 || self.ask_disk();
+        can && self.disk.write_fails < IO_TRIES
+    }
+
+    /// Evicts a host frame whose page is on disk and that costs nobody anything: its page is in tier 0 to stay, or no live step
+    /// needs it.
+    pub(crate) fn evict_spare_host(&mut self, class: u8) -> bool {
+        let c = &self.host.classes[usize::from(class)];
+        let (double, clean, ahead) = (c.double.head, c.clean.head, c.ahead.head);
+        if self.evict_host(double) {
+            return true;
+        }
+        let limit = self.host_unneeded_before();
+        let cold = |core: &Core, at: u32| at != NONE && core.host.recs[at as usize].stamp < limit;
+        cold(self, clean) && self.evict_host(clean) || cold(self, ahead) && self.evict_host(ahead)
+    }
+
+    /// Steps in which a page was needed last before this are over, on every lane of every session with a plan.
+    fn host_unneeded_before(&self) -> u32 {
+        let lanes = self.sessions.iter().flat_map(|s| &s.lanes);
+        lanes.filter(|l| l.live).map(|l| l.host_epochs[2]).min().unwrap_or(u32::MAX)
+    }
+
+    /// Takes an evictable page's host frame from it: the page is on disk. False when there is none.
+    pub(crate) fn evict_host(&mut self, at: u32) -> bool {
+        if at == NONE {
+            return false;
+        }
+        let page = self.host.recs[at as usize].page;
+        let p = &mut self.pages[page as usize];
+        debug_assert!(p.host == at && p.on_disk() && p.loads == 0);
+        p.host = NONE;
+        self.counters.transitions += 1;
+        self.counters.host_evictions += 1;
+        self.counters.prefetch_wasted += u64::from(self.host.is_ahead(at));
+        self.host.free(at);
+        true
+    }
+
+    /// Puts the host frame of a page into the list where it belongs.
+    pub(crate) fn settle_host(&mut self, page: u32) {
+        let at = self.pages[page as usize].host;
+        if at != NONE && self.has_nvme() && !self.pages[page as usize].writing() {
+            let on = self.host_list_of(page, at);
+            self.host.enlist(at, on);
+        }
+    }
+
+    pub(crate) fn settle_hosts_of(&mut self, b: BlockId) {
+        if self.has_nvme() {
+            self.pages_of(b).for_each(|page| self.settle_host(page));
+        }
+    }
+
+    /// The list in which a page's host frame `at` belongs while no transfer writes it.
+    pub(crate) fn host_list_of(&self, page: u32, at: u32) -> HostOn {
+        let p = &self.pages[page as usize];
+        let block = &self.blocks[self.geo.block_of(page)];
+        if p.loads > 0 && !mutants::on(Mutant::EvictHostWhileLoading) || !block.may_leave() {
+            HostOn::Nothing
+        } else if !p.on_disk() && !mutants::on(Mutant::EvictDirtyHost) {
+            HostOn::Dirty
+        } else if self.host.is_ahead(at) {
+            HostOn::Ahead
+        } else if self.stays_in_tier0(page, block) {
+            HostOn::Double
+        } else {
+            HostOn::Clean
+        }
+    }
+
+    /// Whether the page is in the tier 0 of the only session that reads it, and does not stream there.
+    fn stays_in_tier0(&self, page: u32, block: &Block) -> bool {
+        if block.refs_other > 0 || block.refs_home == 0 {
+            return false;
+        }
+        let frame = self.find_copy(page, block.home).map(|f| self.frame(block.home, f));
+        frame.is_some_and(|f| f.state == FrameState::Present && f.on != On::Ring)
+    }
+
     fn drop_any_second_copy(&mut self, s: u16, class: u8) -> bool {
         let sessions = self.sessions.len() as u16;
         (0..sessions).map(|i| (s + i) % sessions).any(|s| {
@@ -38,15 +137,19 @@ impl Core {
         })
     }
 
-    /// The host copy of a page goes, if no load reads it.
+    /// The host copy of a page goes, if no load reads it; the frame is free once no transfer writes it either.
     pub(crate) fn drop_host_copy(&mut self, page: u32) {
         let p = &mut self.pages[page as usize];
         if p.host == NONE || p.loads > 0 {
             return;
         }
         let at = std::mem::replace(&mut p.host, NONE);
-        self.host.free(at);
         self.counters.transitions += 1;
+        if p.writing() && !mutants::on(Mutant::FreeWhileWriting) {
+            // The transfer frees it when it ends.
+            return;
+        }
+        self.host.free(at);
         self.host_freed();
     }
 

@@ -8,6 +8,8 @@
 //! - `content`: what is published leaves the index
 //! - `account`: what is owned and whether more still fits
 //! - `host`: host frames and slabs
+//! - `slots`: places on NVMe
+//! - `transfers`: between host and NVMe, from their beginning to their end
 //! - `attach`: sessions come and go
 //! - `done`: jobs that ended
 //! - `check`: whether all tables agree, for tests and the simulator
@@ -23,17 +25,21 @@ mod emit;
 mod frames;
 mod host;
 mod pump;
+mod slots;
+mod transfers;
 
 pub(crate) use account::Admit;
 pub(crate) use emit::{NewJob, Who};
 pub(crate) use frames::Pick;
+pub(crate) use transfers::IO_PAGES_MAX;
 
 use crate::actions::ActionBuf;
 use crate::api::{Action, Event, SpaceConfig};
 use crate::config::{Class, Geometry};
 use crate::counters::Counters;
 use crate::error::Error;
-use crate::pages::{Blocks, Host, Index, Page};
+use crate::format::SlotLayout;
+use crate::pages::{Blocks, Disk, Host, Index, Page, Transfers};
 use crate::requests::Deadlines;
 use crate::sequences::{CHUNK, Chunks};
 use crate::sessions::Session;
@@ -58,6 +64,16 @@ pub struct Occupancy {
     pub host_frames_used: u64,
     /// Of those, set aside because a lost session may still write them.
     pub host_frames_quarantined: u64,
+    /// Slots on NVMe granted; each takes all pages of a block.
+    pub nvme_slots: u32,
+    /// Of those, with a block.
+    pub nvme_slots_used: u32,
+    /// Of those, given up because writes to them failed.
+    pub nvme_slots_bad: u32,
+    /// Bytes of a slot.
+    pub nvme_slot_bytes: u64,
+    /// Transfers between host and NVMe in flight.
+    pub transfers: u32,
     /// Tier-0 frames of the sessions attached.
     pub tier0_frames: u64,
     /// Of those, not free.
@@ -75,6 +91,10 @@ pub struct Core {
     pub(crate) pages: Vec<Page>,
     pub(crate) blocks: Blocks,
     pub(crate) host: Host,
+    pub(crate) disk: Disk,
+    pub(crate) transfers: Transfers,
+    /// Bytes of a block's slot on NVMe.
+    pub(crate) slot_bytes: u64,
     pub(crate) index: Index,
     pub(crate) chunks: Chunks,
     pub(crate) sessions: Vec<Session>,
@@ -89,6 +109,12 @@ pub struct Core {
     pub(crate) host_wanted: bool,
     /// Somebody waits for a page to be unpublished from the frame that it gave up.
     pub(crate) leaving_wanted: bool,
+    /// Somebody waits for a transfer to end, so that another can begin.
+    pub(crate) io_wanted: bool,
+    /// There may be something to write down.
+    pub(crate) disk_woken: bool,
+    /// Counts announced steps of all sessions.
+    pub(crate) clock: u32,
     pub(crate) counters: Counters,
     pub(crate) trace: Trace,
 }
@@ -116,6 +142,9 @@ impl Core {
             pages: vec![Page::default(); l.blocks_max as usize * geo.planes.len()],
             blocks: Blocks::new(l.blocks_max),
             host: Host::new(geo.classes.len()),
+            disk: Disk::default(),
+            transfers: Transfers::new(if l.nvme_bytes_max > 0 { l.ios_max } else { 0 }),
+            slot_bytes: SlotLayout::new(&cfg.planes).bytes(),
             index: Index::new(l.blocks_max),
             chunks: Chunks::new(chunks as u32),
             sessions: vec![Session::default(); sessions],
@@ -125,6 +154,9 @@ impl Core {
             woken: VecDeque::with_capacity(sessions),
             host_wanted: false,
             leaving_wanted: false,
+            io_wanted: false,
+            disk_woken: false,
+            clock: 0,
             counters: Counters::default(),
             trace: Trace::default(),
             geo,
@@ -156,7 +188,7 @@ impl Core {
     /// Whether `poll` with room would do something now.
     #[must_use]
     pub fn has_output(&self) -> bool {
-        !self.outbox.is_empty() || !self.woken.is_empty()
+        !self.outbox.is_empty() || !self.woken.is_empty() || self.disk_woken
     }
 
     /// When `poll` must be called at the latest, in the same clock as `now_us`.
@@ -196,6 +228,11 @@ impl Core {
             host_frames: self.host.classes.iter().map(|c| c.granted).sum(),
             host_frames_used: self.host.classes.iter().map(|c| c.used).sum(),
             host_frames_quarantined: self.host.classes.iter().map(|c| c.quarantined).sum(),
+            nvme_slots: self.disk.granted,
+            nvme_slots_used: self.disk.used,
+            nvme_slots_bad: self.disk.bad,
+            nvme_slot_bytes: self.slot_bytes,
+            transfers: self.transfers.in_flight(),
             tier0_frames: self.sessions.iter().filter(live).map(|s| s.frames.len() as u64).sum(),
             tier0_frames_used: self
                 .sessions
@@ -232,6 +269,8 @@ impl Core {
             + self.pages.capacity() * size_of::<Page>()
             + self.blocks.recs.capacity() * size_of::<crate::pages::Block>()
             + self.host.bytes()
+            + self.disk.bytes()
+            + self.transfers.bytes()
             + self.index.bytes()
             + self.chunks.bytes()
             + self.sessions.capacity() * size_of::<Session>()

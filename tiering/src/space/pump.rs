@@ -53,6 +53,7 @@ impl Core {
 
     fn timers_due(&mut self) {
         self.timer = None;
+        self.transfers_due();
         for s in 0..self.sessions.len() as u16 {
             let again_at = self.sessions[usize::from(s)].again_at;
             if again_at != 0 {
@@ -96,6 +97,9 @@ impl Core {
                 }
             }
         }
+        if std::mem::take(&mut self.disk_woken) {
+            self.disk_woken = !self.pump_disk(buf);
+        }
     }
 
     /// One look at a session. False when it stopped for lack of room or left work for the next call.
@@ -117,7 +121,8 @@ impl Core {
         self.pump_cleaning(s, buf);
         // Ops may have become ready, capacity may have changed.
         self.pump_ready(s, buf);
-        self.flush_outbox(buf) && walked && left && buf.room() > 0 && self.sessions[usize::from(s)].ops.ready.is_empty()
+        let room = buf.room() > 0 && (!self.has_nvme() || buf.words_room() >= self.words_of_block());
+        self.flush_outbox(buf) && walked && left && room && self.sessions[usize::from(s)].ops.ready.is_empty()
     }
 
     /// Ready ops complete while their lists fit.

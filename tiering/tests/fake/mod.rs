@@ -1,7 +1,10 @@
 //! A tiny fake of everything around the core: one agent a session that carries out jobs at once or when told, a node that grants
-//! host memory, and frames that hold content tags instead of bytes.
+//! host memory and slots on NVMe, a disk, and frames that hold content tags instead of bytes.
 #![allow(dead_code, clippy::unwrap_used)] // each test uses a part of it; tests may unwrap
 
+mod disk;
+
+pub use disk::{Disk, Transfer};
 use kvtide_tiering::api::*;
 use kvtide_tiering::{ActionBuf, Core, Error, Recorder};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -57,6 +60,7 @@ pub struct World {
     pub node_frames: Vec<u32>,
     pub slab_frames: u32,
     slabs: u32,
+    pub disk: Disk,
     pub returned: Vec<u32>,
     pub gone: Vec<SessionId>,
     /// Carry jobs out as soon as they are sent.
@@ -121,6 +125,7 @@ impl World {
             node_frames: vec![1 << 20; classes],
             slab_frames: 64,
             slabs: 0,
+            disk: Disk::default(),
             returned: Vec::new(),
             gone: Vec::new(),
             eager: true,
@@ -138,6 +143,20 @@ impl World {
 
     pub fn dump(&self) -> Vec<u8> {
         self.recorder.as_ref().unwrap().dump(&self.core).unwrap()
+    }
+
+    /// Ends the `at`th transfer in flight as the disk does.
+    pub fn run_io(&mut self, at: usize) -> bool {
+        let Some(t) = self.disk.take(at) else { return false };
+        let (status, bad) = self.disk.carry_out(&t, &mut self.host);
+        self.end_io(t.id, status, &bad);
+        true
+    }
+
+    pub fn end_io(&mut self, id: u32, status: Status, bad: &[u32]) {
+        self.handle(Event::IoDone { id, status, bad }).unwrap();
+        self.take_actions();
+        self.core.check().unwrap();
     }
 
     fn handle(&mut self, event: Event<'_>) -> Result<(), Error> {
@@ -203,7 +222,7 @@ impl World {
             assert!(round < 100_000, "the core goes on for ever");
             self.take_actions();
             self.core.check().unwrap();
-            if self.eager && self.run_one_of_each() {
+            if self.eager && self.run_one_of_each() | self.run_io(0) {
                 continue;
             }
             if !self.core.has_output() {
@@ -227,7 +246,7 @@ impl World {
             let lists: Vec<_> = actions
                 .iter()
                 .map(|a| match a {
-                    Action::Complete { list, .. } => self.buf.list(*list).to_vec(),
+                    Action::Complete { list, .. } | Action::Io { list, .. } => self.buf.list(*list).to_vec(),
                     _ => Vec::new(),
                 })
                 .collect();
@@ -261,7 +280,20 @@ impl World {
                 self.handle(event).unwrap();
             }
             Action::ReturnSlab { slab } => self.returned.push(slab),
-            Action::NeedDisk | Action::ReturnDisk { .. } | Action::Io { .. } | Action::Urge { .. } => {}
+            Action::NeedDisk => {
+                let event = self.disk.grant();
+                self.handle(event).unwrap();
+            }
+            Action::ReturnDisk { slab } => self.disk.take_back(slab),
+            Action::Io { id, kind, class, at, .. } => {
+                let transfer = Transfer::new(id, kind, class, at, &list);
+                if kind == IoKind::Read {
+                    // The device may write from now on.
+                    transfer.pages.iter().for_each(|&(_, place)| _ = self.host.insert(place, 0));
+                }
+                self.disk.begin(transfer);
+            }
+            Action::Urge { id, class } => self.disk.urge(id, class),
             Action::SessionGone { session } => self.gone.push(session),
         }
     }

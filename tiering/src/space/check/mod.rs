@@ -1,5 +1,7 @@
 //! Whether all tables agree. Slow; for tests and the simulator.
 
+mod lower;
+
 use super::Core;
 use crate::api::NONE;
 use crate::pages::{BlockState, FrameState, On};
@@ -14,6 +16,7 @@ macro_rules! ensure {
         }
     };
 }
+use ensure;
 
 /// What the slow count finds, to compare with what is kept.
 #[derive(Default)]
@@ -24,6 +27,9 @@ struct Seen {
     storing: BTreeMap<u32, u32>,
     refs: BTreeMap<u32, BTreeMap<u16, u32>>,
     host_targets: BTreeMap<u32, u32>,
+    /// Host frames that transfers read or write, and the page of each.
+    reading: BTreeMap<u32, u32>,
+    writing: BTreeMap<u32, u32>,
 }
 
 impl Core {
@@ -45,9 +51,12 @@ impl Core {
                 self.check_seqs(s, &mut seen)?;
             }
         }
+        self.check_transfers(&mut seen)?;
         self.check_blocks(&mut seen)?;
         self.check_pages(&seen)?;
         self.check_host(&seen)?;
+        self.check_host_lists()?;
+        self.check_disk()?;
         self.check_owned()
     }
 
@@ -218,7 +227,7 @@ impl Core {
         ensure!(may, "session {s}: frame {f} of a {:?} block may be taken", block.state);
         ensure!(frame.pins == 0 && frame.job == NONE, "session {s}: frame {f} is in use and may be taken");
         ensure!(
-            (page.host == NONE) == matches!(frame.on, On::Dirty | On::Early),
+            !page.below() == matches!(frame.on, On::Dirty | On::Early),
             "session {s}: frame {f} is on {:?}, host {}",
             frame.on,
             page.host
@@ -248,7 +257,7 @@ impl Core {
 
     fn check_blocks(&self, seen: &mut Seen) -> Result<(), String> {
         let free = self.blocks.free.iter(&self.blocks.recs).count();
-        let mut dying = 0;
+        let (mut dying, mut referred) = (0, 0);
         for (b, block) in self.blocks.recs.iter().enumerate() {
             let b = b as u32;
             let refs = seen.refs.remove(&b).unwrap_or_default();
@@ -260,6 +269,7 @@ impl Core {
             );
             let holds = seen.holds.get(&b).copied().unwrap_or(0) + self.op_holds(b);
             ensure!(block.holds == holds, "block {b}: {} holds, counted {holds}", block.holds);
+            referred += u32::from(all > 0);
             dying += u32::from(matches!(block.state, BlockState::Dying | BlockState::Dropping));
             match block.state {
                 BlockState::Free => ensure!(holds == 0, "free block {b} is held"),
@@ -276,6 +286,7 @@ impl Core {
             "free blocks: {free} listed, {free_state} are"
         );
         ensure!(dying == self.blocks.dying, "dying blocks: {} kept, {dying} are", self.blocks.dying);
+        ensure!(referred == self.blocks.referred, "blocks referred to: {} kept, {referred} are", self.blocks.referred);
         for (c, content) in self.index.live() {
             let (mut b, mut parts, mut active) = (content.block, 0, 0);
             while b != NONE {
@@ -312,35 +323,9 @@ impl Core {
                 (s, f) = (frame.copy_session, frame.copy_frame);
             }
             if self.blocks[b].state == BlockState::Sealed && self.blocks[b].refs() > 0 {
-                let somewhere = page.host != NONE || page.frame != NONE || page.lost() || page.retired();
+                let somewhere = page.below() || page.frame != NONE || page.lost() || page.retired();
                 ensure!(somewhere, "page {p} of block {b} is nowhere");
             }
-        }
-        Ok(())
-    }
-
-    fn check_host(&self, seen: &Seen) -> Result<(), String> {
-        let mut used = vec![0u64; self.geo.classes.len()];
-        let mut owners: BTreeMap<u32, u32> = BTreeMap::new();
-        for (p, page) in self.pages.iter().enumerate().filter(|(_, p)| p.host != NONE) {
-            ensure!(owners.insert(page.host, p as u32).is_none(), "host frame {} has two pages", page.host);
-            ensure!(
-                !seen.host_targets.contains_key(&page.host),
-                "host frame {} is being stored into and valid",
-                page.host
-            );
-            used[usize::from(self.host.class_of(page.host))] += 1;
-        }
-        for (&at, &stores) in &seen.host_targets {
-            ensure!(stores == 1, "host frame {at} is the target of {stores} stores");
-            used[usize::from(self.host.class_of(at))] += 1;
-        }
-        let quarantined: u32 = self.sessions.iter().map(|s| s.quarantine.len).sum();
-        ensure!(u64::from(quarantined) == self.counters.quarantined, "quarantine holds {quarantined}");
-        for (class, c) in self.host.classes.iter().enumerate() {
-            ensure!(c.used == used[class], "host class {class}: used {}, counted {}", c.used, used[class]);
-            let free = self.host.count_free(class as u8);
-            ensure!(free == self.host.free_frames(class as u8), "host class {class}: {free} free");
         }
         Ok(())
     }

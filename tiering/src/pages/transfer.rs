@@ -1,0 +1,109 @@
+//! Transfers in flight between host and NVMe.
+
+use crate::api::{IoClass, IoKind, NONE};
+use crate::counters::Reason;
+use crate::lists::{Linked, Links, List};
+use serde::{Deserialize, Serialize};
+
+/// One transfer: pages of one block, one way. It holds its block; its host frames stand in `frames`.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Transfer {
+    pub links: Links,
+    pub live: bool,
+    /// High half of its id, so that a stale id is told apart.
+    pub generation: u16,
+    pub kind: IoKind,
+    pub class: IoClass,
+    pub reason: Reason,
+    pub block: u32,
+    /// Host frames that it reads or writes, by ascending plane.
+    pub frames: List,
+    pub sent_us: u64,
+}
+
+impl Default for Transfer {
+    fn default() -> Self {
+        Transfer {
+            links: Links::default(),
+            live: false,
+            generation: 0,
+            kind: IoKind::Read,
+            class: IoClass::Demand,
+            reason: Reason::Demand,
+            block: NONE,
+            frames: List::default(),
+            sent_us: 0,
+        }
+    }
+}
+
+impl Linked for Transfer {
+    fn links(&self) -> &Links {
+        &self.links
+    }
+    fn links_mut(&mut self) -> &mut Links {
+        &mut self.links
+    }
+}
+
+/// All transfers; as many as may be in flight.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Transfers {
+    pub recs: Vec<Transfer>,
+    free: List,
+    /// Of those in flight: writes.
+    pub writes: u32,
+}
+
+impl Transfers {
+    pub fn new(count: u32) -> Transfers {
+        let mut transfers = Transfers { recs: vec![Transfer::default(); count as usize], ..Transfers::default() };
+        for i in 0..count {
+            transfers.free.push_back(&mut transfers.recs, i);
+        }
+        transfers
+    }
+
+    /// Transfers that may still begin.
+    pub fn free(&self) -> u32 {
+        self.free.len
+    }
+
+    pub fn in_flight(&self) -> u32 {
+        self.recs.len() as u32 - self.free.len
+    }
+
+    /// Takes a slot; returns the transfer's id. The caller checked that one is free.
+    pub fn launch(&mut self, transfer: Transfer) -> u32 {
+        let at =
+            self.free.pop_front(&mut self.recs).expect("callers check for a free slot before they plan a transfer");
+        let generation = self.recs[at as usize].generation.wrapping_add(1);
+        self.writes += u32::from(transfer.kind == IoKind::Write);
+        self.recs[at as usize] = Transfer { live: true, generation, ..transfer };
+        u32::from(generation) << 16 | at
+    }
+
+    pub fn id(&self, at: u32) -> u32 {
+        u32::from(self.recs[at as usize].generation) << 16 | at
+    }
+
+    /// The slot of a transfer in flight.
+    pub fn slot_of(&self, id: u32) -> Option<u32> {
+        let at = id & 0xffff;
+        let rec = self.recs.get(at as usize)?;
+        (rec.live && u32::from(rec.generation) == id >> 16).then_some(at)
+    }
+
+    /// The transfer ended.
+    pub fn release(&mut self, at: u32) -> Transfer {
+        let rec = self.recs[at as usize];
+        self.writes -= u32::from(rec.kind == IoKind::Write);
+        self.recs[at as usize] = Transfer { generation: rec.generation, ..Transfer::default() };
+        self.free.push_back(&mut self.recs, at);
+        rec
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.recs.capacity() * size_of::<Transfer>()
+    }
+}

@@ -1,0 +1,135 @@
+//! Pages that are on NVMe alone come to host first; from there they move on as if they had always been there.
+
+use crate::actions::ActionBuf;
+use crate::api::{IoClass, IoKind, NONE};
+use crate::counters::Reason;
+use crate::lists::List;
+use crate::pages::HostOn;
+use crate::space::{Core, IO_PAGES_MAX};
+
+/// How much a read may take for its host frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Take {
+    /// Frames that are free, or whose pages no live step needs or are in tier 0 to stay.
+    Spare,
+    /// Those of a scan, too: pages that were read last and will be needed last, as many as a scan streams through.
+    Stream,
+    /// Whatever can go: somebody waits.
+    Any,
+}
+
+/// What a read is for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Want {
+    pub class: IoClass,
+    pub reason: Reason,
+    pub take: Take,
+    /// All pages of the block that are not in host either, in the same request: planes from, and to.
+    pub planes: (u16, u16),
+}
+
+/// What became of the wish for a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fetch {
+    /// The read is under way.
+    UnderWay,
+    /// It cannot begin now; who waits is woken.
+    Later,
+    /// No host frame is to be had.
+    NoFrame,
+}
+
+impl Core {
+    /// Whether the page must be read from disk before a session can load it.
+    pub(crate) fn only_on_disk(&self, page: u32) -> bool {
+        let p = &self.pages[page as usize];
+        p.host == NONE && p.on_disk()
+    }
+
+    /// Has a page that is only on disk read into host, and with it the others of its block that are wanted.
+    pub(crate) fn read_in(&mut self, page: u32, want: Want, buf: &mut ActionBuf) -> Fetch {
+        if self.pages[page as usize].reading() {
+            if want.class == IoClass::Demand {
+                self.urge(page, want.class, buf);
+            }
+            return Fetch::UnderWay;
+        }
+        if !self.can_move(want.class, buf) {
+            return Fetch::Later;
+        }
+        if self.now < self.disk.read_at {
+            self.set_timer(self.disk.read_at);
+            return Fetch::Later;
+        }
+        let b = self.geo.block_of(page);
+        let Some(first) = self.frame_to_read(page, want.take) else { return Fetch::NoFrame };
+        self.pages[page as usize].set_reading(true);
+        let mut frames = List::default();
+        let (from, to) = if self.pages[page as usize].read_fails() > 0 { (0, 0) } else { want.planes };
+        for plane in 0..self.geo.planes.len() as u16 {
+            let other = self.geo.page(b, plane);
+            let at = if other == page {
+                first
+            } else {
+                let p = &self.pages[other as usize];
+                // What failed before is read alone, so that one bad page fails no other.
+                let fits = self.only_on_disk(other) && !p.reading() && p.frame == NONE && p.read_fails() == 0;
+                let full = frames.len as usize + 1 >= IO_PAGES_MAX && plane < self.geo.plane_of(page)
+                    || frames.len as usize >= IO_PAGES_MAX;
+                if !fits || full || plane < from || plane >= to {
+                    continue;
+                }
+                // The first page is what somebody needs; the others come along if that costs nobody anything.
+                let Some(at) = self.frame_to_read(other, want.take) else { continue };
+                self.pages[other as usize].set_reading(true);
+                at
+            };
+            self.host.recs[at as usize].on = HostOn::Moving;
+            frames.push_back(&mut self.host.recs, at);
+        }
+        self.move_pages((IoKind::Read, want.class, want.reason), b, frames, buf);
+        Fetch::UnderWay
+    }
+
+    /// A host frame for a page that is to be read, marked as read ahead unless somebody waits for it.
+    fn frame_to_read(&mut self, page: u32, take: Take) -> Option<u32> {
+        let class = self.geo.class_of_page(page);
+        let at = match self.host.alloc(class, page) {
+            Some(at) => at,
+            None => {
+                self.host_wanted = true;
+                let asked = self.ask_slab(class);
+                // Nobody who waits for a page waits for the node too.
+                if asked && take != Take::Any || !self.evict_host_for_read(class, take) {
+                    return None;
+                }
+                self.host.alloc(class, page)?
+            }
+        };
+        self.host.recs[at as usize].stamp = self.clock;
+        self.host.set_ahead(at, take != Take::Any);
+        Some(at)
+    }
+
+    fn evict_host_for_read(&mut self, class: u8, take: Take) -> bool {
+        if self.evict_spare_host(class) {
+            return true;
+        }
+        let c = &self.host.classes[usize::from(class)];
+        let (clean, ahead) = (c.clean.tail, c.ahead.tail);
+        let scan = u64::from(self.cfg.policy.host_scan_frames).min(c.granted / 2).max(1);
+        match take {
+            Take::Spare => false,
+            Take::Stream if u64::from(c.unconsumed) >= scan => false,
+            Take::Stream => self.evict_host(clean),
+            Take::Any => self.evict_host(clean) || self.evict_host(ahead) || self.starve_host(class),
+        }
+    }
+
+    /// Somebody waits for a host frame and every page in host must be written first. Never finds one.
+    pub(crate) fn starve_host(&mut self, class: u8) -> bool {
+        self.host.classes[usize::from(class)].starved += 1;
+        self.wake_disk();
+        false
+    }
+}

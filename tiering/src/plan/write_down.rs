@@ -1,0 +1,83 @@
+//! Writing down: pages in host are written to their block's slot, the coldest first, so that evicting them later moves nothing.
+
+use crate::actions::ActionBuf;
+use crate::api::{BlockId, IoClass, IoKind, NONE};
+use crate::counters::Reason;
+use crate::lists::List;
+use crate::pages::HostOn;
+use crate::space::{Core, IO_PAGES_MAX};
+
+impl Core {
+    /// There may be something to write.
+    pub(crate) fn wake_disk(&mut self) {
+        self.disk_woken |= self.has_nvme();
+    }
+
+    /// Starts writes where a class has too few host frames that are free or clean, or where somebody found none. False when it
+    /// stopped for lack of room.
+    pub(crate) fn pump_disk(&mut self, buf: &mut ActionBuf) -> bool {
+        if self.now < self.disk.write_at {
+            self.set_timer(self.disk.write_at);
+            return true;
+        }
+        for class in 0..self.geo.classes.len() as u8 {
+            if !self.write_class_down(class, buf) {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn write_class_down(&mut self, class: u8, buf: &mut ActionBuf) -> bool {
+        let policy = self.cfg.policy;
+        loop {
+            let free = self.host.free_frames(class);
+            let c = &mut self.host.classes[usize::from(class)];
+            let ready = free + c.evictable() + u64::from(c.writing);
+            let percent = if c.cleaning { policy.host_clean_high_percent } else { policy.host_clean_low_percent };
+            c.cleaning = ready < c.usable() * u64::from(percent) / 100;
+            let starved = c.starved > c.writing;
+            if !c.cleaning && !starved || c.dirty.is_empty() {
+                c.starved = 0;
+                return true;
+            }
+            // What can still grow for free is not written for its own sake.
+            if !starved && self.ask_slab(class) {
+                return true;
+            }
+            let io = if starved { IoClass::Demand } else { IoClass::WriteBack };
+            if self.transfers.writes >= (self.cfg.limits.ios_max / 2).max(1) {
+                return true;
+            }
+            if !self.can_move(io, buf) {
+                return buf.room() > 0 && buf.words_room() >= self.words_of_block();
+            }
+            let head = self.host.classes[usize::from(class)].dirty.head;
+            let b = self.geo.block_of(self.host.recs[head as usize].page);
+            if !self.give_slot(b) {
+                self.host.classes[usize::from(class)].starved = 0;
+                return true;
+            }
+            self.write_block(b, io, buf);
+        }
+    }
+
+    /// Writes all pages of a block that are in host and not on disk, in one request.
+    fn write_block(&mut self, b: BlockId, io: IoClass, buf: &mut ActionBuf) {
+        let mut frames = List::default();
+        for page in self.pages_of(b) {
+            let p = &self.pages[page as usize];
+            let at = p.host;
+            if at == NONE || p.on_disk() || p.writing() || p.reading() || frames.len as usize == IO_PAGES_MAX {
+                continue;
+            }
+            self.pages[page as usize].set_writing(true);
+            let class = usize::from(self.host.class_of(at));
+            self.host.classes[class].writing += 1;
+            self.host.unlist(at);
+            self.host.recs[at as usize].on = HostOn::Moving;
+            frames.push_back(&mut self.host.recs, at);
+        }
+        self.move_pages((IoKind::Write, io, Reason::Clean), b, frames, buf);
+    }
+}

@@ -1,0 +1,135 @@
+//! Slots on NVMe for blocks: where the next one comes from, and when slabs go back.
+
+use super::Core;
+use crate::api::{Action, BlockId, NONE};
+use crate::error::Error;
+use crate::mutants::{self, Mutant};
+
+impl Core {
+    /// Whether there is a tier below host.
+    pub(crate) fn has_nvme(&self) -> bool {
+        self.cfg.limits.nvme_bytes_max > 0
+    }
+
+    /// Asks the node for NVMe space, unless that is hopeless now. True while an answer is to come.
+    pub(crate) fn ask_disk(&mut self) -> bool {
+        let granted = u64::from(self.disk.granted) * self.slot_bytes;
+        let fits = granted + self.slot_bytes <= self.cfg.limits.nvme_bytes_max;
+        if !self.disk.asked && !self.disk.refused && fits {
+            self.disk.asked = true;
+            self.outbox.push_back(Action::NeedDisk);
+        }
+        self.disk.asked
+    }
+
+    pub(crate) fn disk_granted(&mut self, slab: u32, slots: u32) -> Result<(), Error> {
+        if !self.disk.asked {
+            return Err(Error::Slab { slab, why: "was not asked for" });
+        }
+        self.disk.grant(slab, slots)?;
+        self.disk.asked = false;
+        self.wake_all();
+        self.wake_disk();
+        Ok(())
+    }
+
+    pub(crate) fn disk_refused(&mut self) -> Result<(), Error> {
+        if !self.disk.asked {
+            return Err(Error::Slab { slab: NONE, why: "was not asked for" });
+        }
+        self.disk.asked = false;
+        self.disk.refused = true;
+        self.wake_all();
+        self.wake_disk();
+        Ok(())
+    }
+
+    /// The block's slot, or a new one. Content that nobody refers to gives way, least recently used first, when there is none.
+    pub(crate) fn give_slot(&mut self, b: BlockId) -> bool {
+        if self.blocks[b].slot != NONE {
+            return true;
+        }
+        if self.disk.free_slots() == 0 {
+            if self.ask_disk() {
+                return false;
+            }
+            while self.disk.free_slots() == 0 && self.drop_idle_content() {
+                self.counters.nvme_drops += 1;
+            }
+            if !self.blocks[b].live() {
+                // It was cached content itself.
+                return false;
+            }
+        }
+        match self.disk.alloc(b) {
+            Some(at) => self.blocks[b].slot = at,
+            None => return false,
+        }
+        true
+    }
+
+    /// Nothing is on disk of the block any more: its slot is free. No transfer names it.
+    pub(crate) fn free_slot(&mut self, b: BlockId) {
+        for page in self.pages_of(b) {
+            self.pages[page as usize].set_on_disk(false);
+        }
+        let at = std::mem::replace(&mut self.blocks[b].slot, NONE);
+        if at != NONE {
+            self.disk.free(at);
+            self.wake_disk();
+        }
+    }
+
+    /// The block's slot fails whenever it is written: it is not used again. False when pages have their only copy there.
+    pub(crate) fn retire_slot(&mut self, b: BlockId) -> bool {
+        let copies = |core: &Core, page: u32| {
+            let p = &core.pages[page as usize];
+            let busy = p.reading() || p.writing();
+            busy || p.on_disk() && p.host == NONE
+        };
+        if self.pages_of(b).any(|page| copies(self, page)) {
+            return false;
+        }
+        for page in self.pages_of(b) {
+            self.pages[page as usize].set_on_disk(false);
+            self.settle_page(page);
+        }
+        let at = std::mem::replace(&mut self.blocks[b].slot, NONE);
+        self.disk.retire(at);
+        true
+    }
+
+    /// What the engine will change is not what the slot holds.
+    pub(crate) fn forget_disk_copy(&mut self, page: u32) {
+        if !mutants::on(Mutant::StaleDiskCopy) {
+            self.pages[page as usize].set_on_disk(false);
+        }
+    }
+
+    /// Gives one wholly free slab back that no admitted block needs; keeps a tenth of what is granted.
+    pub(crate) fn return_idle_disk(&mut self) {
+        let promised = self.blocks.referred.saturating_sub(self.disk.used);
+        if let Some(slab) = self.disk.idle_slab(promised.max(self.disk.granted / 10)) {
+            self.disk.remove(slab);
+            self.outbox.push_back(Action::ReturnDisk { slab });
+        }
+    }
+
+    /// Over the high watermark, published blocks that nobody refers to are dropped for good, least recently used first, until
+    /// the low one.
+    pub(crate) fn trim_disk(&mut self) {
+        let policy = self.cfg.policy;
+        let limit = match self.disk.refused {
+            true => u64::from(self.disk.usable()),
+            false => self.cfg.limits.nvme_bytes_max / self.slot_bytes,
+        };
+        let high = u128::from(limit) * u128::from(policy.nvme_high_percent) / 100;
+        let low = u128::from(limit) * u128::from(policy.nvme_low_percent) / 100;
+        if high == 0 || u128::from(self.disk.used) < high {
+            return;
+        }
+        while u128::from(self.disk.used) > low && self.drop_idle_content() {
+            self.counters.nvme_drops += 1;
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Transfers between host and NVMe: how they begin and end.
+//!
+//! A transfer holds its block, so the block's id and slot stay, and its host frames stand in its own list, so nobody takes them,
+//! until its `IoDone` came. While a page is written or read, nothing else is started between its host frame and its slot.
+
+use super::Core;
+use crate::actions::{ActionBuf, LIST_MAX};
+use crate::api::{Action, BlockId, IoClass, IoKind, NONE, Status};
+use crate::counters::Reason;
+use crate::error::Error;
+use crate::lists::List;
+use crate::mutants::{self, Mutant};
+use crate::pages::{HostOn, Transfer};
+use crate::plan::IO_TRIES;
+
+/// Words of a page in a transfer's list.
+const WORDS: usize = 3;
+/// Most pages of one transfer: a list holds no more.
+pub(crate) const IO_PAGES_MAX: usize = LIST_MAX / WORDS;
+/// How long no transfer of a kind starts after one failed, in microseconds; doubled with each that fails in a row.
+const RETRY_US: u64 = 500;
+/// The longest such wait: a disk that comes back is noticed within a second.
+const RETRY_MAX_US: u64 = 1_000_000;
+/// Slots given up in a row, without a write that succeeded in between.
+const SUSPECTS_MAX: u8 = 2;
+
+impl Core {
+    /// Whether a transfer of that class can begin now. The most urgent find transfers free that others leave them.
+    pub(crate) fn can_move(&mut self, class: IoClass, buf: &ActionBuf) -> bool {
+        let max = self.cfg.limits.ios_max;
+        let spared = if class == IoClass::Demand { 0 } else { max / 4 };
+        if self.transfers.free() <= spared {
+            self.io_wanted = true;
+            return false;
+        }
+        buf.room() > 0 && buf.words_room() >= self.words_of_block()
+    }
+
+    /// Words that a transfer of a whole block takes.
+    pub(crate) fn words_of_block(&self) -> usize {
+        WORDS * self.geo.planes.len().min(IO_PAGES_MAX)
+    }
+
+    /// Begins a transfer of the pages whose host frames are in `frames`. The caller checked [`Core::can_move`].
+    pub(crate) fn move_pages(
+        &mut self,
+        (kind, class, reason): (IoKind, IoClass, Reason),
+        b: BlockId,
+        frames: List,
+        buf: &mut ActionBuf,
+    ) {
+        let start = buf.list_start();
+        for at in frames.iter(&self.host.recs) {
+            let place = self.host.location(at);
+            buf.push_word(u32::from(self.geo.plane_of(self.host.recs[at as usize].page)));
+            buf.push_word(place.slab);
+            buf.push_word(place.slot);
+        }
+        self.hold(b);
+        let transfer = Transfer { kind, class, reason, block: b, frames, sent_us: self.now, ..Transfer::default() };
+        let id = self.transfers.launch(transfer);
+        let list = (start, buf.list_start() - start);
+        let action = Action::Io { id, kind, class, at: self.disk.location(self.blocks[b].slot), list };
+        self.trace.fold(&action, buf.list(list));
+        buf.push(action);
+    }
+
+    /// Somebody waits for a page that is being read: the read becomes as urgent as that.
+    pub(crate) fn urge(&mut self, page: u32, class: IoClass, buf: &mut ActionBuf) {
+        let b = self.geo.block_of(page);
+        let reads = |t: &Transfer, core: &Core| {
+            let moves = |at: u32| core.host.recs[at as usize].page == page;
+            t.live && t.kind == IoKind::Read && t.block == b && t.frames.iter(&core.host.recs).any(moves)
+        };
+        let Some(at) = self.transfers.recs.iter().position(|t| reads(t, self)) else { return };
+        if self.transfers.recs[at].class > class && buf.room() > 0 {
+            self.transfers.recs[at].class = class;
+            self.counters.prefetch_late += 1;
+            let id = self.transfers.id(at as u32);
+            self.emit(Action::Urge { id, class }, &[], buf);
+        }
+    }
+
+    /// A transfer ended.
+    pub(crate) fn io_done(&mut self, id: u32, status: Status, bad: &[u32]) -> Result<(), Error> {
+        let Some(at) = self.transfers.slot_of(id) else { return Err(Error::Transfer { id }) };
+        let transfer = self.transfers.release(at);
+        if std::mem::take(&mut self.io_wanted) {
+            self.wake_all();
+        }
+        self.wake_disk();
+        let failed = matches!(status, Status::Io | Status::NoSpace);
+        self.counters.io_failed += u64::from(failed);
+        match transfer.kind {
+            IoKind::Read => self.pages_read(transfer, status, bad),
+            IoKind::Write => self.pages_written(transfer, status),
+        }
+        self.release_hold(transfer.block);
+        Ok(())
+    }
+
+    /// The waits after failures may be over.
+    pub(crate) fn transfers_due(&mut self) {
+        for (at, read) in [(self.disk.read_at, true), (self.disk.write_at, false)] {
+            match at <= self.now {
+                _ if at == 0 => {}
+                true if read => {
+                    self.disk.read_at = 0;
+                    self.wake_all();
+                }
+                true => {
+                    self.disk.write_at = 0;
+                    self.wake_disk();
+                }
+                false => self.set_timer(at),
+            }
+        }
+    }
+
+    /// When transfers may start again after `fails` failures in a row.
+    fn after_failures(&mut self, fails: u8) -> u64 {
+        let at = self.now.saturating_add((RETRY_US << fails.min(16)).min(RETRY_MAX_US));
+        self.set_timer(at);
+        at
+    }
+
+    fn pages_written(&mut self, transfer: Transfer, status: Status) {
+        let ok = status == Status::Ok || mutants::on(Mutant::FailedWriteIsClean);
+        let mut frames = transfer.frames;
+        while let Some(at) = frames.pop_front(&mut self.host.recs) {
+            let page = self.host.recs[at as usize].page;
+            let class = self.host.class_of(at);
+            self.host.recs[at as usize].on = HostOn::Nothing;
+            self.host.classes[usize::from(class)].writing -= 1;
+            self.pages[page as usize].set_writing(false);
+            if self.pages[page as usize].host != at {
+                // Given up meanwhile: the slot holds what the page does not show any more.
+                self.host.free(at);
+                continue;
+            }
+            if ok {
+                self.pages[page as usize].set_on_disk(true);
+                self.counters.transitions += 1;
+                self.counters.host_to_nvme.add(transfer.reason, self.geo.classes[usize::from(class)].page_bytes);
+            } else {
+                self.counters.host_to_nvme.failed += 1;
+            }
+            self.settle_page(page);
+        }
+        self.host_freed();
+        let b = transfer.block;
+        if status == Status::Ok {
+            (self.disk.write_fails, self.disk.suspects, self.blocks[b].write_fails) = (0, 0, 0);
+            return;
+        }
+        self.disk.write_fails = self.disk.write_fails.saturating_add(1);
+        self.disk.write_at = self.after_failures(self.disk.write_fails);
+        if status == Status::Io {
+            self.blocks[b].write_fails = self.blocks[b].write_fails.saturating_add(1);
+            self.suspect_slot(b);
+        }
+    }
+
+    /// A slot that fails again and again, while others do not, is worn out, and another one is tried. When all fail it is the
+    /// disk: then no more than a few are given up.
+    fn suspect_slot(&mut self, b: BlockId) {
+        let fails = self.blocks[b].write_fails;
+        let others_work = self.disk.write_fails < fails;
+        if fails < IO_TRIES || !self.blocks[b].live() || !others_work && self.disk.suspects >= SUSPECTS_MAX {
+            return;
+        }
+        if self.retire_slot(b) {
+            self.blocks[b].write_fails = 0;
+            self.disk.suspects += u8::from(!others_work);
+        }
+    }
+
+    fn pages_read(&mut self, transfer: Transfer, status: Status, bad: &[u32]) {
+        let ok = status == Status::Ok || status == Status::Io && mutants::on(Mutant::FailedReadIsSuccess);
+        match status {
+            Status::Ok => self.disk.read_fails = 0,
+            _ => {
+                self.disk.read_fails = self.disk.read_fails.saturating_add(1);
+                self.disk.read_at = self.after_failures(self.disk.read_fails);
+            }
+        }
+        let mut frames = transfer.frames;
+        while let Some(at) = frames.pop_front(&mut self.host.recs) {
+            let page = self.host.recs[at as usize].page;
+            self.host.recs[at as usize].on = HostOn::Nothing;
+            self.pages[page as usize].set_reading(false);
+            let plane = u32::from(self.geo.plane_of(page));
+            let torn = ok && bad.contains(&plane) && !mutants::on(Mutant::BadPageIsValid);
+            // What the page showed when the read began, it may not show any more.
+            let wanted = self.pages[page as usize].on_disk() && self.blocks[transfer.block].live();
+            if ok && !torn && wanted {
+                let class = usize::from(self.host.class_of(at));
+                let p = &mut self.pages[page as usize];
+                debug_assert!(p.host == NONE);
+                p.host = at;
+                p.set_read_fails(0);
+                self.counters.transitions += 1;
+                self.counters.nvme_to_host.add(transfer.reason, self.geo.classes[class].page_bytes);
+                self.settle_page(page);
+                continue;
+            }
+            self.host.free(at);
+            self.counters.checksum_failed += u64::from(torn);
+            self.counters.nvme_to_host.failed += u64::from(!ok || torn);
+            if wanted && (torn || status == Status::Io || status == Status::NoSpace) {
+                self.read_failed(page);
+            }
+        }
+        self.host_freed();
+        self.wake_readers(transfer.block);
+    }
+
+    /// The copy on disk could not be read, or is not what was written. After some tries it counts as gone.
+    fn read_failed(&mut self, page: u32) {
+        let fails = self.pages[page as usize].read_fails() + 1;
+        self.pages[page as usize].set_read_fails(fails);
+        if fails < IO_TRIES {
+            self.counters.io_retries += 1;
+            return;
+        }
+        self.pages[page as usize].set_read_fails(0);
+        self.pages[page as usize].set_on_disk(false);
+        self.counters.transitions += 1;
+        self.settle_page(page);
+        self.lose_if_nowhere(page);
+    }
+
+    /// Whoever may wait for a page of the block looks again.
+    fn wake_readers(&mut self, b: BlockId) {
+        let (home, shared) = (self.blocks[b].home, self.blocks[b].refs_other > 0);
+        if shared {
+            self.wake_all();
+        } else if self.blocks[b].refs_home > 0 {
+            self.wake(home);
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! A disk that holds content tags, a node that grants its slots, and what can go wrong with either.
+
+use kvtide_tiering::api::*;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// A transfer in flight: planes and host frames.
+#[derive(Clone, Debug)]
+pub struct Transfer {
+    pub id: u32,
+    pub kind: IoKind,
+    pub class: IoClass,
+    pub at: DiskSlot,
+    pub pages: Vec<(u16, (u32, u32))>,
+}
+
+impl Transfer {
+    pub fn new(id: u32, kind: IoKind, class: IoClass, at: DiskSlot, list: &[u32]) -> Transfer {
+        let pages: Vec<_> = list.chunks_exact(3).map(|w| (w[0] as u16, (w[1], w[2]))).collect();
+        assert!(list.len() % 3 == 0 && !pages.is_empty(), "three words a page: {list:?}");
+        assert!(pages.windows(2).all(|w| w[0].0 < w[1].0), "planes ascend: {pages:?}");
+        Transfer { id, kind, class, at, pages }
+    }
+}
+
+#[derive(Default)]
+pub struct Disk {
+    /// (slab, slot, plane) → content and the generation that it was written under.
+    pub pages: BTreeMap<(u32, u32, u16), (u64, u32)>,
+    pub flight: VecDeque<Transfer>,
+    /// Slots that the node has left to grant, and slots of a grant.
+    pub node_slots: u32,
+    pub slab_slots: u32,
+    /// Slots by slab.
+    slabs: BTreeMap<u32, u32>,
+    /// Statuses with which the next transfers end instead of being carried out.
+    pub fail_next: VecDeque<Status>,
+    /// What reads find changed.
+    pub rotten: BTreeSet<(u32, u32, u16)>,
+    /// Pages read and written.
+    pub read: u64,
+    pub written: u64,
+    pub urged: u64,
+    /// Transfers begun, by kind.
+    pub begun: (u64, u64),
+}
+
+impl Disk {
+    pub fn grant(&mut self) -> Event<'static> {
+        let slots = self.slab_slots.min(self.node_slots);
+        if slots == 0 {
+            return Event::DiskRefused;
+        }
+        self.node_slots -= slots;
+        let slab = (0..).find(|s| !self.slabs.contains_key(s)).unwrap();
+        self.slabs.insert(slab, slots);
+        Event::DiskGranted { slab, slots }
+    }
+
+    pub fn take_back(&mut self, slab: u32) {
+        self.node_slots += self.slabs.remove(&slab).expect("what was granted goes back");
+        assert!(self.flight.iter().all(|t| t.at.slab != slab), "a slab in use went back");
+    }
+
+    pub fn begin(&mut self, t: Transfer) {
+        assert!(self.flight.iter().all(|other| other.id != t.id), "transfer ids are unique in flight");
+        assert!(t.at.slot < self.slabs[&t.at.slab], "{t:?} is in no slab");
+        let clash = |o: &Transfer| {
+            let same = (o.at.slab, o.at.slot) == (t.at.slab, t.at.slot);
+            assert!(!same || o.at.generation == t.at.generation, "{t:?} in the slot of {o:?}");
+            let frames = o.pages.iter().any(|p| t.pages.iter().any(|q| p.1 == q.1));
+            let planes = same && o.pages.iter().any(|p| t.pages.iter().any(|q| p.0 == q.0));
+            frames || planes
+        };
+        assert!(!self.flight.iter().any(clash), "{t:?} meets another transfer");
+        match t.kind {
+            IoKind::Read => self.begun.0 += 1,
+            IoKind::Write => self.begun.1 += 1,
+        }
+        self.flight.push_back(t);
+    }
+
+    pub fn urge(&mut self, id: u32, class: IoClass) {
+        let t = self.flight.iter_mut().find(|t| t.id == id).expect("what is urged is in flight");
+        assert!(class < t.class);
+        t.class = class;
+        self.urged += 1;
+    }
+
+    pub fn take(&mut self, at: usize) -> Option<Transfer> {
+        self.flight.remove(at)
+    }
+
+    /// Moves the pages; how that ended, and the planes that are not what was written.
+    pub fn carry_out(&mut self, t: &Transfer, host: &mut BTreeMap<(u32, u32), u64>) -> (Status, Vec<u32>) {
+        if let Some(status) = self.fail_next.pop_front().filter(|&s| s != Status::Ok) {
+            self.fail(t, status, host);
+            return (status, Vec::new());
+        }
+        let mut bad = Vec::new();
+        for &(plane, place) in &t.pages {
+            let key = (t.at.slab, t.at.slot, plane);
+            match t.kind {
+                IoKind::Write => {
+                    self.pages.insert(key, (host[&place], t.at.generation));
+                    self.rotten.remove(&key);
+                    self.written += 1;
+                }
+                IoKind::Read => {
+                    let (content, generation) = self.pages[&key];
+                    assert_eq!(generation, t.at.generation, "{t:?} reads another block's page");
+                    self.read += 1;
+                    if self.rotten.contains(&key) {
+                        bad.push(u32::from(plane));
+                        host.insert(place, 0);
+                    } else {
+                        host.insert(place, content);
+                    }
+                }
+            }
+        }
+        (Status::Ok, bad)
+    }
+
+    /// The device failed in the middle: where bytes should have gone, anything may be.
+    pub fn fail(&mut self, t: &Transfer, status: Status, host: &mut BTreeMap<(u32, u32), u64>) {
+        if matches!(status, Status::TimedOut | Status::Canceled) {
+            return;
+        }
+        for &(plane, place) in &t.pages {
+            match t.kind {
+                IoKind::Read => _ = host.insert(place, 0),
+                IoKind::Write => {
+                    _ = self.pages.insert((t.at.slab, t.at.slot, plane), (0, t.at.generation));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! The third tier: what host cannot hold goes to NVMe and comes back.
+#![allow(clippy::unwrap_used)]
+
+mod fake;
+use fake::*;
+use kvtide_tiering::api::*;
+
+const PAGE: u64 = 4096;
+
+/// A space of equal planes over three tiers: frames of tier 0 and host, slots on disk.
+pub fn three_tiers(planes: u16, tier0: u32, host: u32, slots: u32) -> World {
+    let mut cfg = config((0..planes).map(|_| full(PAGE as u32)).collect());
+    cfg.limits.host_bytes_max = u64::from(host) * PAGE;
+    cfg.limits.nvme_bytes_max = u64::from(slots) * u64::from(planes) * PAGE;
+    let mut w = World::new(cfg);
+    w.node_frames = vec![host];
+    w.slab_frames = host;
+    (w.disk.node_slots, w.disk.slab_slots) = (slots, 5);
+    w.attach(0, 1, &[tier0]);
+    w.ok(0, Request::SeqCreate { seq: 0 });
+    w
+}
+
+#[test]
+fn what_host_cannot_hold_goes_to_disk_and_comes_back() {
+    let mut w = three_tiers(3, 12, 12, 40);
+    let pages = w.fill(0, 0, 30, 3);
+    assert!(w.disk.written > 0);
+    for (index, (block, contents)) in pages.iter().enumerate() {
+        for plane in 0..3u16 {
+            if w.read(0, *block, plane).is_none() {
+                w.ok(0, Request::Fault { lane: 0, use_pos: 0, seq: 0, index: index as u32, plane });
+            }
+            assert_eq!(w.read(0, *block, plane), Some(contents[usize::from(plane)]));
+        }
+    }
+    assert!(w.disk.read > 0);
+    w.ok(0, Request::SeqDrop { seq: 0 });
+    assert_eq!((w.core.occupancy().blocks, w.core.occupancy().nvme_slots_used), (0, 0));
+}
+
+/// Tiers that hold just what is live: every step goes on, and what does not fit is refused at once.
+#[test]
+fn tight_tiers_never_hang() {
+    let planes = 6u16;
+    for (tier0, host, slots, scan) in [(36, 36, 12, 4), (11, 12, 20, 8), (36, 20, 8, 8), (24, 60, 3, 1), (13, 8, 10, 2)]
+    {
+        let mut cfg = config((0..planes).map(|_| full(PAGE as u32)).collect());
+        cfg.policy.scan_frames = scan;
+        cfg.limits.host_bytes_max = host * PAGE;
+        cfg.limits.nvme_bytes_max = slots * u64::from(planes) * PAGE;
+        let mut w = World::new(cfg);
+        w.node_frames = vec![host as u32];
+        w.slab_frames = 9;
+        (w.disk.node_slots, w.disk.slab_slots) = (slots as u32, 4);
+        w.attach(0, 1, &[tier0]);
+        w.ok(0, Request::SeqCreate { seq: 0 });
+        let (mut pages, mut step) = (Vec::new(), 0);
+        loop {
+            let done = w.call(0, Request::Reserve { seq: Some(0), count: 1 });
+            if done.status != Status::Ok {
+                assert_eq!(done.status, Status::NoSpace);
+                break;
+            }
+            let contents = (0..planes).map(|p| w.write(0, done.list[0], p)).collect();
+            pages.push((done.list[0], contents));
+            for token in 1..=4 {
+                step += 1;
+                w.step(0, 0, step, 0, &pages, planes);
+                w.ok(0, Request::Commit { seq: 0, tokens: 4 * (pages.len() as u64 - 1) + token });
+            }
+        }
+        let in_host = (u64::from(tier0 - scan.max(2).min(tier0 / 2)) + host) / u64::from(planes);
+        let on_disk = slots + (host - u64::from(planes) - 1) / u64::from(planes);
+        assert_eq!(pages.len() as u64, in_host.max(on_disk), "tier 0 {tier0}, host {host}, slots {slots}, scan {scan}");
+        for _ in 0..4 {
+            step += 1;
+            w.step(0, 0, step, 0, &pages, planes);
+        }
+    }
+}
