@@ -77,6 +77,16 @@ pub enum Error {
         /// Why not.
         source: io::Error,
     },
+    /// The machine has less memory than the host tier shall hold.
+    #[error(
+        "cannot take {wanted} bytes for the host tier: {available} are available on this machine; make tiers.host.capacity smaller"
+    )]
+    Memory {
+        /// Bytes that it shall hold.
+        wanted: u64,
+        /// Bytes that there are.
+        available: u64,
+    },
     /// A system call of the shared layer failed.
     #[error("cannot {action}: {source}")]
     Wire {

@@ -128,15 +128,26 @@ impl<T> Outbox<T> {
 
     /// Sends, now or at a later [`Outbox::flush`].
     pub fn send(&mut self, letter: T) {
-        self.waiting.push_back(letter);
+        self.post(letter);
         self.flush();
+    }
+
+    /// Sends at the next flush.
+    pub fn post(&mut self, letter: T) {
+        self.waiting.push_back(letter);
     }
 
     /// Sends what waits. True if nothing waits any more. Letters to a thread that has ended are dropped: the daemon is ending.
     pub fn flush(&mut self) -> bool {
+        self.flush_or(drop)
+    }
+
+    /// As [`Outbox::flush`]; what the other side's thread can never read goes to `lost`.
+    pub fn flush_or(&mut self, mut lost: impl FnMut(T)) -> bool {
         while let Some(letter) = self.waiting.pop_front() {
             match self.to.offer(letter) {
-                Ok(()) | Err(TrySendError::Disconnected(_)) => {}
+                Ok(()) => {}
+                Err(TrySendError::Disconnected(letter)) => lost(letter),
                 Err(TrySendError::Full(letter)) => {
                     self.waiting.push_front(letter);
                     return false;

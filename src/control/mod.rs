@@ -13,6 +13,7 @@ use crate::daemon::{DUMPED, Options, RECORDED, say};
 use crate::error::Error;
 use crate::host::{HostThread, NodeLetter};
 use crate::http::{self, HttpServer};
+use crate::io::Disk;
 use crate::mail::{Address, Mailbox, mailbox};
 use crate::session::{Registry, SessionInfo};
 use crate::space::{Letter, Newcomer, Report};
@@ -28,6 +29,7 @@ use rustix::io::Errno;
 use signals::{Signal, Signals};
 use spaces::{Key, Spaces};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Reports that may wait: two of every space, and then some.
@@ -75,16 +77,19 @@ impl Control {
         let parent = options.parent.map(signals::watch_parent).transpose()?;
         let wire = |source| Error::Wire { action: "make the control thread's mailbox", source };
         let (to_control, reports) = mailbox(REPORTS).map_err(wire)?;
-        let host = HostThread::spawn(&config)?;
+        // The socket first: whether another daemon serves it is quick to tell. Who connects meanwhile waits.
         let listener = Some(attach::bind(&config.daemon.socket, config.daemon.socket_mode)?);
+        let to_host = HostThread::mailbox()?;
         let roll = Roll::default();
         let registry = roll.registry().clone();
-        let watch = WatchThread::spawn(roll.clone(), host.address(), to_control.clone())?;
+        let watch = WatchThread::spawn(roll.clone(), to_host.0.clone(), to_control.clone())?;
         let http = http.map(|listener| HttpServer::start(listener, watch.watch().clone())).transpose()?;
         if let Some(http) = &http {
             roll.serve_http(http.address());
         }
-        let spaces = Spaces::new(to_control, host.address(), roll.clone(), config.daemon.clone());
+        let disks: Arc<[Disk]> = Arc::new([]);
+        let host = HostThread::spawn(&config, &disks, to_host)?;
+        let spaces = Spaces::new(to_control, host.address(), disks, roll.clone(), config.daemon.clone());
         roll.advance(Stage::Serving);
         let handshakes = Vec::new();
         Ok(Control {

@@ -3,14 +3,17 @@
 use super::{Address, Letter, Newcomer, NodeLetter, Report};
 use crate::config::{Daemon, Domain};
 use crate::error::Error;
+use crate::io::Disk;
 use crate::space::{SpaceThread, Spec};
 use crate::status::Roll;
 use crate::translate;
 use crossbeam::channel::bounded;
 use kvtide_tiering::api::SpaceConfig;
+use kvtide_tiering::format::SlotLayout;
 use kvtide_wire::geometry::{PlaneSpec, stride};
 use kvtide_wire::hello::Hello;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long core threads may take to write their flight recordings.
@@ -51,14 +54,21 @@ pub(super) struct Spaces {
     next: u32,
     control: Address<Report>,
     node: Address<NodeLetter>,
+    disks: Arc<[Disk]>,
     roll: Roll,
     daemon: Daemon,
 }
 
 impl Spaces {
     /// None yet.
-    pub fn new(control: Address<Report>, node: Address<NodeLetter>, roll: Roll, daemon: Daemon) -> Spaces {
-        Spaces { spaces: BTreeMap::new(), next: 1, control, node, roll, daemon }
+    pub fn new(
+        control: Address<Report>,
+        node: Address<NodeLetter>,
+        disks: Arc<[Disk]>,
+        roll: Roll,
+        daemon: Daemon,
+    ) -> Spaces {
+        Spaces { spaces: BTreeMap::new(), next: 1, control, node, disks, roll, daemon }
     }
 
     /// Spaces that run, those included that were told to end.
@@ -76,7 +86,8 @@ impl Spaces {
         let number = self.next;
         let (address, letters) = SpaceThread::mailbox()?;
         let strides = translate::classes(&config.planes).into_iter().map(stride).collect();
-        let join = NodeLetter::Join { space: number, domain: key.domain, strides, to: address.clone() };
+        let slot_bytes = SlotLayout::new(&config.planes).bytes();
+        let join = NodeLetter::Join { space: number, domain: key.domain, strides, slot_bytes, to: address.clone() };
         // The host thread ends after every space.
         self.node
             .send(join)
@@ -91,6 +102,7 @@ impl Spaces {
             dir: self.daemon.dir.clone(),
             control: self.control.clone(),
             node: self.node.clone(),
+            disks: Arc::clone(&self.disks),
             registry: self.roll.registry().clone(),
         };
         let running = match SpaceThread::spawn(spec, address, letters) {

@@ -1,22 +1,28 @@
-//! Host memory: one thread that owns the node and makes slabs, so that neither allocating nor prefaulting stalls a core thread.
+//! What spaces share: one thread that owns the node, makes slabs of host memory and hands out regions of disks, so that neither
+//! allocating nor prefaulting stalls a core thread.
 //!
 //! A slab is one memfd of one space and one size class, allocated whole at once (charged to the daemon's cgroup; a full machine
-//! is an error here and not a SIGBUS there) and sealed. Which space gets one is the node's decision (`kvtide_tiering::node`);
-//! the daemon never maps a slab. It must not know sessions.
+//! is an error here and not a SIGBUS there) and sealed. Which space gets one is the node's decision (`kvtide_tiering::node`).
+//! Where there is an NVMe tier the daemon maps slabs, for its devices to read and write; it touches no byte itself.
+//! It must not know sessions.
 
-use crate::config::Config;
+mod pool;
+mod thread;
+
+use crate::config::{Config, HostTier};
 use crate::error::Error;
+use crate::io::{Disk, DiskEvent};
 use crate::mail::{Address, Mailbox, mailbox};
-use crate::space::{Granted, Letter};
+use crate::space::Letter;
 use crossbeam::channel::Sender;
-use kvtide_tiering::node::{Grant, Node, NodeConfig};
-use kvtide_wire::hello::Slab;
+use kvtide_tiering::node;
 use kvtide_wire::os::memfd::Memfd;
-use rustix::fs::{FallocateFlags, fallocate};
+use pool::Pool;
 use serde::Serialize;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Instant;
+use thread::Host;
 
 /// Letters that may wait for the host thread; senders that must not block keep theirs meanwhile.
 const LETTERS: usize = 1024;
@@ -32,6 +38,8 @@ pub(crate) enum NodeLetter {
         domain: usize,
         /// Frame size of each of its size classes.
         strides: Vec<u32>,
+        /// Bytes of a block's slot on NVMe.
+        slot_bytes: u64,
         /// Where its slabs go.
         to: Address<Letter>,
     },
@@ -51,30 +59,57 @@ pub(crate) enum NodeLetter {
         /// Its memory, if it was ever made: engines may still map it, so it is emptied and not only dropped.
         memfd: Option<Arc<Memfd>>,
     },
+    /// A space wants a region of a disk; answered by [`Letter::DiskGranted`] or [`Letter::DiskRefused`], as soon as the disks
+    /// have written one.
+    NeedDisk {
+        /// Its number.
+        space: u32,
+    },
+    /// A space gives a region back, to which nothing is under way any more.
+    ReturnDisk {
+        /// Its number.
+        space: u32,
+        /// Which slab it was.
+        slab: u32,
+    },
     /// A space has ended; all its slabs come back.
     Leave {
         /// Its number.
         space: u32,
     },
+    /// Something happened to a disk.
+    Disk(DiskEvent),
     /// Tell how things stand.
     Status(Sender<HostStatus>),
     /// End.
     End,
 }
 
+impl From<DiskEvent> for NodeLetter {
+    fn from(event: DiskEvent) -> NodeLetter {
+        NodeLetter::Disk(event)
+    }
+}
+
 /// How the host tier stands.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct HostStatus {
     /// Bytes configured.
     pub capacity_bytes: u64,
     /// Bytes granted to spaces.
     pub granted_bytes: u64,
+    /// Bytes that were taken before any space asked for them, and still wait.
+    pub pooled_bytes: u64,
     /// Slabs granted.
     pub slabs: usize,
     /// Slabs ever granted.
     pub slabs_granted: u64,
     /// Times a space asked and nothing was left for it.
     pub slabs_refused: u64,
+    /// Disks of the NVMe tier.
+    pub disks: Vec<node::DiskStatus>,
+    /// Bytes of a region of a disk: what a space gets at once.
+    pub region_bytes: u64,
 }
 
 /// The running host thread.
@@ -85,11 +120,22 @@ pub(crate) struct HostThread {
 }
 
 impl HostThread {
-    /// Starts it; no memory is taken before a space asks.
-    pub fn spawn(config: &Config) -> Result<HostThread, Error> {
-        let wire = |source| Error::Wire { action: "make the host thread's mailbox", source };
-        let (address, letters) = mailbox(LETTERS).map_err(wire)?;
-        let mut host = Host::new(config);
+    /// The address of a host thread that [`HostThread::spawn`] will start.
+    pub fn mailbox() -> Result<(Address<NodeLetter>, Mailbox<NodeLetter>), Error> {
+        mailbox(LETTERS).map_err(|source| Error::Wire { action: "make the host thread's mailbox", source })
+    }
+
+    /// Takes the host tier's memory, if that is to be taken before spaces ask for it, and starts the thread.
+    ///
+    /// # Errors
+    /// The machine does not have the memory, or no thread.
+    pub fn spawn(
+        config: &Config,
+        disks: &[Disk],
+        (address, letters): (Address<NodeLetter>, Mailbox<NodeLetter>),
+    ) -> Result<HostThread, Error> {
+        let pool = if config.host.prefault { prefault(&config.host)? } else { Pool::empty() };
+        let mut host = Host::new(config, pool, disks);
         let builder = std::thread::Builder::new().name("kvtide-host".into());
         let thread = builder.spawn(move || while host.read(&letters) {});
         Ok(HostThread { address, thread: thread.map_err(|e| Error::system("start the host thread", e))? })
@@ -108,103 +154,14 @@ impl HostThread {
     }
 }
 
-/// What the host thread owns.
-struct Host {
-    node: Node,
-    spaces: BTreeMap<u32, Address<Letter>>,
-    slabs_granted: u64,
-    slabs_refused: u64,
-}
-
-impl Host {
-    fn new(config: &Config) -> Host {
-        let quotas = config.domains.iter().map(|domain| domain.host_bytes).collect();
-        let node = Node::new(NodeConfig {
-            capacity_bytes: config.host.capacity_bytes,
-            slab_bytes: config.host.slab_bytes,
-            quotas_bytes: quotas,
-        });
-        Host { node, spaces: BTreeMap::new(), slabs_granted: 0, slabs_refused: 0 }
-    }
-
-    /// Reads the next letter. False if it was the last.
-    fn read(&mut self, letters: &Mailbox<NodeLetter>) -> bool {
-        match letters.wait() {
-            Some(NodeLetter::Join { space, domain, strides, to }) => {
-                if !self.node.join(space, domain, &strides) {
-                    tracing::error!("space {space}: the node does not take it; it gets no host memory");
-                }
-                self.spaces.insert(space, to);
-            }
-            Some(NodeLetter::Need { space, class }) => self.need(space, class),
-            Some(NodeLetter::Return { space, slab, memfd }) => {
-                if let Some(memfd) = memfd {
-                    empty(space, slab, &memfd);
-                }
-                self.take_back(space, slab);
-            }
-            Some(NodeLetter::Leave { space }) => {
-                self.node.leave(space);
-                self.spaces.remove(&space);
-            }
-            // Whoever asked and does not wait any more has its answer dropped.
-            Some(NodeLetter::Status(reply)) => drop(reply.try_send(self.status())),
-            Some(NodeLetter::End) | None => return false,
-        }
-        true
-    }
-
-    fn need(&mut self, space: u32, class: u8) {
-        let Some(to) = self.spaces.get(&space).cloned() else { return };
-        let answer = match self.node.grant(space, class) {
-            None => {
-                self.slabs_refused += 1;
-                Letter::Refused { class }
-            }
-            Some(grant) => match allocate(space, class, grant) {
-                Ok(granted) => {
-                    self.slabs_granted += 1;
-                    Letter::Granted(granted)
-                }
-                Err(error) => {
-                    tracing::error!("space {space}: a slab of {} bytes cannot be made: {error}", grant.bytes);
-                    self.take_back(space, grant.slab);
-                    Letter::Refused { class }
-                }
-            },
-        };
-        if to.send(answer).is_err() {
-            tracing::debug!("space {space} has ended before its answer came");
-        }
-    }
-
-    fn take_back(&mut self, space: u32, slab: u32) {
-        if !self.node.take_back(space, slab) {
-            tracing::error!("space {space}: slab {slab} was given back and is not its own");
-        }
-    }
-
-    fn status(&self) -> HostStatus {
-        HostStatus {
-            capacity_bytes: self.node.capacity_bytes(),
-            granted_bytes: self.node.granted_bytes(),
-            slabs: self.node.slabs(),
-            slabs_granted: self.slabs_granted,
-            slabs_refused: self.slabs_refused,
-        }
-    }
-}
-
-/// Frees a slab's memory though engines may still map it: what they touch from now on is charged to them.
-fn empty(space: u32, slab: u32, memfd: &Memfd) {
-    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    if let Err(errno) = fallocate(memfd, flags, 0, memfd.bytes()) {
-        tracing::error!("space {space}: slab {slab} keeps its memory while an engine maps it: {errno}");
-    }
-}
-
-fn allocate(space: u32, class: u8, grant: Grant) -> Result<Granted, kvtide_wire::error::Error> {
-    let memfd = Memfd::shared(&format!("kvtide-host-{space}-{}", grant.slab), grant.bytes)?;
-    let Grant { slab, frames, stride, bytes } = grant;
-    Ok(Granted { slab: Slab { slab, class: class.into(), frames, stride, bytes }, memfd })
+/// Takes the whole tier, and says how far it is.
+fn prefault(tier: &HostTier) -> Result<Pool, Error> {
+    let began = Instant::now();
+    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+    let all = gib(tier.capacity_bytes);
+    let pool = Pool::fill(tier.capacity_bytes, tier.slab_bytes, &mut |bytes| {
+        tracing::info!("host tier: {:.2} of {all:.2} GiB taken", gib(bytes));
+    })?;
+    tracing::info!("host tier: {all:.2} GiB taken in {:.2} s", began.elapsed().as_secs_f64());
+    Ok(pool)
 }

@@ -1,4 +1,4 @@
-//! The core's actions: jobs and answers to engines, wishes to the node.
+//! The core's actions: jobs and answers to engines, transfers to disks, wishes to the node.
 
 use super::serve::Space;
 use crate::host::NodeLetter;
@@ -9,7 +9,7 @@ use kvtide_tiering::api::Action;
 impl Space {
     /// Does what the core wants done. What an engine breaks on the way is its own end, noted for later.
     pub fn deliver(&mut self) {
-        let Space { actions, seats, page_bytes, ending, slabs, node, registry, number, .. } = self;
+        let Space { actions, seats, page_bytes, ending, slabs, nvme, node, registry, number, .. } = self;
         for action in actions.actions() {
             match *action {
                 Action::Job { session, id, job } => {
@@ -40,7 +40,13 @@ impl Space {
                         }
                     }
                 }
-                Action::NeedDisk | Action::ReturnDisk { .. } | Action::Io { .. } | Action::Urge { .. } => {}
+                Action::NeedDisk => node.send(NodeLetter::NeedDisk { space: *number }),
+                Action::ReturnDisk { slab } => {
+                    nvme.remove(slab);
+                    node.send(NodeLetter::ReturnDisk { space: *number, slab });
+                }
+                Action::Io { id, kind, class, at, list } => nvme.begin(id, kind, class, at, actions.list(list), slabs),
+                Action::Urge { id, class } => nvme.urge(id, class),
                 Action::SessionGone { session } => {
                     if let Some(guest) = seats.vacate(session) {
                         registry.remove(guest.number);
@@ -49,6 +55,7 @@ impl Space {
                 }
             }
         }
+        nvme.flush();
         actions.clear();
     }
 }

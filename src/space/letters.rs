@@ -1,12 +1,15 @@
 //! What core threads are told and what they tell.
 
 use super::SpaceStatus;
+use crate::io::Memory;
 use crossbeam::channel::Sender;
+use kvtide_tiering::node::DiskGrant;
 use kvtide_wire::hello::{Limits, Slab};
 use kvtide_wire::os::memfd::Memfd;
 use kvtide_wire::os::session::{DaemonSide, PeerFds};
 use kvtide_wire::os::socket::{Peer, Socket};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// To a core thread.
@@ -21,6 +24,10 @@ pub(crate) enum Letter {
         /// Size class.
         class: u8,
     },
+    /// The node granted a region of a disk.
+    DiskGranted(DiskGrant),
+    /// The node has no NVMe space to grant now.
+    DiskRefused,
     /// Take no more requests; end when what is in flight has, or at the given time.
     Drain {
         /// End of the grace.
@@ -64,6 +71,8 @@ pub(crate) struct Granted {
     pub slab: Slab,
     /// The memory.
     pub memfd: Memfd,
+    /// The daemon's map of it, where there is an NVMe tier.
+    pub memory: Option<Arc<Memory>>,
 }
 
 /// From a core thread, or the watch, to the control thread.

@@ -2,15 +2,16 @@
 //!
 //! ```text
 //! control ──Letter──▶ core thread ──Report──▶ control
-//!                        │   ▲
-//!                 NodeLetter  Letter (slabs)
-//!                        ▼   │
-//!                       host thread
+//!                      │   ▲  │ ▲
+//!               NodeLetter │  │ └─── Box<Transfer> ─── I/O threads
+//!                      │ Letter └─── DiskLetter ─────▶
+//!                      ▼   │
+//!                   host thread
 //! ```
 //!
 //! [`run`] is the loop: work, spin, sleep. [`serve`] takes what engines wrote to the core, [`deliver`] the core's actions to
-//! engines; [`attach`], [`end`] and [`read`] are what happens rarely.
-//! It must not know how a peer became a session, nor where host memory comes from.
+//! engines, [`nvme`] to disks; [`attach`], [`end`] and [`read`] are what happens rarely.
+//! It must not know how a peer became a session, nor where host memory and regions of disks come from.
 
 mod attach;
 mod clock;
@@ -18,6 +19,7 @@ mod deliver;
 mod end;
 mod flight;
 mod letters;
+mod nvme;
 mod read;
 mod run;
 mod seats;

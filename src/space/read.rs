@@ -12,6 +12,11 @@ impl Space {
             Letter::Attach(newcomer) => self.attach(now_us, *newcomer),
             Letter::Granted(granted) => self.granted(now_us, granted),
             Letter::Refused { class } => self.tell(now_us, Event::SlabRefused { class }),
+            Letter::DiskGranted(grant) => {
+                self.nvme.add(grant);
+                self.tell(now_us, Event::DiskGranted { slab: grant.slab, slots: grant.slots });
+            }
+            Letter::DiskRefused => self.tell(now_us, Event::DiskRefused),
             Letter::Drain { until } => self.drain_until_us = Some(self.clock.of(until)),
             Letter::Retire => return self.is_vacant(),
             Letter::Record(written) => {

@@ -4,12 +4,14 @@
 use super::clock::{Clock, until};
 use super::flight::Flight;
 use super::letters::{Letter, Report};
+use super::nvme::Nvme;
 use super::seats::Seats;
 use super::serve::{Space, Tally};
 use super::slabs::Slabs;
 use crate::attach::{Refusal, refuse};
 use crate::error::Error;
 use crate::host::NodeLetter;
+use crate::io::Disk;
 use crate::mail::{Address, Mailbox, Outbox, mailbox};
 use crate::session::{End, Registry};
 use crate::space::sleep::{Sleeper, Wake};
@@ -20,6 +22,7 @@ use kvtide_tiering::api::SpaceConfig;
 use kvtide_wire::lists::List;
 use kvtide_wire::status::Status;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -49,8 +52,10 @@ pub(crate) struct Spec {
     pub dir: PathBuf,
     /// Where its reports go.
     pub control: Address<Report>,
-    /// Who grants host memory.
+    /// Who grants host memory and regions of disks.
     pub node: Address<NodeLetter>,
+    /// Disks of the NVMe tier, in the node's order.
+    pub disks: Arc<[Disk]>,
     /// The daemon's sessions.
     pub registry: Registry,
 }
@@ -72,9 +77,10 @@ impl SpaceThread {
 
     /// Starts the thread.
     pub fn spawn(spec: Spec, address: Address<Letter>, letters: Mailbox<Letter>) -> Result<SpaceThread, Error> {
-        let sleeper = Sleeper::new(&letters)?;
+        let nvme = Nvme::new(spec.number, &spec.config, &spec.disks)?;
+        let sleeper = Sleeper::new(&letters, nvme.bell())?;
         let name = format!("kvtide-space-{}", spec.number);
-        let thread = std::thread::Builder::new().name(name).spawn(move || begin(spec, &letters, sleeper));
+        let thread = std::thread::Builder::new().name(name).spawn(move || begin(spec, &letters, nvme, sleeper));
         let thread = thread.map_err(|e| Error::system("start a space's core thread", e))?;
         Ok(SpaceThread { address, thread })
     }
@@ -93,7 +99,7 @@ impl Drop for Farewell {
     }
 }
 
-fn begin(spec: Spec, letters: &Mailbox<Letter>, sleeper: Sleeper) {
+fn begin(spec: Spec, letters: &Mailbox<Letter>, nvme: Nvme, sleeper: Sleeper) {
     let farewell = Farewell { number: spec.number, control: spec.control.clone() };
     let page_bytes = spec.config.planes.iter().map(|plane| plane.page_bytes).collect();
     let seats = Seats::new(spec.config.limits.sessions_max);
@@ -114,6 +120,7 @@ fn begin(spec: Spec, letters: &Mailbox<Letter>, sleeper: Sleeper) {
         node: Outbox::new(spec.node),
         registry: spec.registry,
         slabs: Slabs::default(),
+        nvme,
         page_bytes,
         attaches: 0,
         told_vacant: 0,
@@ -195,7 +202,7 @@ impl Space {
 
     /// Sleeps, unless something came in at the last moment.
     fn rest(&mut self, letters: &Mailbox<Letter>, sleeper: &mut Sleeper, now_us: u64) {
-        let flushed = self.control.flush() & self.node.flush();
+        let flushed = self.control.flush() & self.node.flush() & self.nvme.flush();
         self.tell_vacant();
         self.ask_due(now_us);
         let due_us = self.due_us.into_iter().chain(self.drain_until_us).min();
@@ -206,15 +213,20 @@ impl Space {
         for (_, session) in self.seats.sessions() {
             session.sleeper.announce();
         }
-        kvtide_wire::wake::announced();
-        let idle = letters.is_empty() && !self.seats.sessions().any(|(_, session)| session.has_work());
+        letters.announce();
+        self.nvme.bell().announce();
+        let quiet = letters.is_empty() && self.nvme.is_quiet();
+        let idle = quiet && !self.seats.sessions().any(|(_, session)| session.has_work());
         if idle {
             sleeper.look(timeout);
         }
         for (_, session) in self.seats.sessions() {
             session.sleeper.awake();
         }
+        letters.awake();
         letters.quiet();
+        self.nvme.bell().awake();
+        self.nvme.bell().quiet();
         let now_us = self.clock.now_us();
         self.heed(now_us, sleeper);
     }
@@ -262,18 +274,23 @@ impl Space {
         true
     }
 
-    /// Gives every slab back, memory and all: nobody copies any more.
+    /// Gives every slab back, memory and all: nobody copies any more, and no transfer is on its way.
     fn return_slabs(&mut self, node: &Address<NodeLetter>) {
         for (slab, memfd) in self.slabs.take_all() {
             if node.send(NodeLetter::Return { space: self.number, slab, memfd }).is_err() {
                 return; // the host thread has ended: so does the process
             }
         }
+        for slab in self.nvme.take_slabs() {
+            if node.send(NodeLetter::ReturnDisk { space: self.number, slab }).is_err() {
+                return;
+            }
+        }
     }
 
-    /// Whether nothing lives here: no session, nobody lingering, no block, no slab.
+    /// Whether nothing lives here: no session, nobody lingering, no block, no transfer on its way.
     pub fn is_vacant(&self) -> bool {
-        self.seats.is_empty() && self.core.is_vacant()
+        self.seats.is_empty() && self.core.is_vacant() && self.nvme.in_flight() == 0
     }
 
     fn tell_vacant(&mut self) {

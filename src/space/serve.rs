@@ -3,6 +3,7 @@
 use super::clock::Clock;
 use super::flight::Flight;
 use super::letters::Report;
+use super::nvme::{Ended, Nvme};
 use super::seats::Seats;
 use super::slabs::Slabs;
 use crate::host::NodeLetter;
@@ -42,6 +43,7 @@ pub(super) struct Space {
     pub node: Outbox<NodeLetter>,
     pub registry: Registry,
     pub slabs: Slabs,
+    pub nvme: Nvme,
     /// Size of each plane's page.
     pub page_bytes: Vec<u32>,
     /// Newcomers seen.
@@ -73,6 +75,8 @@ pub(crate) struct Tally {
     pub jobs: u64,
     /// Bytes that those which succeeded moved.
     pub job_bytes: u64,
+    /// Transfers between host memory and disks that ended.
+    pub transfers: u64,
 }
 
 impl Space {
@@ -87,6 +91,7 @@ impl Space {
             }
             n += 1;
         }
+        worked |= self.take_transfers(now_us);
         worked |= self.core.has_output();
         if worked {
             self.go_on(now_us);
@@ -123,6 +128,19 @@ impl Space {
             }
         }
         Ok(worked)
+    }
+
+    /// Tells the core of transfers that have ended. False if there were none.
+    fn take_transfers(&mut self, now_us: u64) -> bool {
+        let mut any = false;
+        while let Some(Ended { id, status }) = self.nvme.next_ended() {
+            any = true;
+            self.tally.transfers += 1;
+            let event = Event::IoDone { id, status, bad: self.nvme.bad() };
+            let result = self.core.handle(now_us, event, &mut self.actions);
+            self.after(result);
+        }
+        any
     }
 
     fn job_done(&mut self, slot: SessionId) -> Result<Option<(u32, kvtide_tiering::api::Status, u64)>, Violation> {

@@ -1,10 +1,11 @@
-//! What a core thread sleeps on: its mailbox, and of each session the bell, the socket and the process.
+//! What a core thread sleeps on: its mailboxes, and of each session the bell, the socket and the process.
 //!
 //! What is reported is a hint to look: a slot may have changed hands between the event and the look.
 
 use super::letters::Letter;
 use super::seats::Seats;
 use crate::error::Error;
+use crate::io::Transfer;
 use crate::mail::Mailbox;
 use kvtide_tiering::api::SessionId;
 use rustix::event::Timespec;
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 /// Descriptors that one look reports; the rest is reported by the next.
 const EVENTS: usize = 64;
-/// The mailbox.
+/// The mailboxes.
 const MAIL: u64 = u64::MAX;
 const BELL: u64 = 0;
 const SOCKET: u64 = 1;
@@ -46,11 +47,12 @@ pub(super) struct Sleeper {
 }
 
 impl Sleeper {
-    /// Watches the mailbox alone.
-    pub fn new(letters: &Mailbox<Letter>) -> Result<Sleeper, Error> {
+    /// Watches the mailboxes alone.
+    pub fn new(letters: &Mailbox<Letter>, transfers: &Mailbox<Box<Transfer>>) -> Result<Sleeper, Error> {
         let failed = |e: Errno| Error::system("make a space's epoll", e);
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(failed)?;
         epoll::add(&epoll, letters, EventData::new_u64(MAIL), EventFlags::IN).map_err(failed)?;
+        epoll::add(&epoll, transfers, EventData::new_u64(MAIL), EventFlags::IN).map_err(failed)?;
         Ok(Sleeper { epoll, seen: Vec::with_capacity(EVENTS), crowded: Vec::new() })
     }
 

@@ -21,6 +21,10 @@ pub(crate) struct SpaceStatus {
     pub slabs: usize,
     /// Their bytes.
     pub slab_bytes: u64,
+    /// Regions of disks held.
+    pub disk_slabs: usize,
+    /// Transfers between host memory and disks on their way.
+    pub transfers: usize,
     /// How full it is.
     pub occupancy: Occupancy,
     /// What the core counts.
@@ -40,6 +44,8 @@ impl Space {
             lingering: self.seats.lingering(),
             slabs: self.slabs.len(),
             slab_bytes: self.slabs.bytes(),
+            disk_slabs: self.nvme.slabs(),
+            transfers: self.nvme.in_flight(),
             occupancy: self.core.occupancy(),
             core: *self.core.counters(),
             shell: self.tally,

@@ -74,14 +74,18 @@ pub struct DiskStatus {
     pub ready: u32,
     /// Of them, those granted to spaces.
     pub granted: u32,
+    /// Of them, those that a space left behind with transfers perhaps in flight: nobody gets them until the daemon starts anew.
+    pub lost: u32,
     /// It failed: nothing of it is granted any more.
     pub failed: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Disk {
-    /// Ready and granted to nobody. The lowest is granted first, so that a disk that is never full stays short.
+    /// Ready and granted to nobody. The lowest is granted first.
     free: BTreeSet<u32>,
+    /// Written whole, whoever has it now.
+    written: BTreeSet<u32>,
     status: DiskStatus,
 }
 
@@ -108,20 +112,25 @@ impl Disks {
     /// Disks of which no region is ready.
     #[must_use]
     pub fn new(cfg: DisksConfig) -> Disks {
-        let disk =
-            |&regions: &u32| Disk { free: BTreeSet::new(), status: DiskStatus { regions, ..DiskStatus::default() } };
+        let disk = |&regions: &u32| Disk {
+            free: BTreeSet::new(),
+            written: BTreeSet::new(),
+            status: DiskStatus { regions, ..DiskStatus::default() },
+        };
         let (disks, by_domain) = (cfg.regions.iter().map(disk).collect(), vec![0; cfg.quotas_bytes.len()]);
         Disks { disks, by_domain, spaces: Vec::new(), cfg }
     }
 
     /// A region was written whole and may serve. False if there is no such region, or it is ready already.
     pub fn ready(&mut self, disk: u32, region: u32) -> bool {
-        let held = self.holder(disk, region).is_some();
-        let Some(disk) = self.disks.get_mut(disk as usize).filter(|disk| region < disk.status.regions && !held) else {
+        let Some(disk) = self.disks.get_mut(disk as usize).filter(|disk| region < disk.status.regions) else {
             return false;
         };
-        let new = disk.free.insert(region);
-        disk.status.ready += u32::from(new);
+        let new = disk.written.insert(region);
+        if new {
+            disk.free.insert(region);
+            disk.status.ready += 1;
+        }
         new
     }
 
@@ -150,13 +159,19 @@ impl Disks {
         }
     }
 
-    /// A space ends: its regions are free again.
-    pub fn leave(&mut self, space: u32) {
-        let Some(at) = self.at(space) else { return };
-        for slab in 0..self.spaces[at].slabs.len() {
-            self.take_back(space, slab as u32);
+    /// A space has ended. Regions that it did not give back are lost: its transfers may still be in flight, and nobody knows
+    /// which. Returns their number.
+    pub fn leave(&mut self, space: u32) -> u32 {
+        let Some(at) = self.at(space) else { return 0 };
+        let space = self.spaces.swap_remove(at);
+        let mut lost = 0;
+        for (disk, _) in space.slabs.into_iter().flatten() {
+            self.disks[disk as usize].status.granted -= 1;
+            self.disks[disk as usize].status.lost += 1;
+            self.by_domain[space.domain] -= self.cfg.region_bytes;
+            lost += 1;
         }
-        self.spaces.swap_remove(at);
+        lost
     }
 
     /// Grants a region.
@@ -193,7 +208,7 @@ impl Disks {
         Ok(DiskGrant { slab: slab as u32, disk, region, slots })
     }
 
-    /// Takes a slab back; its region may be granted again at once. False when the space does not hold it.
+    /// Takes a slab back that no transfer is under way to: its region may be granted again at once. False when the space does not hold it.
     pub fn take_back(&mut self, space: u32, slab: u32) -> bool {
         let Some(at) = self.at(space) else { return false };
         let Some((disk, region)) = self.spaces[at].slabs.get_mut(slab as usize).and_then(Option::take) else {
@@ -219,10 +234,6 @@ impl Disks {
 
     fn at(&self, space: u32) -> Option<usize> {
         self.spaces.iter().position(|s| s.id == space)
-    }
-
-    fn holder(&self, disk: u32, region: u32) -> Option<u32> {
-        self.spaces.iter().find(|space| space.slabs.contains(&Some((disk, region)))).map(|space| space.id)
     }
 }
 
@@ -250,6 +261,7 @@ mod tests {
             let mut held: BTreeMap<(u32, u32), (u32, u32)> = BTreeMap::new();
             let mut joined: BTreeSet<u32> = BTreeSet::new();
             let mut failed: BTreeSet<u32> = BTreeSet::new();
+            let mut lost: BTreeSet<(u32, u32)> = BTreeSet::new();
             for (op, space, n) in ops {
                 let domain = space as usize % 2;
                 match op {
@@ -259,14 +271,16 @@ mod tests {
                         prop_assert_eq!(node.ready(space, n), known && ready.insert((space, n)));
                     }
                     2 if n == 0 => {
-                        node.leave(space);
-                        joined.remove(&space);
+                        let gone: Vec<_> = held.iter().filter(|(key, _)| key.0 == space).map(|(_, at)| *at).collect();
                         held.retain(|key, _| key.0 != space);
+                        prop_assert_eq!(node.leave(space) as usize, gone.len());
+                        joined.remove(&space);
+                        lost.extend(gone);
                     }
                     3 if n == 0 => { node.fail(space); failed.insert(space); }
                     2..=4 => {
                         let free = |disk: u32| {
-                            let taken = held.values().filter(|at| at.0 == disk).count();
+                            let taken = held.values().chain(&lost).filter(|at| at.0 == disk).count();
                             ready.iter().filter(|at| at.0 == disk).count() - taken
                         };
                         let domain_holds = held.keys().filter(|key| key.0 as usize % 2 == domain).count() as u64 * REGION;
@@ -274,7 +288,7 @@ mod tests {
                             Ok(g) => {
                                 prop_assert!(joined.contains(&space) && !failed.contains(&g.disk));
                                 prop_assert!(ready.contains(&(g.disk, g.region)), "not written: {:?}", g);
-                                prop_assert!(held.values().all(|at| *at != (g.disk, g.region)), "granted twice: {:?}", g);
+                                prop_assert!(held.values().chain(&lost).all(|at| *at != (g.disk, g.region)), "granted twice: {:?}", g);
                                 prop_assert!(domain_holds + REGION <= QUOTAS[domain]);
                                 prop_assert_eq!(u64::from(g.slots), REGION / (1000 + u64::from(space)));
                                 for other in (0..3).filter(|d| !failed.contains(d) && REGIONS[*d as usize] > 0) {
@@ -299,6 +313,7 @@ mod tests {
                 }
                 for (status, disk) in node.status().zip(0u32..) {
                     prop_assert_eq!(status.granted as usize, held.values().filter(|at| at.0 == disk).count());
+                    prop_assert_eq!(status.lost as usize, lost.iter().filter(|at| at.0 == disk).count());
                     prop_assert_eq!(status.ready as usize, ready.iter().filter(|at| at.0 == disk).count());
                 }
             }

@@ -7,6 +7,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use std::format;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::string::String;
 
 /// Anonymous shared memory of a fixed size.
 #[derive(Debug)]
@@ -80,6 +81,41 @@ impl Memfd {
     /// Maps all of it.
     pub fn map(&self, access: Access) -> Result<Map, Error> {
         Map::new(self.fd.as_fd(), self.bytes, access)
+    }
+}
+
+/// Memory that was taken and belongs to nobody yet: every byte is allocated and zeroed, and it may still become shorter.
+#[derive(Debug)]
+pub struct Reserved {
+    memfd: Memfd,
+    name: String,
+}
+
+impl Reserved {
+    /// Takes memory. It is mapped for a moment, which zeroes it here and now and not at the first touch of whoever gets it.
+    pub fn take(name: &str, bytes: u64) -> Result<Reserved, Error> {
+        let memfd = Memfd::allocate(name, bytes)?;
+        memfd.map(Access::ReadWrite)?;
+        Ok(Reserved { memfd, name: name.into() })
+    }
+
+    /// Bytes of the memory.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.memfd.bytes
+    }
+
+    /// Makes memory of it that both sides write, as by [`Memfd::shared`]; what is beyond `bytes` goes back to the system.
+    pub fn shared(self, bytes: u64) -> Result<Memfd, Error> {
+        let Reserved { mut memfd, name } = self;
+        if bytes > memfd.bytes {
+            return Err(Error::Bound { what: "bytes of reserved memory", value: bytes, min: 0, max: memfd.bytes });
+        }
+        rustix::fs::ftruncate(&memfd.fd, bytes)
+            .map_err(|e| failed("ftruncate of shared memory", format!("{name}, {bytes} bytes"), e))?;
+        memfd.bytes = bytes;
+        memfd.seal(&name, FIXED)?;
+        Ok(memfd)
     }
 }
 
