@@ -6,9 +6,25 @@
 use sd_notify::NotifyState;
 use std::time::Duration;
 
+/// How long a step of the start may take before the service manager gives it up, beyond what its unit allows.
+const STEP: Duration = Duration::from_secs(60);
+
 /// Engines can attach.
 pub(crate) fn ready(status: &str) {
     tell(&[NotifyState::Ready, NotifyState::Status(status)]);
+}
+
+/// The configuration is being read again; [`ready`] says that this is over.
+pub(crate) fn reloading() {
+    match NotifyState::monotonic_usec_now() {
+        Ok(now) => tell(&[NotifyState::Reloading, now]),
+        Err(error) => tracing::warn!("the service manager is not told of the reload: no clock: {error}"),
+    }
+}
+
+/// The start goes on, and takes its time: so far, in words.
+pub(crate) fn starting(status: &str) {
+    tell(&[NotifyState::ExtendTimeoutUsec(STEP.as_micros() as u32), NotifyState::Status(status)]);
 }
 
 /// The daemon ends.

@@ -25,6 +25,6 @@ mod transfer;
 
 pub(crate) use memory::Memory;
 pub(crate) use settings::{Choice, EngineChoice, Floor, Settings};
-pub(crate) use stats::{ClassStatus, DiskStatus, Histogram};
+pub(crate) use stats::{BUCKETS, ClassStatus, DiskStatus, Histogram};
 pub(crate) use thread::{Disk, DiskEvent, DiskLetter};
 pub(crate) use transfer::{Part, SlotKey, Transfer};

@@ -1,9 +1,12 @@
 //! What is wrong, as a pure function of what the watch knows: the reasons of `/healthz`, of the log, and of a watchdog that is
 //! not fed.
 
+use super::roll::Stage;
 use super::snapshot::Thread;
+use crate::io::DiskStatus;
 use serde::Serialize;
 use std::fmt;
+use std::path::PathBuf;
 
 /// A thread that has not answered for so long hangs. Rounds of a core thread take microseconds, and what the host thread does
 /// between two letters tens of milliseconds: a machine so busy that this is exceeded serves nobody either.
@@ -22,13 +25,25 @@ pub(crate) enum Reason {
         /// What is allowed.
         limit_s: f64,
     },
+    /// A disk has had requests for longer than its timeout.
+    DiskStalled {
+        /// Its number.
+        disk: u16,
+        /// Its directory.
+        dir: PathBuf,
+        /// So many requests.
+        requests: u32,
+    },
 }
 
 impl Reason {
     /// Whether two reasons are about the same thing, however long it has lasted.
     pub fn is_same(&self, other: &Reason) -> bool {
-        let (Reason::ThreadSilent { thread: a, .. }, Reason::ThreadSilent { thread: b, .. }) = (self, other);
-        a == b
+        match (self, other) {
+            (Reason::ThreadSilent { thread: a, .. }, Reason::ThreadSilent { thread: b, .. }) => a == b,
+            (Reason::DiskStalled { disk: a, .. }, Reason::DiskStalled { disk: b, .. }) => a == b,
+            _ => false,
+        }
     }
 }
 
@@ -38,19 +53,30 @@ impl fmt::Display for Reason {
             Reason::ThreadSilent { thread, silent_s, limit_s } => {
                 write!(f, "thread {thread} has not answered for {silent_s:.1} s (at most {limit_s} s are allowed)")
             }
+            Reason::DiskStalled { disk, dir, requests } => {
+                let dir = dir.display();
+                write!(f, "disk {disk} ({dir}) has had {requests} requests for longer than tiers.nvme.timeout_ms")
+            }
         }
     }
 }
 
 /// Everything that is wrong.
-pub(super) fn reasons(threads: &[Thread]) -> Vec<Reason> {
-    let hung = threads.iter().filter(|thread| thread.silent_s > SILENT_MAX_S);
+pub(super) fn reasons(stage: Stage, threads: &[Thread], disks: &[DiskStatus]) -> Vec<Reason> {
+    // At the start the host thread takes the whole tier's memory, and disks are opened: that may last.
+    let hung = threads.iter().filter(|thread| stage != Stage::Starting && thread.silent_s > SILENT_MAX_S);
     let silent = hung.map(|thread| Reason::ThreadSilent {
         thread: thread.name.clone(),
         silent_s: thread.silent_s,
         limit_s: SILENT_MAX_S,
     });
-    silent.collect()
+    let stalled = disks.iter().filter(|disk| disk.stalled);
+    let stalled = stalled.map(|disk| Reason::DiskStalled {
+        disk: disk.number,
+        dir: disk.dir.clone(),
+        requests: disk.stalled_requests,
+    });
+    silent.chain(stalled).collect()
 }
 
 #[cfg(test)]
@@ -60,11 +86,21 @@ mod tests {
     #[test]
     fn a_thread_is_late_only_beyond_the_limit() {
         let thread = |name: &str, silent_s| Thread { name: name.into(), silent_s };
-        assert_eq!(reasons(&[thread("host", 0.0), thread("space-1", SILENT_MAX_S)]), []);
-        let found = reasons(&[thread("control", 0.1), thread("space-1", 7.25)]);
+        assert_eq!(reasons(Stage::Serving, &[thread("host", 0.0), thread("space-1", SILENT_MAX_S)], &[]), []);
+        let threads = [thread("control", 0.1), thread("space-1", 7.25)];
+        let found = reasons(Stage::Serving, &threads, &[]);
         assert_eq!(found, [Reason::ThreadSilent { thread: "space-1".into(), silent_s: 7.25, limit_s: SILENT_MAX_S }]);
         assert_eq!(found[0].to_string(), "thread space-1 has not answered for 7.2 s (at most 5 s are allowed)");
-        let json = serde_json::to_value(&found[0]).unwrap();
-        assert_eq!(json["reason"], "thread_silent");
+        assert_eq!(serde_json::to_value(&found[0]).unwrap()["reason"], "thread_silent");
+        assert_eq!(reasons(Stage::Starting, &threads, &[]), [], "prefaulting may last");
+    }
+
+    #[test]
+    fn a_stalled_disk_is_wrong_at_any_time() {
+        let disk = |number, stalled| DiskStatus { number, stalled, stalled_requests: 3, ..DiskStatus::default() };
+        let found = reasons(Stage::Starting, &[], &[disk(0, false), disk(1, true)]);
+        let [Reason::DiskStalled { disk: 1, requests: 3, .. }] = &found[..] else { panic!("{found:?}") };
+        let later = Reason::DiskStalled { disk: 1, dir: "/elsewhere".into(), requests: 9 };
+        assert!(found[0].is_same(&later));
     }
 }

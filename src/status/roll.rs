@@ -1,5 +1,6 @@
 //! Who is to be asked, and how far the daemon is: shared by the threads that come and go and the one that asks.
 
+use crate::io::DiskLetter;
 use crate::mail::Address;
 use crate::session::Registry;
 use crate::space::Letter;
@@ -28,6 +29,7 @@ pub(crate) struct Roll(Arc<Inner>);
 #[derive(Debug, Default)]
 struct Inner {
     spaces: Mutex<BTreeMap<u32, Address<Letter>>>,
+    disks: Mutex<Vec<Address<DiskLetter>>>,
     registry: Registry,
     stage: AtomicU8,
     http: OnceLock<SocketAddr>,
@@ -54,6 +56,16 @@ impl Roll {
     /// The spaces that there are, to be asked without a lock held.
     pub fn spaces(&self) -> BTreeMap<u32, Address<Letter>> {
         self.spaces_mut().clone()
+    }
+
+    /// The NVMe tier's disks serve from now on.
+    pub fn serve_disks(&self, disks: Vec<Address<DiskLetter>>) {
+        *self.0.disks.lock().unwrap_or_else(PoisonError::into_inner) = disks;
+    }
+
+    /// The disks that there are.
+    pub fn disks(&self) -> Vec<Address<DiskLetter>> {
+        self.0.disks.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn spaces_mut(&self) -> std::sync::MutexGuard<'_, BTreeMap<u32, Address<Letter>>> {

@@ -4,6 +4,7 @@ use super::build::Build;
 use super::health::Reason;
 use super::roll::Stage;
 use crate::host::HostStatus;
+use crate::io::DiskStatus;
 use crate::session::{SessionInfo, SessionTotals};
 use crate::space::SpaceStatus;
 use serde::Serialize;
@@ -39,12 +40,14 @@ pub(crate) struct Snapshot {
     pub spaces: Vec<SpaceStatus>,
     /// Host memory.
     pub host: Option<HostStatus>,
+    /// Disks of the NVMe tier.
+    pub disks: Vec<DiskStatus>,
 }
 
 /// Whether a thread answers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Thread {
-    /// Its name: `control`, `host`, `space-N`.
+    /// Its name: `control`, `host`, `space-N`, `disk-N`.
     pub name: String,
     /// Seconds since it was asked without an answer; 0 if it answered.
     pub silent_s: f64,

@@ -7,6 +7,7 @@ use super::roll::Roll;
 use super::snapshot::{SCHEMA, Snapshot, Thread};
 use crate::error::Error;
 use crate::host::{HostStatus, NodeLetter};
+use crate::io::{DiskLetter, DiskStatus};
 use crate::mail::Address;
 use crate::space::{Letter, Report, SpaceStatus};
 use crate::supervisor;
@@ -85,6 +86,7 @@ impl WatchThread {
             began: Instant::now(),
             spaces: BTreeMap::new(),
             about_host: Question::new(),
+            disks: Vec::new(),
             beat: 0,
             beat_since: Instant::now(),
             beat_taken: true,
@@ -119,6 +121,7 @@ struct Asker {
     began: Instant,
     spaces: BTreeMap<u32, Question<SpaceStatus>>,
     about_host: Question<HostStatus>,
+    disks: Vec<Question<DiskStatus>>,
     /// The last beat for the control thread, since when there is one, and whether its mailbox took it.
     beat: u64,
     beat_since: Instant,
@@ -161,26 +164,37 @@ impl Asker {
             question.put(now, |reply| address.offer(Letter::Status(reply)).is_ok());
         }
         self.about_host.put(now, |reply| self.host.offer(NodeLetter::Status(reply)).is_ok());
+        let disk_addresses = self.roll.disks();
+        self.disks.resize_with(disk_addresses.len(), Question::new);
+        for (question, address) in self.disks.iter_mut().zip(&disk_addresses) {
+            question.put(now, |reply| address.offer(DiskLetter::Status(reply)).is_ok());
+        }
         let mut threads = vec![Thread { name: "control".into(), silent_s: self.control_silence(now).as_secs_f64() }];
         let host = take(self.about_host.answer(deadline), "host".into(), &mut threads);
         let mut spaces = Vec::with_capacity(self.spaces.len());
         for (number, question) in &mut self.spaces {
             spaces.extend(take(question.answer(deadline), format!("space-{number}"), &mut threads));
         }
+        let mut disks = Vec::with_capacity(self.disks.len());
+        for (number, question) in self.disks.iter_mut().enumerate() {
+            disks.extend(take(question.answer(deadline), format!("disk-{number}"), &mut threads));
+        }
         let registry = self.roll.registry();
+        let stage = self.roll.stage();
         Snapshot {
             schema: SCHEMA,
             build: BUILD,
             pid: std::process::id(),
             uptime_s: self.began.elapsed().as_secs_f64(),
-            stage: self.roll.stage(),
+            stage,
             http: self.roll.http(),
-            unhealthy: health::reasons(&threads),
+            unhealthy: health::reasons(stage, &threads, &disks),
             threads,
             session_totals: registry.totals(),
             sessions: registry.list(),
             spaces,
             host,
+            disks,
         }
     }
 

@@ -1,5 +1,6 @@
 //! One metric family: how its samples become lines.
 
+use crate::io::{BUCKETS, Histogram};
 use crate::status::Snapshot;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, LabelSetEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -12,6 +13,8 @@ pub(super) enum Kind {
     Counter,
     /// Goes both ways.
     Gauge,
+    /// Counts by upper bound, in seconds.
+    Histogram,
 }
 
 /// A name, and the samples under it.
@@ -41,6 +44,7 @@ struct Sample {
 enum Value {
     Whole(u64),
     Real(f64),
+    Spread { sum: f64, count: u64, buckets: Vec<(f64, u64)> },
 }
 
 impl Samples {
@@ -52,6 +56,17 @@ impl Samples {
     /// A real number.
     pub fn real(&mut self, labels: &[(&'static str, &str)], value: f64) {
         self.0.push(Sample { labels: Labels::new(labels), value: Value::Real(value) });
+    }
+
+    /// Microseconds by powers of two, as bounds in seconds.
+    pub fn spread(&mut self, labels: &[(&'static str, &str)], histogram: &Histogram) {
+        let bound = |power: usize| match power + 1 < BUCKETS {
+            true => (1u64 << power) as f64 * 1e-6,
+            false => f64::MAX, // the encoder's infinity
+        };
+        let buckets = histogram.buckets.iter().enumerate().map(|(power, count)| (bound(power), *count)).collect();
+        let (sum, count) = (histogram.sum_us as f64 * 1e-6, histogram.buckets.iter().sum());
+        self.0.push(Sample { labels: Labels::new(labels), value: Value::Spread { sum, count, buckets } });
     }
 }
 
@@ -66,6 +81,11 @@ impl Family {
         Family { name, help, kind: Kind::Gauge, samples }
     }
 
+    /// A histogram, of seconds.
+    pub const fn histogram(name: &'static str, help: &'static str, samples: fn(&Snapshot, &mut Samples)) -> Family {
+        Family { name, help, kind: Kind::Histogram, samples }
+    }
+
     /// Writes its description and its samples, if there are any.
     pub fn encode(&self, snapshot: &Snapshot, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let mut samples = Samples::default();
@@ -76,23 +96,27 @@ impl Family {
         let kind = match self.kind {
             Kind::Counter => MetricType::Counter,
             Kind::Gauge => MetricType::Gauge,
+            Kind::Histogram => MetricType::Histogram,
         };
         let mut encoder = encoder.encode_descriptor(self.name, self.help, None, kind)?;
         for Sample { labels, value } in &samples.0 {
             match labels.0.is_empty() {
-                true => self.line(&mut encoder, value)?,
-                false => self.line(&mut encoder.encode_family(labels)?, value)?,
+                true => self.lines(&mut encoder, value)?,
+                false => self.lines(&mut encoder.encode_family(labels)?, value)?,
             }
         }
         Ok(())
     }
 
-    fn line(&self, encoder: &mut MetricEncoder<'_>, value: &Value) -> fmt::Result {
+    fn lines(&self, encoder: &mut MetricEncoder<'_>, value: &Value) -> fmt::Result {
         match (self.kind, value) {
             (Kind::Counter, Value::Whole(value)) => encoder.encode_counter::<NoLabelSet, _, u64>(value, None),
             (Kind::Counter, Value::Real(value)) => encoder.encode_counter::<NoLabelSet, _, u64>(value, None),
-            (Kind::Gauge, Value::Whole(value)) => encoder.encode_gauge(value),
-            (Kind::Gauge, Value::Real(value)) => encoder.encode_gauge(value),
+            (_, Value::Whole(value)) => encoder.encode_gauge(value),
+            (_, Value::Real(value)) => encoder.encode_gauge(value),
+            (_, Value::Spread { sum, count, buckets }) => {
+                encoder.encode_histogram::<NoLabelSet>(*sum, *count, buckets, None)
+            }
         }
     }
 }

@@ -1,0 +1,195 @@
+//! Disks of the NVMe tier: how fast, how full, how well.
+
+use super::family::{Family, Samples};
+use crate::io::{ClassStatus, DiskStatus};
+use crate::status::Snapshot;
+use rustix::io::Errno;
+
+/// Names of a disk's classes, in its order.
+const CLASS_NAMES: [&str; 3] = ["demand", "prefetch", "write_back"];
+
+/// Calls `sample` for each disk with its label.
+fn each(snapshot: &Snapshot, samples: &mut Samples, sample: impl Fn(&DiskStatus, &str, &mut Samples)) {
+    for disk in &snapshot.disks {
+        sample(disk, &disk.number.to_string(), samples);
+    }
+}
+
+/// One sample a class of a disk.
+fn by_class(snapshot: &Snapshot, samples: &mut Samples, figure: fn(&ClassStatus) -> u64) {
+    each(snapshot, samples, |disk, number, samples| {
+        for (name, class) in CLASS_NAMES.into_iter().zip(&disk.classes) {
+            samples.whole(&[("disk", number), ("class", name)], figure(class));
+        }
+    });
+}
+
+/// Reads and writes of each class.
+fn both_ways(snapshot: &Snapshot, samples: &mut Samples, figure: fn(&ClassStatus) -> [u64; 2]) {
+    each(snapshot, samples, |disk, number, samples| {
+        for (name, class) in CLASS_NAMES.into_iter().zip(&disk.classes) {
+            for (way, count) in ["read", "write"].into_iter().zip(figure(class)) {
+                samples.whole(&[("disk", number), ("class", name), ("operation", way)], count);
+            }
+        }
+    });
+}
+
+/// A figure of a disk that needs no label of its own.
+macro_rules! disk_figure {
+    ($kind:ident, $name:literal, $help:literal, $figure:expr) => {
+        Family::$kind($name, $help, |snapshot, samples| {
+            let figure: fn(&DiskStatus) -> u64 = $figure;
+            each(snapshot, samples, |disk, number, samples| samples.whole(&[("disk", number)], figure(disk)));
+        })
+    };
+}
+
+/// The name of an error number, for those that disks give; others by number.
+fn errno_name(number: i32) -> String {
+    let named = match Errno::from_raw_os_error(number) {
+        Errno::IO => "EIO",
+        Errno::NOSPC => "ENOSPC",
+        Errno::DQUOT => "EDQUOT",
+        Errno::ROFS => "EROFS",
+        Errno::NODEV => "ENODEV",
+        Errno::NXIO => "ENXIO",
+        Errno::INVAL => "EINVAL",
+        Errno::NOMEM => "ENOMEM",
+        Errno::AGAIN => "EAGAIN",
+        Errno::TIMEDOUT => "ETIMEDOUT",
+        Errno::OPNOTSUPP => "EOPNOTSUPP",
+        Errno::FAULT => "EFAULT",
+        Errno::BADF => "EBADF",
+        Errno::FBIG => "EFBIG",
+        Errno::CANCELED => "ECANCELED",
+        _ => return number.to_string(),
+    };
+    named.to_owned()
+}
+
+/// The table.
+pub(super) const FAMILIES: &[Family] = &[
+    Family::gauge("kvtide_disk_info", "How a disk's bytes move, and where it is; always 1.", |snapshot, samples| {
+        each(snapshot, samples, |disk, number, samples| {
+            let dir = disk.dir.to_string_lossy();
+            samples.whole(&[("disk", number), ("dir", &dir), ("mode", &disk.mode)], 1);
+        });
+    }),
+    disk_figure!(gauge, "kvtide_disk_capacity_bytes", "Bytes of all regions of a disk.", |disk| disk.capacity_bytes),
+    disk_figure!(gauge, "kvtide_disk_regions", "Regions of a disk.", |disk| disk.regions.into()),
+    disk_figure!(
+        gauge,
+        "kvtide_disk_ready_regions",
+        "Regions that were written once and can be granted: the progress of a new disk.",
+        |disk| disk.regions_ready.into()
+    ),
+    disk_figure!(gauge, "kvtide_disk_stalled", "1 while a request has been at the device for too long.", |disk| {
+        disk.stalled.into()
+    }),
+    disk_figure!(
+        gauge,
+        "kvtide_disk_stalled_requests",
+        "Requests at the device for longer than the timeout.",
+        |disk| { disk.stalled_requests.into() }
+    ),
+    Family::gauge("kvtide_disk_queued_transfers", "Transfers that wait for their turn.", |snapshot, samples| {
+        by_class(snapshot, samples, |class| class.queued);
+    }),
+    Family::gauge("kvtide_disk_active_transfers", "Transfers at the device.", |snapshot, samples| {
+        by_class(snapshot, samples, |class| class.at_device);
+    }),
+    disk_figure!(gauge, "kvtide_disk_ring_depth", "Requests at the device now.", |disk| disk.at_device.into()),
+    disk_figure!(gauge, "kvtide_disk_ring_depth_limit", "Requests that may be there at once.", |disk| disk
+        .depth
+        .into()),
+    disk_figure!(gauge, "kvtide_disk_write_back_bytes", "Bytes of write-back at the device.", |disk| {
+        disk.writeback_bytes
+    }),
+    disk_figure!(
+        gauge,
+        "kvtide_disk_write_back_limit_bytes",
+        "Bytes of write-back that may be at the device now; less while reads suffer from it.",
+        |disk| disk.writeback_cap_bytes
+    ),
+    disk_figure!(gauge, "kvtide_disk_registered_bytes", "Host memory registered with the ring.", |disk| {
+        disk.registered_bytes
+    }),
+    Family::counter("kvtide_disk_transfers", "Transfers that ended well.", |snapshot, samples| {
+        both_ways(snapshot, samples, |class| [class.reads, class.writes]);
+    }),
+    Family::counter("kvtide_disk_bytes", "Bytes of transfers that ended well.", |snapshot, samples| {
+        both_ways(snapshot, samples, |class| [class.read_bytes, class.written_bytes]);
+    }),
+    Family::counter("kvtide_disk_transfer_failures", "Transfers that failed.", |snapshot, samples| {
+        by_class(snapshot, samples, |class| class.failed);
+    }),
+    Family::counter(
+        "kvtide_disk_transfer_timeouts",
+        "Transfers that were never begun in time.",
+        |snapshot, samples| {
+            by_class(snapshot, samples, |class| class.timed_out);
+        },
+    ),
+    Family::counter(
+        "kvtide_disk_errors",
+        "Requests that the device or the kernel failed, by errno.",
+        |snapshot, samples| {
+            each(snapshot, samples, |disk, number, samples| {
+                for (errno, count) in &disk.errors {
+                    samples.whole(&[("disk", number), ("errno", &errno_name(*errno))], *count);
+                }
+            });
+        },
+    ),
+    disk_figure!(
+        counter,
+        "kvtide_disk_short_completions",
+        "Requests that fell short and were taken up again.",
+        |disk| { disk.short }
+    ),
+    disk_figure!(counter, "kvtide_disk_checksum_failures", "Pages read that are not what was written.", |disk| disk
+        .checksum_failures),
+    disk_figure!(
+        counter,
+        "kvtide_disk_staged_transfers",
+        "Transfers that went through the disk thread's own memory.",
+        |disk| disk.staged
+    ),
+    disk_figure!(
+        gauge,
+        "kvtide_disk_written_today_bytes",
+        "Bytes written since midnight UTC, or since the start if that was later.",
+        |disk| disk.written_today_bytes
+    ),
+    disk_figure!(counter, "kvtide_disk_written_bytes", "Bytes written in the life of the disk's store.", |disk| {
+        disk.written_ever_bytes
+    }),
+    Family::histogram("kvtide_disk_wait_seconds", "How long transfers waited for their turn.", |snapshot, samples| {
+        each(snapshot, samples, |disk, number, samples| {
+            for (name, class) in CLASS_NAMES.into_iter().zip(&disk.classes) {
+                samples.spread(&[("disk", number), ("class", name)], &class.waited);
+            }
+        });
+    }),
+    Family::histogram("kvtide_disk_device_seconds", "How long the device had transfers.", |snapshot, samples| {
+        each(snapshot, samples, |disk, number, samples| {
+            for (name, class) in CLASS_NAMES.into_iter().zip(&disk.classes) {
+                samples.spread(&[("disk", number), ("class", name)], &class.device);
+            }
+        });
+    }),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_have_the_names_that_operators_know() {
+        assert_eq!(errno_name(5), "EIO");
+        assert_eq!(errno_name(28), "ENOSPC");
+        assert_eq!(errno_name(30), "EROFS");
+        assert_eq!(errno_name(1234), "1234");
+    }
+}
