@@ -78,6 +78,56 @@ kinds! {
     SlabRefused => "slab: refused",
     /// The core gave a slab back.
     SlabReturned => "slab: returned",
+    /// A block's pages were written to NVMe in the background.
+    IoWritten => "disk: written back",
+    /// A block's pages were written to NVMe because somebody waited for their host frames.
+    IoWrittenUrgent => "disk: written under pressure",
+    /// Pages that somebody waited for were read from NVMe.
+    IoReadDemand => "disk: read on demand",
+    /// Pages were read from NVMe before somebody waited for them.
+    IoReadPrefetch => "disk: read ahead",
+    /// A transfer became more urgent while it waited.
+    IoUrged => "disk: transfer urged",
+    /// A transfer became more urgent, too late.
+    IoUrgedLate => "disk: transfer urged on the device",
+    /// A transfer failed with EIO.
+    IoFailed => "disk: EIO",
+    /// A write failed with ENOSPC.
+    IoNoSpace => "disk: ENOSPC",
+    /// A transfer moved too little.
+    IoShort => "disk: short",
+    /// A transfer was given up before it was begun.
+    IoRejected => "disk: given up in the queue",
+    /// A transfer stood still for longer than requests live.
+    IoStuck => "disk: stuck",
+    /// A transfer took a hundred times as long.
+    IoLate => "disk: late",
+    /// Bits were flipped in a transfer.
+    IoFlipped => "disk: bits flipped",
+    /// A page was read whose transfer or predecessor had failed.
+    IoRetried => "disk: tried again",
+    /// A page came back with other bytes than were written.
+    BadPage => "disk: bad page reported",
+    /// A page that the disk had failed to deliver was read well later.
+    ReadAfterHarm => "disk: read well after it was not",
+    /// A page was lost because the disk did not deliver it.
+    LostToDisk => "disk: page lost",
+    /// A page of a prefix that a lookup had found was read from NVMe.
+    MappedFromDisk => "disk: mapped prefix read",
+    /// A step ended whose pages fill more than tier 0 and host.
+    StepThreeTiers => "step: over three tiers",
+    /// A slot was given to another block.
+    SlotReused => "disk: slot reused",
+    /// The node granted a slab on NVMe.
+    DiskGranted => "disk: slab granted",
+    /// The node had no NVMe space to grant.
+    DiskRefused => "disk: slab refused",
+    /// The core gave a slab on NVMe back.
+    DiskReturned => "disk: slab returned",
+    /// A session died while transfers were in flight.
+    SessionDiedTransferring => "session: died under transfers",
+    /// The daemon died while transfers were in flight.
+    DaemonDiedTransferring => "daemon: died under transfers",
     /// A request without sense was sent.
     NonsenseRequest => "nonsense: request",
     /// A completion of a job without sense was sent.
@@ -91,7 +141,7 @@ kinds! {
 }
 
 /// Counters of a run.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Coverage {
     /// Completed requests, by operation and whether they succeeded.
     ops: [[u64; 2]; Op::ALL.len()],
@@ -99,6 +149,17 @@ pub struct Coverage {
     jobs: [[u64; 2]; JobKind::ALL.len()],
     met: [u64; Met::ALL.len()],
     statuses: [u64; Status::ALL.len()],
+}
+
+impl Default for Coverage {
+    fn default() -> Coverage {
+        Coverage {
+            ops: Default::default(),
+            jobs: Default::default(),
+            met: [0; Met::ALL.len()],
+            statuses: Default::default(),
+        }
+    }
 }
 
 impl Coverage {

@@ -13,6 +13,8 @@ pub enum Caught {
     WrongTable,
     /// A copy began on memory that another copy still used.
     Overlap,
+    /// A slot on NVMe was used against its rules: not granted, another block's, read where nothing was written.
+    Disk,
     /// An exact step ended without having offered every needed page exactly once.
     SkippedPage,
     /// An answer that the model rules out.
@@ -41,6 +43,7 @@ impl Caught {
             Caught::WrongContent => "wrong content",
             Caught::WrongTable => "wrong table",
             Caught::Overlap => "overlapping copies",
+            Caught::Disk => "misused slot",
             Caught::SkippedPage => "skipped page",
             Caught::WrongAnswer => "wrong answer",
             Caught::UnjustifiedError => "unjustified error",

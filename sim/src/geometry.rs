@@ -2,6 +2,7 @@
 
 use crate::base::Rng;
 use kvtide_tiering::api::{Limits, Plane, PlaneKind, Policy, SpaceConfig};
+use kvtide_tiering::format::SlotLayout;
 use kvtide_wire::geometry::{self as wire, PlaneSpec};
 
 /// Host frames of one slab in a simulation: small, so that slabs come and go.
@@ -34,6 +35,8 @@ pub struct Geometry {
     pub seq_blocks: u32,
     /// Sequences that an engine keeps at once.
     pub seqs: u32,
+    /// Slots of one slab on NVMe.
+    pub disk_slots: u32,
     /// Whether engines pin pages. Pins can keep an engine's own lanes waiting: without them every wait is a finding.
     pub pins: bool,
     /// Whether every page fits everywhere: no request may then be refused for want of room.
@@ -87,7 +90,16 @@ impl Geometry {
             .zip(&class_planes)
             .map(|(bytes, planes)| u64::from(wire::stride(*bytes)) * u64::from(planes * seq_blocks * seqs * sessions))
             .sum();
-        let host_bytes_max = if roomy { whole * 16 + (1 << 24) } else { whole * rng.between(2, 30) / 10 };
+        let blocks = seq_blocks * seqs * sessions;
+        let disk = Disk::draw(rng, &planes, blocks, roomy);
+        let slab_each: u64 = class_bytes.iter().map(|b| u64::from(wire::stride(*b) * SLAB_FRAMES)).sum();
+        // With a disk below it, host memory may be a fraction of what lives; a slab or two of each class at the least.
+        let host_bytes_max = match (roomy, disk.bytes_max > 0) {
+            (true, true) if rng.chance(600) => slab_each * rng.between(2, 6),
+            (true, _) => whole * 16 + (1 << 24),
+            (false, true) => slab_each.max(whole * rng.between(0, 15) / 10) * rng.between(1, 2),
+            (false, false) => whole * rng.between(2, 30) / 10,
+        };
         let limits = Limits {
             sessions_max: 8,
             blocks_max: (seq_blocks + 2) * (seqs + 2) * sessions * if roomy { 8 } else { rng.between(2, 4) as u32 },
@@ -97,21 +109,23 @@ impl Geometry {
             jobs_max: rng.pick(&[4, 8, 16, 64]),
             requests_max: u32::from(channels + lanes) * u32::from(depth),
             host_bytes_max,
-            nvme_bytes_max: 0,
-            ios_max: 64,
+            nvme_bytes_max: disk.bytes_max,
+            ios_max: rng.pick(&[1, 2, 4, 16, 64]),
         };
         let clean_low = rng.between(5, 40) as u8;
         let host_low = rng.between(40, 80) as u8;
+        let host_clean = rng.between(0, 60) as u8;
+        let nvme_low = rng.between(40, 95) as u8;
         let policy = Policy {
             clean_low_percent: clean_low,
             clean_high_percent: clean_low + rng.between(5, 30) as u8,
             host_high_percent: host_low + rng.between(5, 20) as u8,
             host_low_percent: host_low,
-            host_clean_low_percent: 10,
-            host_clean_high_percent: 20,
-            host_scan_frames: 8,
-            nvme_high_percent: 95,
-            nvme_low_percent: 90,
+            host_clean_low_percent: host_clean,
+            host_clean_high_percent: host_clean + rng.between(0, 40) as u8,
+            host_scan_frames: rng.between(1, 8) as u32,
+            nvme_high_percent: if roomy { 100 } else { nvme_low + rng.between(0, 5) as u8 },
+            nvme_low_percent: nvme_low,
             scan_frames,
             request_timeout_us: 200_000,
         };
@@ -129,6 +143,7 @@ impl Geometry {
             replicas,
             seq_blocks,
             seqs,
+            disk_slots: disk.slots,
             pins: rng.chance(600),
             roomy,
         }
@@ -138,6 +153,27 @@ impl Geometry {
     #[must_use]
     pub fn retires(&self) -> bool {
         self.config.planes.iter().any(|plane| plane.kind != PlaneKind::Full)
+    }
+
+    /// Whether there is an NVMe tier.
+    #[must_use]
+    pub fn disk(&self) -> bool {
+        self.config.limits.nvme_bytes_max > 0
+    }
+
+    /// Slabs on NVMe that the space may hold.
+    #[must_use]
+    pub fn disk_slabs(&self) -> usize {
+        let slot = SlotLayout::new(&self.config.planes).bytes();
+        (self.config.limits.nvme_bytes_max / (slot * u64::from(self.disk_slots.max(1)))) as usize
+    }
+
+    /// Bytes of all frames of a session's tier 0 and of all host memory that the space may hold.
+    #[must_use]
+    pub fn upper_bytes(&self) -> u64 {
+        let frames = self.tier0.iter().zip(&self.class_bytes);
+        let tier0: u64 = frames.map(|(frames, bytes)| u64::from(*frames) * u64::from(wire::stride(*bytes))).sum();
+        tier0 + self.config.limits.host_bytes_max
     }
 
     /// Planes of the space.
@@ -162,6 +198,29 @@ impl Geometry {
     #[must_use]
     pub fn class_base(&self, class: u8) -> u32 {
         self.tier0[..usize::from(class)].iter().sum()
+    }
+}
+
+/// The NVMe tier of a space.
+struct Disk {
+    bytes_max: u64,
+    slots: u32,
+}
+
+impl Disk {
+    /// None in two spaces of five; else from one slab, over less than what engines keep, to more than there can be blocks.
+    fn draw(rng: &mut Rng, planes: &[Plane], blocks: u32, roomy: bool) -> Disk {
+        let slots = rng.pick(&[1, 2, 3, 4, 8, 16]);
+        let kind = rng.below(10);
+        let most = match kind {
+            0..4 => return Disk { bytes_max: 0, slots },
+            _ if roomy => blocks * 32 + 64,
+            4 => slots * rng.between(1, 3) as u32,
+            5 | 6 => blocks * rng.between(2, 15) as u32 / 10,
+            _ => blocks * 4 + 64,
+        };
+        let slabs = u64::from(most.div_ceil(slots));
+        Disk { bytes_max: slabs * u64::from(slots) * SlotLayout::new(planes).bytes(), slots }
     }
 }
 

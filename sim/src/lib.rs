@@ -4,6 +4,7 @@
 
 pub mod base;
 pub mod coverage;
+pub mod disk;
 pub mod episode;
 pub mod failure;
 pub mod flight;

@@ -1,4 +1,4 @@
-//! Deliberate faults of the core and of the agent under one name: each must be caught.
+//! Deliberate faults of the core, of the agent and of the shell under one name: each must be caught.
 
 use kvtide::agent::protocol::mutants::{self as agent, Mutant as AgentMutant};
 use kvtide_tiering::mutants::Mutant as CoreMutant;
@@ -10,6 +10,23 @@ pub enum Mutant {
     Core(CoreMutant),
     /// In the agent's protocol.
     Agent(AgentMutant),
+    /// In what stands between the core and the disk, which the simulator plays itself.
+    Shell(ShellMutant),
+}
+
+/// A fault of the disk's side of the shell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShellMutant {
+    /// A transfer that fell short is reported as whole, and nobody looks at checksums.
+    ShortIsOk,
+    /// Pages whose bytes are not what was written are not reported.
+    UncheckedRead,
+    /// The end of a transfer is told when it begins.
+    EarlyIoDone,
+}
+
+impl ShellMutant {
+    const ALL: [ShellMutant; 3] = [ShellMutant::ShortIsOk, ShellMutant::UncheckedRead, ShellMutant::EarlyIoDone];
 }
 
 /// Faults that this simulator cannot show, and why. They are no business of its verdict; the tests of the crate that has them are.
@@ -31,7 +48,17 @@ impl Mutant {
     /// All of them, the core's first.
     pub fn all() -> impl Iterator<Item = Mutant> {
         let core = CoreMutant::ALL.iter().copied().map(Mutant::Core);
-        core.chain(AgentMutant::ALL.iter().copied().map(Mutant::Agent))
+        let agent = AgentMutant::ALL.iter().copied().map(Mutant::Agent);
+        core.chain(agent).chain(ShellMutant::ALL.into_iter().map(Mutant::Shell))
+    }
+
+    /// The shell's fault, if it is one.
+    #[must_use]
+    pub fn shell(self) -> Option<ShellMutant> {
+        match self {
+            Mutant::Shell(mutant) => Some(mutant),
+            Mutant::Core(_) | Mutant::Agent(_) => None,
+        }
     }
 
     /// The one of that name.
@@ -46,13 +73,14 @@ impl Mutant {
         match self {
             Mutant::Core(mutant) => format!("{mutant:?}"),
             Mutant::Agent(mutant) => format!("{mutant:?}"),
+            Mutant::Shell(mutant) => format!("{mutant:?}"),
         }
     }
 
     /// Switches this thread to the fault, or to none.
     pub fn select(mutant: Option<Mutant>) {
         let (core, agent_mutant) = match mutant {
-            None => (None, None),
+            None | Some(Mutant::Shell(_)) => (None, None),
             Some(Mutant::Core(mutant)) => (Some(mutant), None),
             Some(Mutant::Agent(mutant)) => (None, Some(mutant)),
         };

@@ -136,6 +136,15 @@ impl Devices {
 }
 
 impl Copy {
+    /// Whose copy it is, in words.
+    #[must_use]
+    pub fn says(&self) -> String {
+        match self.owner {
+            usize::MAX => format!("the disk (transfer {})", self.token >> 16),
+            owner => format!("s{owner} (copy {})", self.token),
+        }
+    }
+
     fn advance(&mut self, rng: &mut Rng, arenas: &mut Arenas) -> Progress {
         self.events += 1;
         if let Some((slot, tag)) = self.held.take() {

@@ -75,7 +75,16 @@ impl Daemon {
                 Ok(())
             }
             Action::ReturnSlab { slab } => self.take_back(cx, slab),
-            Action::NeedDisk | Action::ReturnDisk { .. } | Action::Io { .. } | Action::Urge { .. } => Ok(()),
+            Action::NeedDisk => {
+                self.need_disk(cx);
+                Ok(())
+            }
+            Action::ReturnDisk { slab } => self.return_disk(cx, slab),
+            Action::Io { id, kind, class, at, list } => {
+                let list = self.actions.list(list).to_vec();
+                self.io(cx, id, (kind, class), at, &list)
+            }
+            Action::Urge { id, class } => self.urge(cx, id, class),
             Action::SessionGone { session } => {
                 cx.say(|| format!("daemon: session slot {session} is free"));
                 match self.slots.get_mut(usize::from(session)).and_then(Option::take) {
@@ -92,6 +101,9 @@ impl Daemon {
             && self.place(frame).is_none()
         {
             return wrong(Caught::Protocol, format!("{job:?} names a host frame that was not granted"));
+        }
+        if let Some(id) = host_frame(&job).and_then(|f| self.transfer_with(f, matches!(job, Job::Store { .. }))) {
+            return wrong(Caught::Overlap, format!("{job:?} beside transfer {id} on its host frame"));
         }
         let Some(attached) = self.attached(slot).filter(|a| !a.lost) else {
             return wrong(Caught::Protocol, format!("{job:?} for session slot {slot}, which is not attached"));
@@ -135,6 +147,9 @@ impl Daemon {
         let Some(Slab { arena, class }) = self.slabs.get_mut(slab as usize).and_then(Option::take) else {
             return wrong(Caught::Protocol, format!("slab {slab} given back, which was not granted"));
         };
+        if self.transfers_in(slab) {
+            return wrong(Caught::Protocol, format!("slab {slab} given back under a transfer"));
+        }
         if cx.devices.touches(arena, |owner| !cx.dead.contains(&owner)) {
             return wrong(Caught::Protocol, format!("slab {slab} given back while a device copies there"));
         }
@@ -147,7 +162,7 @@ impl Daemon {
 }
 
 /// The host frame that a job reads or writes.
-fn host_frame(job: &Job) -> Option<HostFrame> {
+pub(super) fn host_frame(job: &Job) -> Option<HostFrame> {
     match *job {
         Job::Load { from, .. } | Job::LoadCopy { from, .. } => Some(from),
         Job::Store { to, .. } => Some(to),

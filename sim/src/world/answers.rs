@@ -74,6 +74,9 @@ impl Session {
             self.acquired(&pending, status)?;
         }
         self.justified(cx, &pending, status)?;
+        if status == Status::Lost && self.harmed(cx, pending.seq) {
+            cx.coverage.met(Met::LostToDisk);
+        }
         match status {
             Status::Ok => self.success(cx, &pending, entry.value, &list),
             _ => self.refusal(&pending, status, &list),
@@ -102,16 +105,23 @@ impl Session {
             Status::Canceled => pending.cancelled,
             // What a step reads was promised room when it was reserved: only copies that never end can keep it waiting.
             // The engine's own pins may have taken all the frames, though.
-            Status::TimedOut if pending.op == Op::Fault => faults.endless + faults.refuse + deaths > 0 || self.pinned,
+            Status::TimedOut if pending.op == Op::Fault => {
+                faults.endless + faults.refuse + deaths > 0
+                    || self.pinned
+                    || (cx.geometry.disk() && faults.disk.delays())
+            }
             // Without hurry a deadline is far longer than anything takes, but for full tiers and copies that never end.
-            Status::TimedOut => !cx.geometry.roomy || faults.hurry + faults.endless + faults.refuse > 0,
-            Status::NoSpace | Status::TooBig => !cx.geometry.roomy || faults.refuse > 0,
+            Status::TimedOut => {
+                !cx.geometry.roomy || faults.hurry + faults.endless + faults.refuse > 0 || faults.disk.delays()
+            }
+            Status::NoSpace | Status::TooBig => !cx.geometry.roomy || faults.refuse > 0 || !faults.disk.works(),
             // Pages that left a window, or older snapshots, are given up, whoever would still pin them or cut back to them.
             Status::Lost if matches!(pending.op, Op::Acquire | Op::Truncate) && cx.geometry.retires() => true,
             // The sequence moved on before the message about the end of the step was read: its windows moved too.
             Status::Lost if pending.op == Op::Fault && cx.geometry.retires() && !self.in_step(pending) => true,
+            Status::Lost if self.harmed(cx, pending.seq) => true,
             Status::Lost => deaths + faults.daemon + faults.copy + faults.endless > 0,
-            Status::Io => faults.copy + faults.endless + deaths > 0,
+            Status::Io => faults.copy + faults.endless + deaths + cx.ledger.errors > 0,
             // Cancelling what already ended.
             // The step is over and its sequences may be dropped before the message about it is read.
             Status::NotFound | Status::State | Status::Range if pending.op == Op::Fault => !self.in_step(pending),
@@ -132,6 +142,19 @@ impl Session {
         }
         let me = self.index;
         wrong(Caught::UnjustifiedError, format!("s{me}: {:?} of seq {} ended with {status:?}", pending.op, pending.seq))
+    }
+
+    /// Whether the disk failed to deliver a page of this sequence at some time.
+    fn harmed(&self, cx: &Context, slot: u32) -> bool {
+        let Some(seq) = self.seq(slot) else { return false };
+        let page_tokens = cx.geometry.config.page_tokens;
+        let harmed = |plane: u16, block: u32| {
+            let spec = cx.geometry.specs[usize::from(plane)];
+            let tags = (0..cx.geometry.slots())
+                .filter_map(|at| seq.text.expected(&spec, plane, self.shard, (block, at), seq.text.len(), page_tokens));
+            tags.into_iter().any(|tag| cx.ledger.harmed(tag))
+        };
+        (0..cx.geometry.planes()).any(|plane| (0..seq.blocks.len() as u32).any(|block| harmed(plane, block)))
     }
 
     fn success(&mut self, cx: &mut Context, pending: &Pending, value: u64, list: &[u32]) -> Check {
@@ -256,6 +279,12 @@ impl Session {
         cx.coverage.met(if value > 0 { Met::MapHit } else { Met::MapMiss });
         let mut text = text.clone();
         text.truncate(value * u64::from(page_tokens), page_tokens);
+        for (plane, block) in (0..cx.geometry.planes()).flat_map(|p| (0..value as u32).map(move |b| (p, b))) {
+            let spec = cx.geometry.specs[usize::from(plane)];
+            if let Some(tag) = text.expected(&spec, plane, self.shard, (block, 0), text.len(), page_tokens) {
+                cx.ledger.map(tag);
+            }
+        }
         let Some(seq) = self.seq_mut(pending.seq) else { return Ok(()) };
         seq.committed = text.len();
         seq.published = value as u32;

@@ -2,10 +2,12 @@
 
 use crate::base::{Queue, Rng, Trace};
 use crate::coverage::{Coverage, Met};
+use crate::disk::{DiskFaults, Ledger, Regions};
 use crate::failure::Caught;
 use crate::geometry::Geometry;
 use crate::memory::{Arenas, CopyFault, CopyId, Devices};
 use crate::model::Library;
+use crate::mutant::ShellMutant;
 use std::collections::BTreeSet;
 
 /// Something that the system under test must not do.
@@ -76,6 +78,18 @@ pub enum Ev {
         /// Size class.
         class: u8,
     },
+    /// The node answers a request for NVMe space.
+    Disk {
+        /// Which daemon asked.
+        epoch: u32,
+    },
+    /// The daemon learns that a transfer has ended.
+    IoDone {
+        /// Which daemon asked for it.
+        epoch: u32,
+        /// The transfer.
+        id: u32,
+    },
     /// An engine process dies, or only its connection.
     Die {
         /// Session.
@@ -134,6 +148,8 @@ pub struct Faults {
     pub die: u64,
     /// The daemon dies, in ten thousand operations.
     pub daemon: u64,
+    /// What goes wrong with the disk.
+    pub disk: DiskFaults,
 }
 
 impl Faults {
@@ -141,9 +157,11 @@ impl Faults {
     pub fn draw(rng: &mut Rng) -> Faults {
         let mut some = |likely: u64, most: u64| if rng.chance(likely) { rng.between(1, most) } else { 0 };
         if some(330, 1) == 1 {
-            return Faults { late: some(300, 50), ..Faults::default() };
+            let late = some(300, 50);
+            let disk = DiskFaults { late: some(300, 50), ..DiskFaults::default() };
+            return Faults { late, disk, ..Faults::default() };
         }
-        Faults {
+        let mut faults = Faults {
             copy: some(500, 60),
             late: some(500, 50),
             endless: some(150, 4),
@@ -154,13 +172,17 @@ impl Faults {
             babble: some(150, 20),
             die: some(500, 60),
             daemon: some(300, 25),
-        }
+            disk: DiskFaults::default(),
+        };
+        faults.disk = DiskFaults::draw(rng);
+        faults
     }
 
     /// Whether nothing can be lost and nothing can time out for any other reason than the system's own.
     #[must_use]
     pub fn none(&self) -> bool {
-        self.copy + self.endless + self.cancel + self.hurry + self.refuse + self.die + self.daemon + self.babble == 0
+        let others = self.cancel + self.hurry + self.refuse + self.die + self.daemon + self.babble;
+        self.copy + self.endless + others == 0 && self.disk.none()
     }
 }
 
@@ -178,12 +200,18 @@ pub struct Context {
     pub arenas: Arenas,
     /// Copies in flight.
     pub devices: Devices,
+    /// Regions of the disk.
+    pub regions: Regions,
+    /// What became of contents on the disk.
+    pub ledger: Ledger,
     /// The space.
     pub geometry: Geometry,
     /// What engines know in common.
     pub library: Library,
     /// What goes wrong.
     pub faults: Faults,
+    /// The shell's own fault, if one is on.
+    pub shell: Option<ShellMutant>,
     /// Sessions whose process was killed.
     pub dead: BTreeSet<usize>,
     /// Requests and steps so far.

@@ -4,6 +4,7 @@
 use super::context::{Check, Context, Ev, wrong};
 use super::session::Session;
 use crate::coverage::Met;
+use crate::disk::{Grants, Queue};
 use crate::failure::Caught;
 use crate::geometry::SLAB_FRAMES;
 use crate::memory::{ArenaId, Place};
@@ -45,6 +46,10 @@ pub struct Daemon {
     /// Which daemon of the episode this is.
     pub epoch: u32,
     pub(super) granted_bytes: u64,
+    /// What it holds on NVMe.
+    pub(super) grants: Grants,
+    /// Its transfers.
+    pub(super) transfers: Queue,
     /// In some episodes the core runs under the flight recorder.
     recorder: Option<Recorder>,
     /// When the clock wakes it next.
@@ -68,6 +73,8 @@ impl Daemon {
             slabs: Vec::new(),
             epoch,
             granted_bytes: 0,
+            grants: Grants::new(cx.geometry.planes()),
+            transfers: Queue::new(cx.rng.pick(&[1, 2, 4, 16, 64])),
             recorder,
             due_us: 0,
         })

@@ -74,7 +74,7 @@ impl World {
 
     /// An engine's process is killed. Its devices go on until the last of it is gone; the daemon learns of it later.
     pub(super) fn die(&mut self, index: usize) -> Check {
-        let World { cx, sessions, phase, .. } = self;
+        let World { cx, daemon, sessions, phase, .. } = self;
         let session = &mut sessions[index];
         if !session.alive {
             return Ok(());
@@ -91,6 +91,9 @@ impl World {
             cx.coverage.met(Met::SessionDied);
             if writing {
                 cx.coverage.met(Met::Quarantine);
+            }
+            if daemon.as_ref().is_some_and(|daemon| !daemon.transfers.is_empty()) {
+                cx.coverage.met(Met::SessionDiedTransferring);
             }
             let (replica, shard) = (session.replica, session.shard);
             let delay = cx.rng.between(0, 20_000);
@@ -114,8 +117,9 @@ impl World {
     /// The daemon is killed: what it knew is gone, what engines hold is not.
     pub(super) fn daemon_dies(&mut self) -> Check {
         let World { cx, daemon, sessions, phase, .. } = self;
-        let Some(dead) = daemon.take_if(|_| *phase == Phase::Running) else { return Ok(()) };
+        let Some(mut dead) = daemon.take_if(|_| *phase == Phase::Running) else { return Ok(()) };
         dead.replay(cx)?;
+        dead.drop_disk(cx);
         cx.say(|| "daemon: dies".to_owned());
         cx.coverage.met(Met::DaemonDied);
         cx.library.forget();

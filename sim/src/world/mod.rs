@@ -8,6 +8,7 @@ mod actions;
 mod answers;
 mod context;
 mod daemon;
+mod disk;
 mod life;
 mod nonsense;
 mod ops;
@@ -23,10 +24,12 @@ pub use context::{Check, Context, Ev, Faults, Wrong};
 
 use crate::base::{Queue, Rng, Trace};
 use crate::coverage::Coverage;
+use crate::disk::{Ledger, Regions};
 use crate::episode::Report;
 use crate::geometry::Geometry;
 use crate::memory::{Arenas, Devices};
 use crate::model::Library;
+use crate::mutant::ShellMutant;
 use daemon::Daemon;
 use life::Phase;
 use session::Session;
@@ -45,9 +48,9 @@ pub struct World {
 }
 
 impl World {
-    /// The world of `seed`, before its first event.
+    /// The world of `seed`, before its first event, with a shell that is at fault if one is named.
     #[must_use]
-    pub fn new(seed: u64, verbose: bool) -> World {
+    pub fn new(seed: u64, verbose: bool, shell: Option<ShellMutant>) -> World {
         let mut rng = Rng::new(seed);
         let geometry = Geometry::draw(&mut rng);
         let faults = Faults::draw(&mut rng);
@@ -60,9 +63,12 @@ impl World {
             coverage: Coverage::default(),
             arenas: Arenas::default(),
             devices: Devices::default(),
+            regions: Regions::default(),
+            ledger: Ledger::default(),
             geometry,
             library,
             faults,
+            shell,
             dead: std::collections::BTreeSet::new(),
             ops: 0,
             events: 0,
@@ -121,6 +127,14 @@ impl World {
             },
             Ev::Slab { epoch, class } => match daemon.as_mut().filter(|d| d.epoch == epoch) {
                 Some(daemon) => daemon.slab(cx, sessions, class),
+                None => Ok(()),
+            },
+            Ev::Disk { epoch } => match daemon.as_mut().filter(|d| d.epoch == epoch) {
+                Some(daemon) => daemon.disk(cx, sessions),
+                None => Ok(()),
+            },
+            Ev::IoDone { epoch, id } => match daemon.as_mut().filter(|d| d.epoch == epoch) {
+                Some(daemon) => daemon.io_done(cx, sessions, id),
                 None => Ok(()),
             },
             Ev::Die { session } => self.die(session),

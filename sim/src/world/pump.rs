@@ -4,6 +4,7 @@ use super::World;
 use super::context::{Check, Context, Ev, wrong};
 use super::session::Session;
 use crate::coverage::Met;
+use crate::disk::DISK;
 use crate::failure::Caught;
 use crate::memory::{CopyFault, Outcome, Place, Progress};
 use kvtide::agent::protocol as agent;
@@ -62,7 +63,7 @@ impl Session {
             return wrong(Caught::Protocol, format!("s{me}: {copy:?} names memory that was not granted"));
         };
         if let Some(other) = cx.devices.conflict(from, to, |owner| !cx.dead.contains(&owner)) {
-            let detail = format!("s{me}: {copy:?} begins while s{} still copies {} there", other.owner, other.token);
+            let detail = format!("s{me}: {copy:?} begins while {} still copies there", other.says());
             return wrong(Caught::Overlap, detail);
         }
         let token = self.copies.iter().position(Option::is_none).unwrap_or_else(|| {
@@ -107,11 +108,16 @@ impl Session {
 impl World {
     /// A device touches memory.
     pub(super) fn copy_event(&mut self, id: crate::memory::CopyId) -> Check {
-        let World { cx, sessions, .. } = self;
+        let World { cx, daemon, sessions, .. } = self;
         let Some((owner, token)) = cx.devices.get(id).map(|copy| (copy.owner, copy.token)) else { return Ok(()) };
         match cx.devices.advance(&mut cx.rng, &mut cx.arenas, id) {
             Progress::Again(delay) => cx.queue.after(delay, Ev::Copy { copy: id }),
             Progress::Never => {}
+            Progress::Done(outcome) if owner == DISK => {
+                if let Some(daemon) = daemon {
+                    daemon.disk_copied(cx, token, outcome)?;
+                }
+            }
             // Nobody is left to hear of a dead process's copies; their writes were real.
             Progress::Done(_) if !sessions[owner].alive => {}
             Progress::Done(outcome) => sessions[owner].copied(cx, token, outcome)?,

@@ -512,6 +512,9 @@ impl Session {
             Ok(_) => {}
         }
         cx.say(|| format!("s{me} lane {lane} ends step {step}"));
+        if run.members.iter().all(|m| self.seq(m.slot).is_some_and(|seq| !seq.doomed)) && deep(cx, &run) {
+            cx.coverage.met(Met::StepThreeTiers);
+        }
         cx.trace.fold(&[7, me as u64, lane as u64, step]);
         for member in run.members {
             let Some(seq) = self.seq_mut(member.slot) else { continue };
@@ -561,4 +564,15 @@ impl Session {
             seq.doomed = true;
         }
     }
+}
+
+/// Whether the pages that a step read fill more than tier 0 and host together.
+fn deep(cx: &Context, run: &Run) -> bool {
+    let page_tokens = cx.geometry.config.page_tokens;
+    let pages = |plane: usize| -> u64 {
+        let spec = &cx.geometry.specs[plane];
+        run.members.iter().map(|m| needed(spec, m.text.len(), page_tokens).len() as u64).sum()
+    };
+    let stride = |plane: usize| u64::from(kvtide_wire::geometry::stride(cx.geometry.specs[plane].page_bytes));
+    (0..cx.geometry.specs.len()).map(|plane| pages(plane) * stride(plane)).sum::<u64>() > cx.geometry.upper_bytes()
 }

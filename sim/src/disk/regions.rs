@@ -1,0 +1,56 @@
+//! Regions of the disk's file. A region outlives its grants and the daemons that made them, with all that stands in it.
+
+use crate::memory::{ArenaId, Place};
+
+#[derive(Debug)]
+struct Region {
+    arena: ArenaId,
+    granted: bool,
+}
+
+/// All regions of a disk that were ever granted.
+#[derive(Debug, Default)]
+pub struct Regions {
+    all: Vec<Region>,
+    granted: usize,
+}
+
+impl Regions {
+    /// A region for a new grant: one that is free, or one that was never used; `None` when there are `most` and all are taken.
+    pub fn take(&mut self, most: usize, new: impl FnOnce() -> ArenaId) -> Option<usize> {
+        if self.granted == most {
+            return None;
+        }
+        self.granted += 1;
+        if let Some(free) = self.all.iter().position(|region| !region.granted) {
+            self.all[free].granted = true;
+            return Some(free);
+        }
+        self.all.push(Region { arena: new(), granted: true });
+        Some(self.all.len() - 1)
+    }
+
+    /// A region whose grant is over.
+    pub fn put_back(&mut self, region: usize) {
+        self.all[region].granted = false;
+        self.granted -= 1;
+    }
+
+    /// The daemon that held them is dead.
+    pub fn put_back_all(&mut self) {
+        self.all.iter_mut().for_each(|region| region.granted = false);
+        self.granted = 0;
+    }
+
+    /// Where the region's pages are.
+    #[must_use]
+    pub fn arena(&self, region: usize) -> ArenaId {
+        self.all[region].arena
+    }
+
+    /// Where a page of a slot is, in a space of `planes` planes.
+    #[must_use]
+    pub fn place(&self, region: usize, slot: u32, plane: u16, planes: u16) -> Place {
+        Place { arena: self.all[region].arena, frame: slot * u32::from(planes) + u32::from(plane) }
+    }
+}
