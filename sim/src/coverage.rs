@@ -128,6 +128,8 @@ kinds! {
     SessionDiedTransferring => "session: died under transfers",
     /// The daemon died while transfers were in flight.
     DaemonDiedTransferring => "daemon: died under transfers",
+    /// The operator changed the policy.
+    Reconfigured => "daemon: policy changed",
     /// A request without sense was sent.
     NonsenseRequest => "nonsense: request",
     /// A completion of a job without sense was sent.

@@ -112,23 +112,7 @@ impl Geometry {
             nvme_bytes_max: disk.bytes_max,
             ios_max: rng.pick(&[1, 2, 4, 16, 64]),
         };
-        let clean_low = rng.between(5, 40) as u8;
-        let host_low = rng.between(40, 80) as u8;
-        let host_clean = rng.between(0, 60) as u8;
-        let nvme_low = rng.between(40, 95) as u8;
-        let policy = Policy {
-            clean_low_percent: clean_low,
-            clean_high_percent: clean_low + rng.between(5, 30) as u8,
-            host_high_percent: host_low + rng.between(5, 20) as u8,
-            host_low_percent: host_low,
-            host_clean_low_percent: host_clean,
-            host_clean_high_percent: host_clean + rng.between(0, 40) as u8,
-            host_scan_frames: rng.between(1, 8) as u32,
-            nvme_high_percent: if roomy { 100 } else { nvme_low + rng.between(0, 5) as u8 },
-            nvme_low_percent: nvme_low,
-            scan_frames,
-            request_timeout_us: 200_000,
-        };
+        let policy = draw_policy(rng, scan_frames, roomy);
         let config = SpaceConfig { page_tokens, planes, shards, limits, policy };
         Geometry {
             config,
@@ -147,6 +131,12 @@ impl Geometry {
             pins: rng.chance(600),
             roomy,
         }
+    }
+
+    /// A policy that an operator might change to.
+    pub fn other_policy(&self, rng: &mut Rng) -> Policy {
+        let scan_frames = rng.between(1, u64::from(self.config.policy.scan_frames)) as u32;
+        draw_policy(rng, scan_frames, self.roomy)
     }
 
     /// Whether some plane's pages go out of use while a sequence grows.
@@ -221,6 +211,26 @@ impl Disk {
         };
         let slabs = u64::from(most.div_ceil(slots));
         Disk { bytes_max: slabs * u64::from(slots) * SlotLayout::new(planes).bytes(), slots }
+    }
+}
+
+fn draw_policy(rng: &mut Rng, scan_frames: u32, roomy: bool) -> Policy {
+    let clean = rng.between(5, 40) as u8;
+    let host = rng.between(40, 80) as u8;
+    let host_clean = rng.between(0, 60) as u8;
+    let nvme = rng.between(40, 95) as u8;
+    Policy {
+        clean_low_percent: clean,
+        clean_high_percent: clean + rng.between(5, 30) as u8,
+        host_high_percent: host + rng.between(5, 20) as u8,
+        host_low_percent: host,
+        host_clean_low_percent: host_clean,
+        host_clean_high_percent: host_clean + rng.between(0, 40) as u8,
+        host_scan_frames: rng.between(1, 8) as u32,
+        nvme_high_percent: if roomy { 100 } else { nvme + rng.between(0, 5) as u8 },
+        nvme_low_percent: nvme,
+        scan_frames,
+        request_timeout_us: 200_000,
     }
 }
 

@@ -23,6 +23,15 @@ pub enum CopyFault {
     Endless,
 }
 
+/// How long a device takes between two touches of memory, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// As a rule: least and most.
+    pub usual: (u64, u64),
+    /// When it is late.
+    pub late: (u64, u64),
+}
+
 /// How a copy ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -81,9 +90,10 @@ impl Devices {
         (from, to): (Place, Place),
         slots: usize,
         fault: Option<CopyFault>,
+        pace: Pace,
     ) -> (CopyId, u64) {
         debug_assert!(slots <= 64);
-        let pace_us = if fault == Some(CopyFault::Late) { (200, 2000) } else { (0, 6) };
+        let pace_us = if fault == Some(CopyFault::Late) { pace.late } else { pace.usual };
         let copy = Copy { owner, token, from, to, fault, moved: 0, held: None, slots, events: 0, pace_us };
         let id = self.free.pop().unwrap_or_else(|| {
             self.copies.push(None);

@@ -8,4 +8,4 @@ mod arena;
 mod device;
 
 pub use arena::{Arena, ArenaId, Arenas, Place, Tag};
-pub use device::{Copy, CopyFault, CopyId, Devices, Outcome, Progress};
+pub use device::{Copy, CopyFault, CopyId, Devices, Outcome, Pace, Progress};

@@ -148,6 +148,8 @@ pub struct Faults {
     pub die: u64,
     /// The daemon dies, in ten thousand operations.
     pub daemon: u64,
+    /// The operator changes the policy, per thousand audits.
+    pub reload: u64,
     /// What goes wrong with the disk.
     pub disk: DiskFaults,
 }
@@ -159,7 +161,7 @@ impl Faults {
         if some(330, 1) == 1 {
             let late = some(300, 50);
             let disk = DiskFaults { late: some(300, 50), ..DiskFaults::default() };
-            return Faults { late, disk, ..Faults::default() };
+            return Faults { late, disk, reload: some(300, 100), ..Faults::default() };
         }
         let mut faults = Faults {
             copy: some(500, 60),
@@ -172,6 +174,7 @@ impl Faults {
             babble: some(150, 20),
             die: some(500, 60),
             daemon: some(300, 25),
+            reload: some(300, 100),
             disk: DiskFaults::default(),
         };
         faults.disk = DiskFaults::draw(rng);

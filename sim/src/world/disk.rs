@@ -8,12 +8,15 @@ use super::session::Session;
 use crate::coverage::Met;
 use crate::disk::{DISK, DiskFault, Ended, Misuse, Part, Transfer, flip};
 use crate::failure::Caught;
-use crate::memory::{CopyFault, Outcome, Tag};
+use crate::memory::{CopyFault, Outcome, Pace, Tag};
 use crate::mutant::ShellMutant;
 use kvtide_tiering::api::{DiskSlot, Event, HostFrame, IoClass, IoKind, Job, Status};
 
 /// Bits of a copy's token that say which page of its transfer it moves.
 const PART_BITS: u32 = 16;
+
+/// The disk is slower than the bus.
+const DRIVE: Pace = Pace { usual: (1, 30), late: (200, 3000) };
 
 fn misused<T>(outcome: Result<T, Misuse>) -> Check<T> {
     outcome.or_else(|Misuse(what)| wrong(Caught::Disk, what))
@@ -217,7 +220,7 @@ impl Daemon {
                 return wrong(Caught::Overlap, detail);
             }
             let token = u64::from(id) << PART_BITS | at as u64;
-            let (copy, delay) = cx.devices.start(&mut cx.rng, DISK, token, (from, to), tokens, fault);
+            let (copy, delay) = cx.devices.start(&mut cx.rng, DISK, token, (from, to), tokens, fault, DRIVE);
             cx.queue.after(delay + stuck_us, Ev::Copy { copy });
         }
         if cx.shell == Some(ShellMutant::EarlyIoDone) {

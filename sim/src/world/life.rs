@@ -6,6 +6,7 @@ use super::session::Session;
 use super::{AUDIT_US, World};
 use crate::coverage::Met;
 use crate::failure::Caught;
+use kvtide_tiering::api::Event;
 
 /// Simulated microseconds after its last operation within which an episode must be quiet.
 const QUIET_US: u64 = 2_000_000;
@@ -140,8 +141,14 @@ impl World {
             return wrong(Caught::Hang, format!("the episode has not ended after {LIFE_US} us"));
         }
         self.cx.queue.after(AUDIT_US, Ev::Audit);
-        if let Some(daemon) = &self.daemon {
+        let World { cx, daemon, sessions, .. } = self;
+        if let Some(daemon) = daemon {
             daemon.check()?;
+            if cx.rng.chance(cx.faults.reload) {
+                let policy = cx.geometry.other_policy(&mut cx.rng);
+                cx.coverage.met(Met::Reconfigured);
+                daemon.handle(cx, sessions, Event::Reconfigure { policy })?;
+            }
         }
         for session in self.sessions.iter().filter(|s| s.alive && s.slot.is_some()) {
             session.audit(&self.cx)?;

@@ -6,9 +6,12 @@ use super::session::Session;
 use crate::coverage::Met;
 use crate::disk::DISK;
 use crate::failure::Caught;
-use crate::memory::{CopyFault, Outcome, Place, Progress};
+use crate::memory::{CopyFault, Outcome, Pace, Place, Progress};
 use kvtide::agent::protocol as agent;
 use kvtide_wire::status::Status;
+
+/// The engine's copies between tier 0 and host.
+const BUS: Pace = Pace { usual: (0, 6), late: (200, 2000) };
 
 impl Session {
     /// Looks at the job ring, and moves on whatever can.
@@ -74,7 +77,7 @@ impl Session {
         let fault = cx.copy_fault();
         cx.say(|| format!("s{me} copies {:?} to {:?}, fault {fault:?}", copy.from, copy.to));
         let slots = cx.geometry.slots();
-        let (id, delay) = cx.devices.start(&mut cx.rng, me, token as u64, (from, to), slots, fault);
+        let (id, delay) = cx.devices.start(&mut cx.rng, me, token as u64, (from, to), slots, fault, BUS);
         if fault == Some(CopyFault::Endless) {
             self.stuck = true;
         }
