@@ -110,7 +110,7 @@ impl Geometry {
             requests_max: u32::from(channels + lanes) * u32::from(depth),
             host_bytes_max,
             nvme_bytes_max: disk.bytes_max,
-            ios_max: rng.pick(&[1, 2, 4, 16, 64]),
+            ios_max: rng.pick(&[4, 4, 5, 8, 16, 64]),
         };
         let policy = draw_policy(rng, scan_frames, roomy);
         let config = SpaceConfig { page_tokens, planes, shards, limits, policy };

@@ -136,12 +136,13 @@ fn recording(path: &Path) -> ExitCode {
 }
 
 fn all_failures(seed: u64, ops: u64) -> ExitCode {
-    let failures = survey(seed, ops);
+    let (failures, summary) = survey(seed, ops);
+    println!("{}", summary.coverage);
     for failure in &failures {
         let detail: String = failure.detail.chars().take(160).collect();
         println!("{:<18} seed {:<16} operation {:>5}: {detail}", failure.caught.name(), failure.seed, failure.ops);
     }
-    println!("{} episodes failed", failures.len());
+    println!("{} episodes passed, {} failed", summary.episodes, failures.len());
     if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

@@ -72,14 +72,18 @@ pub fn run(seed: u64, ops: u64, threads: usize, progress: &(dyn Fn(&Summary) + S
     }
 }
 
-/// Runs every episode until they sum to `ops` operations, whatever fails: the failures, in order of their episodes.
+/// Runs every episode until they sum to `ops` operations, whatever fails: the failures, in order of their episodes, and what the
+/// others did.
 #[must_use]
-pub fn survey(seed: u64, ops: u64) -> Vec<Failure> {
-    let mut failures = Vec::new();
+pub fn survey(seed: u64, ops: u64) -> (Vec<Failure>, Summary) {
+    let (mut failures, mut summary) = (Vec::new(), Summary::default());
     let mut done = 0;
     for index in 0.. {
         match episode::run(episode_seed(seed, index), None, false) {
-            Ok(report) => done += report.ops,
+            Ok(report) => {
+                done += report.ops;
+                summary.add(&report);
+            }
             Err(failure) => {
                 done += failure.ops;
                 failures.push(*failure);
@@ -89,7 +93,7 @@ pub fn survey(seed: u64, ops: u64) -> Vec<Failure> {
             break;
         }
     }
-    failures
+    (failures, summary)
 }
 
 /// Replays a failed episode for its last events.

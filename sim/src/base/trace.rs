@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 
 /// Events in words that a report shows at most.
-const KEPT: usize = 4000;
+const KEPT: usize = 40_000;
 
 /// Folds one word into a hash (the finaliser of splitmix64 over the sum; order matters).
 #[must_use]
@@ -21,13 +21,15 @@ pub fn mix(hash: u64, word: u64) -> u64 {
 pub struct Trace {
     hash: u64,
     words: Option<VecDeque<String>>,
+    /// What was said first: how the run is drawn.
+    first: Option<String>,
 }
 
 impl Trace {
     /// A trace that keeps the last events in words when `verbose`.
     #[must_use]
     pub fn new(verbose: bool) -> Trace {
-        Trace { hash: 0, words: verbose.then(VecDeque::new) }
+        Trace { hash: 0, words: verbose.then(VecDeque::new), first: None }
     }
 
     /// Folds what happened into the hash.
@@ -38,10 +40,15 @@ impl Trace {
     /// Says what happened; `text` is evaluated only when words are kept.
     pub fn say(&mut self, at_us: u64, text: impl FnOnce() -> String) {
         if let Some(words) = &mut self.words {
-            if words.len() == KEPT {
-                words.remove(1);
+            let text = format!("{at_us:>9} {}", text());
+            if self.first.is_none() {
+                self.first = Some(text);
+                return;
             }
-            words.push_back(format!("{at_us:>9} {}", text()));
+            if words.len() == KEPT {
+                words.pop_front();
+            }
+            words.push_back(text);
         }
     }
 
@@ -54,6 +61,6 @@ impl Trace {
     /// The last events in words, oldest first; empty unless they were asked for.
     #[must_use]
     pub fn words(&self) -> Vec<String> {
-        self.words.iter().flatten().cloned().collect()
+        self.first.iter().chain(self.words.iter().flatten()).cloned().collect()
     }
 }
