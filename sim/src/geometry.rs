@@ -97,7 +97,8 @@ impl Geometry {
         let host_bytes_max = match (roomy, disk.bytes_max > 0) {
             (true, true) if rng.chance(600) => slab_each * rng.between(2, 6),
             (true, _) => whole * 16 + (1 << 24),
-            (false, true) => slab_each.max(whole * rng.between(0, 15) / 10) * rng.between(1, 2),
+            (false, true) if rng.chance(600) => slab_each * rng.between(1, 3),
+            (false, true) => slab_each.max(whole * rng.between(1, 10) / 10),
             (false, false) => whole * rng.between(2, 30) / 10,
         };
         let limits = Limits {
@@ -198,15 +199,15 @@ struct Disk {
 }
 
 impl Disk {
-    /// None in two spaces of five; else from one slab, over less than what engines keep, to more than there can be blocks.
+    /// None in one space of three; else from one slab, over less than what engines keep, to more than there can be blocks.
     fn draw(rng: &mut Rng, planes: &[Plane], blocks: u32, roomy: bool) -> Disk {
         let slots = rng.pick(&[1, 2, 3, 4, 8, 16]);
         let kind = rng.below(10);
         let most = match kind {
-            0..4 => return Disk { bytes_max: 0, slots },
+            0..3 => return Disk { bytes_max: 0, slots },
             _ if roomy => blocks * 32 + 64,
-            4 => slots * rng.between(1, 3) as u32,
-            5 | 6 => blocks * rng.between(2, 15) as u32 / 10,
+            3 => slots * rng.between(1, 3) as u32,
+            4 | 5 => blocks * rng.between(2, 15) as u32 / 10,
             _ => blocks * 4 + 64,
         };
         let slabs = u64::from(most.div_ceil(slots));
