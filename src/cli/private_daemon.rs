@@ -214,6 +214,10 @@ fn spawn(binary: &Path, dir: &Path, options: &Options) -> Result<(Child, PipeRea
         command.arg("--nvme-dir").arg(dir).arg("--nvme-bytes").arg(bytes.to_string());
     }
     command.arg("--http").arg(options.http.as_deref().unwrap_or_default());
+    // It is its owner's, and no service of its owner's service manager.
+    for name in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"] {
+        command.env_remove(name);
+    }
     let (stdout, theirs) = io::pipe().map_err(|e| Error::system("make the private daemon's stdout", e))?;
     // A group of its own: a Ctrl-C at the terminal is for the owner, which ends its children in order.
     command.stdin(Stdio::null()).stdout(theirs).stderr(log).process_group(0);

@@ -219,7 +219,7 @@ impl Asker {
             tracing::error!("unhealthy: {reason}");
         }
         for reason in self.known.iter().filter(|known| !reasons.iter().any(|reason| known.is_same(reason))) {
-            tracing::info!("healthy again: {reason}");
+            tracing::info!("healthy again; it was: {reason}");
         }
         if self.fed && reasons.is_empty() {
             supervisor::alive();

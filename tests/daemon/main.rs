@@ -13,6 +13,8 @@ mod raw;
 mod recorder;
 mod requests;
 mod roles;
+mod systemd;
+mod threads;
 
 use kvtide_daemon::cli::private_daemon::{Options, PrivateDaemon};
 use serde_json::Value;

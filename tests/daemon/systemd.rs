@@ -1,0 +1,189 @@
+//! The unit file, and what a daemon that runs under it tells its service manager.
+
+use crate::BOUND;
+use crate::http::{get, metric};
+use crate::raw::{Raw, sub};
+use crate::threads::Stopped;
+use kvtide_wire::entry::Op;
+use kvtide_wire::status::Status;
+use rustix::process::{Pid, Signal, kill_process};
+use std::net::SocketAddr;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Instant;
+
+/// What `systemd-analyze security` may find at most, times ten.
+const EXPOSURE_MAX: &str = "20";
+
+fn analyze(args: &[&str], unit: &Path) -> Option<Output> {
+    let output = Command::new("systemd-analyze").args(args).arg(unit).output();
+    match output {
+        Ok(output) => Some(output),
+        Err(error) if std::env::var_os("KVTIDE_NO_SKIP").is_some() => panic!("systemd-analyze cannot be run: {error}"),
+        Err(error) => {
+            eprintln!("skipped: systemd-analyze cannot be run: {error}");
+            None
+        }
+    }
+}
+
+/// The unit with the binary under test in the place of the installed one, which need not be there.
+fn unit(dir: &Path) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs/systemd/kvtided.service");
+    let text = std::fs::read_to_string(source).unwrap();
+    assert!(text.contains("ExecStart=/usr/bin/kvtided --config"), "{text}");
+    let path = dir.join("kvtided.service");
+    std::fs::write(&path, text.replace("/usr/bin/kvtided", env!("CARGO_BIN_EXE_kvtided"))).unwrap();
+    path
+}
+
+#[test]
+fn the_unit_is_clean_and_little_exposed() {
+    let dir = std::env::temp_dir().join(format!("kvtide-unit-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let unit = unit(&dir);
+    if let Some(verified) = analyze(&["verify"], &unit) {
+        let said =
+            format!("{}{}", String::from_utf8_lossy(&verified.stdout), String::from_utf8_lossy(&verified.stderr));
+        assert!(verified.status.success() && said.is_empty(), "{said}");
+        let threshold = ["security", "--offline=true", "--no-pager", "--threshold", EXPOSURE_MAX];
+        let secured = analyze(&threshold, &unit).unwrap();
+        assert!(secured.status.success(), "{}", String::from_utf8_lossy(&secured.stdout));
+    }
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn the_unit_keeps_what_attach_and_metrics_and_io_need() {
+    let text = include_str!("../../configs/systemd/kvtided.service");
+    let set = |key: &str| text.lines().any(|line| line.split_once('=').is_some_and(|(name, _)| name == key));
+    for key in ["PrivateUsers", "PrivateNetwork", "PrivateDevices", "ProcSubset"] {
+        assert!(!set(key), "{key} breaks what the daemon is for");
+    }
+    for line in
+        ["Type=notify", "LimitMEMLOCK=infinity", "LimitCORE=0", "MemorySwapMax=0", "OOMScoreAdjust=-900", "User=kvtide"]
+    {
+        assert!(text.lines().any(|own| own == line), "{line} is missing");
+    }
+}
+
+/// A service manager that listens, and the daemon that it started.
+struct Manager {
+    notify: UnixDatagram,
+    dir: PathBuf,
+    daemon: Child,
+    /// Where the daemon serves HTTP.
+    http: SocketAddr,
+    /// What it said before it was ready.
+    before: Vec<String>,
+}
+
+impl Manager {
+    /// Starts a daemon with a watchdog of so many microseconds, and waits until it is ready.
+    fn start(name: &str, watchdog_us: &str) -> Manager {
+        let dir = std::env::temp_dir().join(format!("kvtide-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let notify = UnixDatagram::bind(dir.join("notify")).unwrap();
+        notify.set_read_timeout(Some(BOUND)).unwrap();
+        let log = std::fs::File::create(dir.join("log")).unwrap();
+        // As systemd does, the process's own pid goes with the watchdog; exec keeps it.
+        let mut command = Command::new("sh");
+        command.args(["-c", "WATCHDOG_PID=$$ exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_kvtided")]);
+        command.env("NOTIFY_SOCKET", dir.join("notify")).env("WATCHDOG_USEC", watchdog_us);
+        command.args(["--http", "127.0.0.1:0", "--host-bytes", "64MiB", "--slab-bytes", "1MiB", "--dir"]).arg(&dir);
+        let daemon = command.stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        let mut manager = Manager { notify, dir, daemon, http: ([0, 0, 0, 0], 0).into(), before: Vec::new() };
+        manager.before = manager.hear_until("READY=1");
+        let log = manager.log();
+        let (_, rest) = log.split_once("on http://").unwrap();
+        manager.http = rest.split_whitespace().next().unwrap().parse().unwrap();
+        manager
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.join("kvtide.sock")
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.join("log")).unwrap()
+    }
+
+    fn hear(&self) -> String {
+        let mut message = [0; 4096];
+        let len = self.notify.recv(&mut message).unwrap_or_else(|error| panic!("silence: {error}\n{}", self.log()));
+        String::from_utf8(message[..len].to_vec()).unwrap()
+    }
+
+    /// Everything up to a message that contains `wanted`, that one included.
+    fn hear_until(&self, wanted: &str) -> Vec<String> {
+        let deadline = Instant::now() + BOUND;
+        let mut heard = Vec::new();
+        loop {
+            heard.push(self.hear());
+            if heard[heard.len() - 1].contains(wanted) {
+                return heard;
+            }
+            assert!(Instant::now() < deadline, "{wanted} never came: {heard:?}\n{}", self.log());
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.daemon), signal).unwrap();
+    }
+}
+
+impl Drop for Manager {
+    fn drop(&mut self) {
+        let _ = self.daemon.kill();
+        let _ = self.daemon.wait();
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+#[test]
+fn the_service_manager_hears_of_readiness_life_and_end() {
+    let mut manager = Manager::start("notify", "300000");
+    let ready = manager.before.last().unwrap();
+    assert!(ready.contains(&format!("STATUS=serving {}", manager.socket().display())), "{ready}");
+    manager.hear_until("WATCHDOG=1");
+    manager.hear_until("WATCHDOG=1");
+    manager.signal(Signal::TERM);
+    manager.hear_until("STOPPING=1");
+    assert!(manager.daemon.wait().unwrap().success());
+}
+
+#[test]
+fn a_core_thread_that_hangs_is_visible_and_starves_the_watchdog() {
+    let manager = Manager::start("watchdog", "300000");
+    let http = manager.http;
+    let mut raw = Raw::attach(&manager.socket());
+    assert_eq!(raw.status(sub(Op::Nop)), Status::Ok);
+    assert_eq!(get(http, "/healthz").0, 200);
+    let page = get(http, "/metrics").2;
+    assert!(page.contains("kvtide_requests_total{space=\"1\""), "{page}");
+    let stopped = Stopped::new(manager.daemon.id(), "kvtide-space-1");
+    // A scrape ends though one core does not answer: its figures are missing, and why is said.
+    let page = get(http, "/metrics").2;
+    let silence = metric(&page, "kvtide_thread_silence_seconds", &["thread=\"space-1\""]);
+    assert!(silence > Some(0.0) && !page.contains("kvtide_requests_total"), "{page}");
+    assert!(page.contains("kvtide_host_capacity_bytes"), "the host thread still answers");
+    manager.hear_until("STATUS=unhealthy: thread space-1");
+    let (code, _, body) = get(http, "/healthz");
+    assert_eq!(code, 503, "{body}");
+    let verdict: serde_json::Value = serde_json::from_str(&body).unwrap();
+    let reason = &verdict["reasons"][0];
+    assert_eq!((&reason["reason"], &reason["thread"]), (&"thread_silent".into(), &"space-1".into()), "{body}");
+    assert_eq!(get(http, "/readyz").0, 503);
+    // Beat after beat without food for the watchdog.
+    for _ in 0..3 {
+        let heard = manager.hear();
+        assert!(heard.contains("STATUS=unhealthy") && !heard.contains("WATCHDOG=1"), "{heard}");
+    }
+    stopped.go_on();
+    manager.hear_until("WATCHDOG=1");
+    assert_eq!(get(http, "/healthz").0, 200);
+    let log = manager.log();
+    assert!(log.contains("unhealthy: thread space-1") && log.contains("healthy again"), "{log}");
+    assert_eq!(raw.status(sub(Op::Nop)), Status::Ok);
+}
