@@ -53,6 +53,14 @@ pub enum Error {
         /// What must hold.
         rule: String,
     },
+    /// A token file is not safe to use, or holds no token.
+    #[error("cannot use the token file {}: {why}", .path.display())]
+    Token {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
     /// Another daemon serves the socket.
     #[error("cannot serve {}: another daemon already does ({evidence}); give this one another socket", .path.display())]
     SocketInUse {

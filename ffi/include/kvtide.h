@@ -277,6 +277,9 @@ typedef struct kvt_options {
     uint16_t reserved;
     /// Bound of every wait that has no timeout of its own, in microseconds; 0: ten seconds.
     uint64_t timeout_us;
+    /// Path of a file with the token of one of the daemon's tenants, which this process then belongs to; NULL: the environment's
+    /// `KVTIDE_TOKEN_FILE`; without that the daemon goes by the process's uid. It is read at each attach.
+    const char *token_file;
 } kvt_options;
 
 /// What a session counted since it attached: totals that only grow; take differences. Set `struct_size` before the call.

@@ -8,6 +8,7 @@ use kvtide_wire::os::socket::{Peer, Received, Socket};
 use kvtide_wire::status::Status;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
+use zeroize::Zeroizing;
 
 /// One peer in handshake.
 #[derive(Debug)]
@@ -49,7 +50,8 @@ impl Handshake {
 
     /// Looks at what it has said.
     pub fn progress(&self) -> Progress {
-        let mut buffer = vec![0; MESSAGE_MAX + 1];
+        // It may hold a token.
+        let mut buffer = Zeroizing::new(vec![0; MESSAGE_MAX + 1]);
         match self.socket.receive(&mut buffer, 0) {
             Ok(Received::Empty) => Progress::Silent,
             Ok(Received::Closed) => Progress::Over,

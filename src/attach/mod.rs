@@ -6,7 +6,9 @@
 mod handshake;
 mod listener;
 mod policy;
+mod tokens;
 
 pub(crate) use handshake::{Handshake, Progress, refuse};
 pub(crate) use listener::bind;
 pub(crate) use policy::{Refusal, admit, domain_of};
+pub(crate) use tokens::Tokens;

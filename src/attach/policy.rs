@@ -1,11 +1,12 @@
 //! Who may attach, and whether what they ask for fits the limits.
 
+use super::tokens::Tokens;
 use crate::config::{Config, Domain, NvmeTier, defaults};
 use crate::translate;
 use kvtide_tiering::api::{Plane, SpaceConfig};
 use kvtide_tiering::format::SlotLayout;
 use kvtide_wire::geometry::stride;
-use kvtide_wire::hello::Hello;
+use kvtide_wire::hello::{Hello, Token};
 use kvtide_wire::status::Status;
 
 /// Why a peer may not attach: a code for its program, a text for its operator.
@@ -17,12 +18,22 @@ pub(crate) struct Refusal {
     pub text: String,
 }
 
-/// The domain that a user's processes belong to, and its index in the configuration.
-pub(crate) fn domain_of(domains: &[Domain], uid: u32) -> Result<(usize, &Domain), Refusal> {
-    let found = domains.iter().enumerate().find(|(_, domain)| domain.uids.contains(&uid));
-    found.ok_or_else(|| Refusal {
-        status: Status::Permission,
-        text: format!("uid {uid} belongs to no domain of this daemon: add it to the uids of one of its [[domains]]"),
+/// The index of the domain that a peer belongs to: by the token that it shows, else by its user. Who shows a wrong token is
+/// refused, whatever its user may do.
+pub(crate) fn domain_of(
+    domains: &[Domain],
+    tokens: &Tokens,
+    uid: u32,
+    token: Option<&Token>,
+) -> Result<usize, Refusal> {
+    let refusal = |text| Refusal { status: Status::Permission, text };
+    if let Some(token) = token {
+        return tokens.domain_of(token).ok_or_else(|| refusal("this daemon does not know the token".into()));
+    }
+    domains.iter().position(|domain| domain.uids.contains(&uid)).ok_or_else(|| {
+        refusal(format!(
+            "uid {uid} belongs to no domain of this daemon: add it to the uids of one of its [[domains]], or show a token"
+        ))
     })
 }
 
@@ -110,15 +121,16 @@ mod tests {
             depth: 8,
             seqs_max: 4,
             tier0_frames: vec![16],
+            token: None,
         }
     }
 
     #[test]
     fn a_stranger_is_told_whom_to_ask() {
-        let domains =
-            [Domain { name: "a".into(), uids: vec![7], tokens: vec![], host_bytes: 1, nvme_bytes: 0, sessions_max: 1 }];
-        assert_eq!(domain_of(&domains, 7).unwrap().0, 0);
-        let refusal = domain_of(&domains, 8).unwrap_err();
+        let (name, tokens) = ("a".into(), vec![]);
+        let domains = [Domain { name, uids: vec![7], tokens, host_bytes: 1, nvme_bytes: 0, sessions_max: 1 }];
+        assert_eq!(domain_of(&domains, &Tokens::default(), 7, None), Ok(0));
+        let refusal = domain_of(&domains, &Tokens::default(), 8, None).unwrap_err();
         assert_eq!(refusal.status, Status::Permission);
         assert!(refusal.text.contains("uid 8") && refusal.text.contains("[[domains]]"), "{}", refusal.text);
     }

@@ -7,7 +7,7 @@ mod drain;
 mod signals;
 mod spaces;
 
-use crate::attach::{self, Handshake, Progress, Refusal};
+use crate::attach::{self, Handshake, Progress, Refusal, Tokens};
 use crate::config::Config;
 use crate::daemon::{DUMPED, Options, RECORDED, say};
 use crate::error::Error;
@@ -43,6 +43,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Control {
     config: Config,
+    tokens: Tokens,
     /// None once nobody may connect any more.
     listener: Option<Listener>,
     signals: Signals,
@@ -74,6 +75,7 @@ impl Control {
     pub fn new(config: Config, options: &Options) -> Result<Control, Error> {
         let http = config.http.listen.map(http::bind).transpose()?;
         let signals = Signals::install()?;
+        let tokens = Tokens::load(&config.domains)?;
         let parent = options.parent.map(signals::watch_parent).transpose()?;
         let wire = |source| Error::Wire { action: "make the control thread's mailbox", source };
         let (to_control, reports) = mailbox(REPORTS).map_err(wire)?;
@@ -94,6 +96,7 @@ impl Control {
         let handshakes = Vec::new();
         Ok(Control {
             config,
+            tokens,
             listener,
             signals,
             parent,
@@ -228,7 +231,8 @@ impl Control {
     /// Everything that a session needs before its core thread hears of it; the number of the space it goes to.
     fn newcomer(&mut self, handshake: &Handshake, hello: &Hello) -> Result<(u32, Admitted), Refusal> {
         let peer = handshake.peer();
-        let (index, domain) = attach::domain_of(&self.config.domains, peer.uid)?;
+        let index = attach::domain_of(&self.config.domains, &self.tokens, peer.uid, hello.token.as_ref())?;
+        let domain = &self.config.domains[index];
         let config = attach::admit(&self.config, domain, hello)?;
         let limits = &self.config.limits;
         let counts = [

@@ -84,13 +84,19 @@ pub struct kvt_options {
     pub reserved: u16,
     /// Bound of every wait that has no timeout of its own, in microseconds; 0: ten seconds.
     pub timeout_us: u64,
+    /// Path of a file with the token of one of the daemon's tenants, which this process then belongs to; NULL: the environment's
+    /// `KVTIDE_TOKEN_FILE`; without that the daemon goes by the process's uid. It is read at each attach.
+    pub token_file: *const c_char,
 }
 
 // SAFETY: repr(C), `struct_size` first, integers and raw pointers only.
 unsafe impl Sized32 for kvt_options {
     const BYTES_MIN: usize = 104;
 }
-const _: () = assert!(size_of::<kvt_options>() == 104);
+const _: () = assert!(size_of::<kvt_options>() == 112);
+
+/// The token file of programs that name none.
+const TOKEN_FILE: &str = "KVTIDE_TOKEN_FILE";
 
 /// A longer timeout counts as this one: every wait has a bound, and sums of times do not overflow.
 const TIMEOUT_MAX: Duration = Duration::from_secs(86_400);
@@ -131,6 +137,11 @@ pub(crate) unsafe fn read_options(options: *const kvt_options) -> Result<Options
             array("options->tier0_frames", options.tier0_frames, (options.classes_count as usize).min(PLANES_MAX + 1))?,
         )
     };
+    let token_file = match options.token_file.is_null() {
+        true => std::env::var_os(TOKEN_FILE).filter(|path| !path.is_empty()).map(PathBuf::from),
+        // SAFETY: as above.
+        false => Some(unsafe { path("options->token_file", options.token_file) }?),
+    };
     let plane = |p: &kvt_plane| PlaneSpec {
         page_bytes: p.page_bytes,
         kind: p.kind,
@@ -146,6 +157,7 @@ pub(crate) unsafe fn read_options(options: *const kvt_options) -> Result<Options
         shard: options.shard,
     };
     let mut built = Options::new(socket, space, frames.to_vec());
+    built.token_file = token_file;
     for (given, field) in
         [(options.lanes, &mut built.lanes), (options.channels, &mut built.channels), (options.depth, &mut built.depth)]
     {

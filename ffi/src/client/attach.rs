@@ -19,12 +19,16 @@ use crate::{
 };
 use kvtide_wire::{
     Error as WireError,
-    hello::{Hello, Limits},
+    hello::{Hello, Limits, Token},
     layout::CHANNELS_MAX,
     os::{bell::Sleepable, session::EngineSide, socket::Socket},
     status::Status,
 };
-use std::sync::{Arc, Mutex};
+use std::{
+    fs::File,
+    path::Path,
+    sync::{Arc, Mutex},
+};
 
 /// Least entries of the update log: what a lane may lag behind before jobs wait for it. 24 bytes each.
 const LOG_ENTRIES: u32 = 1 << 14;
@@ -85,6 +89,20 @@ fn hello(options: &Options) -> Result<Hello> {
         depth: depth.ok_or_else(|| bad("depth", "larger than a ring can be"))?,
         seqs_max: options.seqs_max,
         tier0_frames: options.tier0_frames.clone(),
+        token: options.token_file.as_deref().map(token).transpose()?,
+    })
+}
+
+/// The token in a file. Who may read the file is its owner's business: in a container it is often everybody.
+fn token(path: &Path) -> Result<Token> {
+    let mut file = File::open(path).map_err(|source| Error::System {
+        doing: format!("read the token file {}", path.display()),
+        status: Status::System,
+        source,
+    })?;
+    kvtide_wire::os::token::read(&mut file, path).map_err(|error| match error {
+        WireError::Message { .. } => bad("token_file", format!("{}: {error}", path.display())),
+        error => Error::System { doing: "attach".into(), status: Status::System, source: std::io::Error::other(error) },
     })
 }
 

@@ -48,6 +48,8 @@ pub struct SpaceSpec {
 pub struct Options {
     /// Where the daemon listens.
     pub socket: PathBuf,
+    /// File with the token of a tenant of the daemon's; `None`: the daemon goes by this process's uid. It is read at each attach.
+    pub token_file: Option<PathBuf>,
     /// The space.
     pub space: SpaceSpec,
     /// Tier-0 frames of each size class, in class order (planes of equal `page_bytes` form a class; classes are numbered in
@@ -72,6 +74,7 @@ impl Options {
     pub fn new(socket: PathBuf, space: SpaceSpec, tier0_frames: Vec<u32>) -> Options {
         Options {
             socket,
+            token_file: None,
             space,
             tier0_frames,
             lanes: 1,

@@ -3,7 +3,8 @@
 
 use kvtide_wire::geometry::{PLANES_MAX, PlaneKind, PlaneSpec};
 use kvtide_wire::hello::{
-    Bye, FromDaemon, Hello, Limits, MESSAGE_MAX, Slab, SlabGone, Welcome, claimed_version, size_classes,
+    Bye, FromDaemon, Hello, Limits, MESSAGE_MAX, Slab, SlabGone, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, Token, Welcome,
+    claimed_version, size_classes,
 };
 use kvtide_wire::layout::{Shape, VERSION};
 use kvtide_wire::status::Status;
@@ -28,6 +29,7 @@ fn good() -> Hello {
         depth: 64,
         seqs_max: 10,
         tier0_frames: vec![30, 40],
+        token: None,
     }
 }
 
@@ -78,10 +80,44 @@ fn every_field_out_of_bounds_is_named() {
 #[test]
 fn the_longest_hello_fits_and_arrives() {
     let planes: Vec<_> = (0..PLANES_MAX as u32).map(|i| full(4096 + i % 8)).collect();
-    let hello = Hello { name: "x".repeat(64), planes, tier0_frames: vec![9; 8], ..good() };
+    let token = Some(Token::new(&[b'x'; TOKEN_BYTES_MAX]).expect("within bounds"));
+    let hello = Hello { name: "x".repeat(64), planes, tier0_frames: vec![9; 8], token, ..good() };
     let bytes = hello.encode().expect("within bounds");
     assert!(bytes.len() <= MESSAGE_MAX, "{}", bytes.len());
     assert_eq!(Hello::decode(&bytes).expect("arrives"), hello);
+}
+
+#[test]
+fn a_token_arrives_without_the_white_space_around_it_and_is_printed_nowhere() {
+    let secret = "0123456789abcdef0123456789abcdef";
+    let token = Token::new(format!(" \n{secret}\r\n").as_bytes()).expect("long enough");
+    assert_eq!(token.secret(), secret.as_bytes());
+    let hello = Hello { token: Some(token.clone()), ..good() };
+    let bytes = hello.encode().expect("within bounds");
+    let arrived = Hello::decode(&bytes).expect("arrives");
+    assert_eq!(arrived, hello);
+    assert!(arrived != good() && Token::new(&[b'x'; 32]).expect("long enough") != token);
+    for shown in [format!("{arrived:?}"), format!("{arrived:#?}"), format!("{token:?}")] {
+        assert!(!shown.contains(secret) && !shown.contains("48, 49, 50"), "{shown}");
+    }
+    // Its last byte is changed to white space, then its length to one that no token has.
+    let at = bytes.len() - secret.len() - 2;
+    let mut padded = bytes.clone();
+    padded[at + 2 + 31] = b' ';
+    let error = Hello::decode(&padded).expect_err("two forms of one token").to_string();
+    assert!(error.contains("token is surrounded by white space") && !error.contains("0123"), "{error}");
+    for length in [1, TOKEN_BYTES_MIN - 1, TOKEN_BYTES_MAX + 1] {
+        let mut other = bytes[..at].to_vec();
+        other.extend((length as u16).to_le_bytes());
+        other.extend(vec![b'x'; length]);
+        let all = other.len() as u32;
+        other[12..16].copy_from_slice(&all.to_le_bytes());
+        let error = Hello::decode(&other).expect_err("no length of a token").to_string();
+        assert_eq!(error, format!("hello: length of the token is {length}, expected 32 to 512"));
+    }
+    for content in [&b""[..], b"short", &[b' '; 40], &[b'x'; 513]] {
+        assert!(Token::new(content).is_err(), "{} bytes", content.len());
+    }
 }
 
 #[test]
@@ -92,7 +128,7 @@ fn another_version_is_told_apart_and_named() {
     assert_eq!((claimed_version(&bytes), hello::version()), (Some(9), VERSION));
     let error = Hello::decode(&bytes).expect_err("another version");
     assert_eq!(error.status(), Status::Version);
-    assert_eq!(error.to_string(), "the peer speaks protocol version 9, this side speaks 1");
+    assert_eq!(error.to_string(), "the peer speaks protocol version 9, this side speaks 2");
     bytes[0] ^= 1;
     assert_eq!(claimed_version(&bytes), None);
     assert!(Hello::decode(&bytes).expect_err("no magic").to_string().starts_with("hello: magic is 0x"));

@@ -1,7 +1,7 @@
 //! Hello and Welcome.
 
 use super::codec::{Reader, Writer, within, wrong};
-use super::{Kind, MESSAGE_MAX};
+use super::{Kind, MESSAGE_MAX, Token};
 use crate::error::Error;
 use crate::geometry::{CLASSES_MAX, PLANES_MAX, PlaneKind, PlaneSpec};
 use crate::layout::{Layout, Shape};
@@ -26,7 +26,7 @@ const SEQS_MAX: u64 = 1 << 20;
 /// What an engine wants: the space and its own part of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// Feature bits that the engine understands; version 1 knows none.
+    /// Feature bits that the engine understands; this version knows none.
     pub features: u64,
     /// Name of the space, for humans; not part of its identity. 1 to [`NAME_BYTES_MAX`] bytes, no control characters.
     pub name: String,
@@ -50,6 +50,8 @@ pub struct Hello {
     pub seqs_max: u32,
     /// Frames of its tier 0, one number a size class, in class order.
     pub tier0_frames: Vec<u32>,
+    /// What makes it a tenant's process; without, its uid does.
+    pub token: Option<Token>,
 }
 
 /// What the daemon grants.
@@ -112,7 +114,7 @@ impl Hello {
         within(WHAT, "tier-0 frames of all classes", total, 1, u64::from(u32::MAX - 1))
     }
 
-    /// The datagram.
+    /// The datagram. It holds the token: overwrite it once it is sent.
     pub fn encode(&self) -> Result<Vec<u8>, Error> {
         self.check()?;
         let mut w = Writer::open(Kind::Hello);
@@ -123,6 +125,7 @@ impl Hello {
             w.u32(*frames);
         }
         w.raw(self.planes.as_bytes()).text(&self.name);
+        Token::write(self.token.as_ref(), &mut w);
         let bytes = w.finish();
         debug_assert!(bytes.len() <= MESSAGE_MAX);
         Ok(bytes)
@@ -143,6 +146,7 @@ impl Hello {
         let planes = bytes.chunks_exact(size_of::<PlaneSpec>());
         let planes = planes.filter_map(|plane| PlaneSpec::read_from_bytes(plane).ok()).collect();
         let name = r.text("space name")?;
+        let token = Token::read(r)?;
         let hello = Hello {
             features,
             name,
@@ -156,6 +160,7 @@ impl Hello {
             depth,
             seqs_max,
             tier0_frames,
+            token,
         };
         hello.check()?;
         Ok(hello)

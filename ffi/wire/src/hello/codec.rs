@@ -46,6 +46,12 @@ impl Writer {
         writer
     }
 
+    /// Room for so many bytes more without moving what is there.
+    pub(super) fn reserve(&mut self, bytes: usize) -> &mut Self {
+        self.bytes.reserve(bytes);
+        self
+    }
+
     pub(super) fn raw(&mut self, bytes: &[u8]) -> &mut Self {
         self.bytes.extend_from_slice(bytes);
         self

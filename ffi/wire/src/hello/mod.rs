@@ -7,9 +7,11 @@
 mod attach;
 mod codec;
 mod notice;
+mod token;
 
 pub use attach::{Hello, Limits, NAME_BYTES_MAX, Welcome, size_classes};
 pub use notice::{Bye, Slab, SlabGone};
+pub use token::{TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, Token};
 
 use crate::error::Error;
 use crate::layout::VERSION;

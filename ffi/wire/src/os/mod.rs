@@ -10,6 +10,7 @@ pub mod memfd;
 pub mod poll;
 pub mod session;
 pub mod socket;
+pub mod token;
 
 use crate::error::Error;
 use std::fmt::Display;

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::vec;
 use std::vec::Vec;
+use zeroize::Zeroizing;
 
 /// One channel, engine's side; one owner thread.
 #[derive(Debug)]
@@ -92,9 +93,10 @@ impl LaneWriter {
 
 /// Connects, shakes hands and maps what the daemon passes. A refusal is [`Error::Refused`].
 pub fn attach(path: &Path, hello: &Hello, timeout: Duration) -> Result<(Socket, Welcome, Limits, EngineSide), Error> {
-    let message = hello.encode()?;
+    let message = Zeroizing::new(hello.encode()?);
     let socket = Socket::connect(path)?;
     socket.send(&message, &[])?;
+    drop(message);
     let mut buffer = vec![0; MESSAGE_MAX];
     let (len, fds) = socket.receive_within(&mut buffer, FDS_MAX, timeout)?;
     let welcome = match FromDaemon::decode(&buffer[..len])? {
