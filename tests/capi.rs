@@ -5,12 +5,14 @@
 
 use kvtide_daemon::cli::private_daemon::{Options, PrivateDaemon};
 use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// Programs that need no daemon, one, or one to kill and one to go to.
-const PROGRAMS: [(&str, u32); 8] = [
+const PROGRAMS: [(&str, u32); 9] = [
     ("handles", 0),
     ("life", 1),
     ("errors", 1),
@@ -18,6 +20,7 @@ const PROGRAMS: [(&str, u32); 8] = [
     (FORKS, 1),
     ("threads", 1),
     ("example", 1),
+    ("token", 1),
     ("death", 2),
 ];
 /// This one's child has what its parent's other threads held, and not those threads: to valgrind that is lost memory. Wrong
@@ -132,8 +135,25 @@ fn compile(folder: &Path, program: &str, link: Link, flags: &[&str]) -> PathBuf 
     out
 }
 
-fn daemon() -> PrivateDaemon {
+/// A file with a tenant's token.
+fn token(folder: &Path) -> PathBuf {
+    let path = folder.join("tenant.token");
+    let mut options = fs::OpenOptions::new();
+    let mut file =
+        options.write(true).create(true).truncate(true).mode(0o600).open(&path).expect("a file in the folder");
+    file.write_all(b"a-tenants-token-of-32-bytes-and-more\n").expect("a file in the folder");
+    path
+}
+
+/// A daemon that takes this user, and whoever has the token.
+fn daemon(token: &Path) -> PrivateDaemon {
+    let uid = rustix::process::geteuid().as_raw();
+    let config = format!(
+        "[[domains]]\nname = \"own\"\nuids = [{uid}]\n[[domains]]\nname = \"tenant\"\ntokens = [{:?}]\n",
+        token.display().to_string()
+    );
     let options = Options {
+        config: Some(config),
         binary: Some(PathBuf::from(env!("CARGO_BIN_EXE_kvtide"))),
         host_bytes: Some(64 << 20),
         slab_bytes: Some(1 << 20),
@@ -146,10 +166,11 @@ fn daemon() -> PrivateDaemon {
 /// Compiles and runs all programs, each against daemons of its own, below `wrapper` if there is one.
 fn run_all(test: &str, link: Link, flags: &[&str], wrapper: &[&str]) {
     let folder = folder(test);
+    let token = token(&folder);
     let mut failures = Vec::new();
     for (program, daemons) in PROGRAMS {
         let binary = compile(&folder, program, link, flags);
-        let daemons: Vec<PrivateDaemon> = (0..daemons).map(|_| daemon()).collect();
+        let daemons: Vec<PrivateDaemon> = (0..daemons).map(|_| daemon(&token)).collect();
         let mut command = match wrapper {
             [] => Command::new(&binary),
             [tool, arguments @ ..] => {
@@ -166,6 +187,7 @@ fn run_all(test: &str, link: Link, flags: &[&str], wrapper: &[&str]) {
             command.arg(first.socket()).arg(first.pid().to_string());
             command.args(rest.iter().map(PrivateDaemon::socket));
         }
+        command.env("KVTIDE_TEST_TOKEN", &token);
         let log = folder.join(format!("{program}.log"));
         if let Err(why) = run(&mut command, RUN_MAX, &log) {
             let logs: Vec<String> =

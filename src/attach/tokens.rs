@@ -97,3 +97,106 @@ pub(crate) fn read(path: &Path) -> Result<Token, Error> {
 fn refused(path: &Path, why: String) -> Error {
     Error::Token { path: path.into(), why }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    const SECRET: &str = "0123456789abcdef0123456789abcdef";
+
+    struct Dir(PathBuf);
+
+    impl Dir {
+        fn new(name: &str) -> Dir {
+            let path = std::env::temp_dir().join(format!("kvtide-tokens-{}-{name}", std::process::id()));
+            fs::create_dir_all(&path).unwrap();
+            Dir(path)
+        }
+
+        fn file(&self, name: &str, content: &str, mode: u32) -> PathBuf {
+            let path = self.0.join(name);
+            fs::write(&path, content).unwrap();
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            path
+        }
+    }
+
+    impl Drop for Dir {
+        fn drop(&mut self) {
+            fs::remove_dir_all(&self.0).unwrap();
+        }
+    }
+
+    fn domain(name: &str, tokens: Vec<PathBuf>) -> Domain {
+        Domain { name: name.into(), uids: vec![], tokens, host_bytes: 1, nvme_bytes: 0, sessions_max: 1 }
+    }
+
+    fn token(secret: &str) -> Token {
+        Token::new(secret.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn a_token_leads_to_its_domain_and_every_other_to_none() {
+        let dir = Dir::new("domains");
+        let others = [format!("1{}", &SECRET[1..]), format!("{}x", &SECRET[..31])];
+        let a = vec![dir.file("a", SECRET, 0o600), dir.file("a2", &format!(" {}\n", others[0]), 0o440)];
+        let b = vec![dir.file("b", &others[1], 0o640)];
+        let tokens = Tokens::load(&[domain("a", a), domain("none", vec![]), domain("b", b)]).unwrap();
+        assert_eq!(tokens.domain_of(&token(SECRET)), Some(0));
+        assert_eq!(tokens.domain_of(&token(&others[0])), Some(0));
+        assert_eq!(tokens.domain_of(&token(&others[1])), Some(2));
+        for wrong in [format!("{SECRET}0"), format!("{}y", &SECRET[..31]), "x".repeat(512)] {
+            assert_eq!(tokens.domain_of(&token(&wrong)), None);
+        }
+        assert_eq!(Tokens::default().domain_of(&token(SECRET)), None);
+    }
+
+    #[test]
+    fn one_token_in_two_files_names_both() {
+        let dir = Dir::new("twice");
+        let (a, b) = (dir.file("a", SECRET, 0o600), dir.file("b", &format!("{SECRET}\n"), 0o600));
+        let error =
+            Tokens::load(&[domain("a", vec![a.clone()]), domain("b", vec![b.clone()])]).unwrap_err().to_string();
+        assert!(error.contains(&*a.to_string_lossy()) && error.contains(&*b.to_string_lossy()), "{error}");
+        assert!(!error.contains("0123"), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_others_can_read_or_that_is_none_is_refused_with_what_is_wrong() {
+        let dir = Dir::new("files");
+        let refused = |path: &Path| read(path).unwrap_err().to_string();
+        for mode in [0o604, 0o644, 0o602, 0o660, 0o601, 0o777] {
+            let error = refused(&dir.file("open", SECRET, mode));
+            assert!(error.contains(&format!("its mode is {mode:04o}")) && error.contains("0640"), "{error}");
+        }
+        for mode in [0o400, 0o600, 0o640, 0o440, 0o700] {
+            assert_eq!(read(&dir.file("closed", SECRET, mode)).unwrap(), token(SECRET), "{mode:o}");
+        }
+        let error = refused(&dir.file("short", "password\n", 0o600));
+        assert!(error.contains("length is 8, expected 32 to 512") && !error.contains("password"), "{error}");
+        let error = refused(&dir.file("long", &"x".repeat(5000), 0o600));
+        assert!(error.contains("length is 1024 bytes and more"), "{error}");
+        assert!(refused(&dir.0).contains("no regular file"));
+        let fifo = dir.0.join("fifo");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, Mode::RUSR, 0).unwrap();
+        assert!(refused(&fifo).contains("no regular file"), "and it did not wait for a writer");
+        let link = dir.0.join("link");
+        symlink(dir.file("target", SECRET, 0o644), &link).unwrap();
+        assert!(refused(&link).contains("its mode is 0644"), "the file behind the link counts");
+        assert!(refused(&dir.0.join("none")).contains("cannot read a token file"));
+    }
+
+    #[test]
+    fn a_file_of_another_user_is_refused() {
+        let dir = Dir::new("owner");
+        let path = dir.file("theirs", SECRET, 0o600);
+        if std::os::unix::fs::chown(&path, Some(12345), None).is_err() {
+            eprintln!("SKIPPED a_file_of_another_user_is_refused: needs root, to give a file away");
+            return;
+        }
+        let error = read(&path).unwrap_err().to_string();
+        assert!(error.contains("belongs to uid 12345"), "{error}");
+    }
+}

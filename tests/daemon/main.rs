@@ -15,6 +15,7 @@ mod requests;
 mod roles;
 mod systemd;
 mod threads;
+mod tokens;
 
 use kvtide_daemon::cli::private_daemon::{Options, PrivateDaemon};
 use serde_json::Value;

@@ -1,0 +1,200 @@
+//! Attach by tenant token: whose session it becomes, what a wrong one is told, and that nothing of it is written anywhere.
+
+use crate::raw::{Raw, hello};
+use crate::{BOUND, daemon, options, sessions};
+use kvtide_client::{Client, Options, SpaceSpec};
+use kvtide_daemon::cli::private_daemon::{self, PrivateDaemon};
+use kvtide_wire::error::Error;
+use kvtide_wire::geometry::PlaneSpec;
+use kvtide_wire::hello::{Hello, Token};
+use kvtide_wire::os::session::attach;
+use kvtide_wire::status::Status;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const A: &str = "tenant-a-0123456789abcdef0123456789abcdef";
+const B: &str = "tenant-b-0123456789abcdef0123456789abcdef";
+
+/// A user that no domain names.
+const STRANGER: u32 = 12_345;
+
+/// Token files of two tenants, removed at the end.
+struct Files(PathBuf);
+
+impl Files {
+    fn new(name: &str) -> Files {
+        let dir = std::env::temp_dir().join(format!("kvtide-tenants-{}-{name}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        for (name, secret) in [("a", A), ("b", B)] {
+            fs::write(dir.join(name), format!("{secret}\n")).unwrap();
+            fs::set_permissions(dir.join(name), Permissions::from_mode(0o600)).unwrap();
+        }
+        Files(dir)
+    }
+
+    /// Two tenants by token, and the daemon's user by uid.
+    fn config(&self) -> String {
+        let uid = rustix::process::geteuid().as_raw();
+        let dir = self.0.display();
+        format!(
+            "[daemon]\nsocket_mode = \"0666\"\nlog = \"trace\"\n\
+             [[domains]]\nname = \"own\"\nuids = [{uid}]\n\
+             [[domains]]\nname = \"tenant-a\"\ntokens = [\"{dir}/a\"]\n\
+             [[domains]]\nname = \"tenant-b\"\ntokens = [\"{dir}/b\"]\nsessions_max = 1\n"
+        )
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+fn with(secret: &str) -> Hello {
+    Hello { token: Some(Token::new(secret.as_bytes()).unwrap()), ..hello() }
+}
+
+fn refusal(path: &Path, hello: &Hello) -> (Status, String) {
+    match attach(path, hello, BOUND) {
+        Err(Error::Refused { status, text }) => (status, text),
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+fn domains_of(status: &serde_json::Value) -> Vec<String> {
+    let spaces = status["spaces"].as_array().unwrap();
+    let mut domains: Vec<_> = spaces.iter().map(|space| space["domain"].as_str().unwrap().to_owned()).collect();
+    domains.sort();
+    domains
+}
+
+#[test]
+fn a_token_makes_a_tenant_and_nothing_is_shared_between_two() {
+    let files = Files::new("two");
+    let mut daemon = daemon(&files.config());
+    let _own = Raw::attach(daemon.socket());
+    let _a = Raw::attach_as(daemon.socket(), &with(A)).unwrap();
+    let _again = Raw::attach_as(daemon.socket(), &with(A)).unwrap();
+    let _b = Raw::attach_as(daemon.socket(), &with(B)).unwrap();
+    let status = daemon.status().unwrap();
+    assert_eq!(domains_of(&status), ["own", "tenant-a", "tenant-b"], "equal geometry and fingerprint, three spaces");
+    assert_eq!(sessions(&status), (4, 0));
+    let (status, text) = refusal(daemon.socket(), &with(B));
+    assert_eq!((status, text.contains("the domain's sessions_max")), (Status::Limit, true), "{text}");
+}
+
+#[test]
+fn a_wrong_token_is_refused_whoever_shows_it_and_learns_nothing() {
+    let files = Files::new("wrong");
+    let mut daemon = daemon(&files.config());
+    let mut texts = Vec::new();
+    // The uid alone would be let in; the first differs in one bit, the second in its length, the third in everything.
+    for wrong in [B.replace("tenant-b", "tenant-c"), format!("{A}0"), "x".repeat(40)] {
+        let (status, text) = refusal(daemon.socket(), &with(&wrong));
+        assert_eq!(status, Status::Permission);
+        texts.push(text);
+    }
+    assert!(texts.iter().all(|text| text == "this daemon does not know the token"), "{texts:?}");
+    assert_eq!(sessions(&daemon.status().unwrap()), (0, 0));
+}
+
+#[test]
+fn no_token_is_written_to_a_log_or_a_dump() {
+    let files = Files::new("dump");
+    let mut daemon = daemon(&files.config());
+    let _a = Raw::attach_as(daemon.socket(), &with(A)).unwrap();
+    let wrong = "wrong-one-0123456789abcdef0123456789abcdef";
+    refusal(daemon.socket(), &with(wrong));
+    let mut malformed = with(A).encode().unwrap();
+    let cut = malformed.len() - 4;
+    malformed.truncate(cut);
+    let socket = kvtide_wire::os::socket::Socket::connect(daemon.socket()).unwrap();
+    socket.send(&malformed, &[]).unwrap();
+    socket.receive_within(&mut vec![0; 16384], 0, BOUND).unwrap();
+    let status = daemon.status().unwrap().to_string();
+    assert!(daemon.stop().unwrap().success());
+    let log = fs::read_to_string(daemon.dir().join("daemon.log")).unwrap();
+    assert!(log.contains("does not know the token"), "the log says that one was refused: {log}");
+    for secret in [A, B, wrong] {
+        // A hash would be no secret either way, but a third of one in a log is a token's bytes.
+        for part in [secret, &secret[..24]] {
+            assert!(!log.contains(part) && !status.contains(part), "{part} was written down");
+        }
+    }
+}
+
+#[test]
+fn a_token_file_that_others_can_read_keeps_the_daemon_from_starting() {
+    let files = Files::new("open");
+    fs::set_permissions(files.0.join("b"), Permissions::from_mode(0o644)).unwrap();
+    let error = PrivateDaemon::start(&options(&files.config())).unwrap_err().to_string();
+    for part in ["cannot use the token file", &*files.0.join("b").to_string_lossy(), "its mode is 0644"] {
+        assert!(error.contains(part), "{part} is not in: {error}");
+    }
+    assert!(!error.contains(B));
+}
+
+fn client_options(socket: &Path, token_file: Option<PathBuf>) -> Options {
+    let space = SpaceSpec {
+        name: "tenant".into(),
+        fingerprint: [4; 32],
+        page_tokens: 16,
+        planes: vec![PlaneSpec { page_bytes: 4096, ..PlaneSpec::default() }],
+        shards: 1,
+        shard: 0,
+    };
+    Options { token_file, timeout: BOUND, ..Options::new(socket.into(), space, vec![16]) }
+}
+
+#[test]
+fn the_client_reads_its_token_file() {
+    let files = Files::new("client");
+    let mut daemon = daemon(&files.config());
+    let attach = |file: &str| Client::attach(client_options(daemon.socket(), Some(files.0.join(file))));
+    let client = attach("a").unwrap_or_else(|error| panic!("{error}"));
+    fs::write(files.0.join("wrong"), "x".repeat(32)).unwrap();
+    let error = attach("wrong").err().unwrap();
+    assert_eq!(error.status(), Status::Permission);
+    fs::write(files.0.join("short"), "x").unwrap();
+    let error = attach("short").err().unwrap();
+    assert_eq!(error.status(), Status::Invalid);
+    assert!(error.to_string().contains("short: token: length is 1, expected 32 to 512"), "{error}");
+    let error = attach("none").err().unwrap();
+    assert!(error.status() == Status::System && error.to_string().contains("read the token file"), "{error}");
+    assert_eq!(domains_of(&daemon.status().unwrap()), ["tenant-a"]);
+    drop(client);
+}
+
+/// In a user namespace that maps one user, all others read as 65534: what tells them apart is the token.
+#[test]
+fn a_peer_whose_uid_reads_as_nobody_attaches_by_its_token() {
+    let unshare = ["--user", "--map-root-user", "true"];
+    let namespaces = Command::new("unshare").args(unshare).status().is_ok_and(|status| status.success());
+    if !namespaces || !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED a_peer_whose_uid_reads_as_nobody_attaches_by_its_token: needs root and user namespaces");
+        return;
+    }
+    let files = Files::new("userns");
+    let wrapper = files.0.join("kvtide");
+    let binary = env!("CARGO_BIN_EXE_kvtide");
+    fs::write(&wrapper, format!("#!/bin/sh\nexec unshare --user --map-root-user '{binary}' \"$@\"\n")).unwrap();
+    fs::set_permissions(&wrapper, Permissions::from_mode(0o700)).unwrap();
+    let options = private_daemon::Options { binary: Some(wrapper), ..options(&files.config()) };
+    let mut daemon = PrivateDaemon::start(&options).unwrap();
+    fs::set_permissions(daemon.dir(), Permissions::from_mode(0o755)).unwrap();
+    let path = daemon.socket().to_owned();
+    let raw = std::thread::spawn(move || {
+        // The system call changes this one thread, as the library function would not.
+        rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(STRANGER)).unwrap();
+        let (status, text) = refusal(&path, &hello());
+        assert_eq!(status, Status::Permission);
+        assert!(text.contains("uid 65534"), "{text}");
+        Raw::attach_as(&path, &with(A)).unwrap()
+    });
+    let mut raw = raw.join().unwrap();
+    assert_eq!(raw.status(crate::raw::sub(kvtide_wire::entry::Op::Nop)), Status::Ok);
+    assert_eq!(domains_of(&daemon.status().unwrap()), ["tenant-a"]);
+}
