@@ -79,3 +79,39 @@ fn tight_tiers_never_hang() {
         }
     }
 }
+
+/// A cyclic scan over three tiers reads from disk what tier 0 and host cannot hold, and little more.
+#[test]
+fn a_scan_reads_what_two_tiers_cannot_hold_and_little_more() {
+    let (planes, tier0, host) = (6u16, 36u32, 108u32);
+    for (scan, host_scan) in [(8, 16), (8, 8), (4, 32)] {
+        let mut cfg = config((0..planes).map(|_| full(PAGE as u32)).collect());
+        (cfg.policy.scan_frames, cfg.policy.host_scan_frames) = (scan, host_scan);
+        cfg.limits.host_bytes_max = u64::from(host) * PAGE;
+        cfg.limits.nvme_bytes_max = 80 * u64::from(planes) * PAGE;
+        let mut w = World::new(cfg);
+        w.node_frames = vec![host];
+        w.slab_frames = 27;
+        (w.disk.node_slots, w.disk.slab_slots) = (80, 16);
+        w.attach(0, 1, &[tier0]);
+        w.ok(0, Request::SeqCreate { seq: 0 });
+        let mut pages = w.fill(0, 0, 56, planes);
+        for step in 1..=40u64 {
+            if step % 4 == 1 && pages.len() < 62 {
+                // The sequence grows by a block every four steps.
+                pages.extend(w.fill(0, 0, 1, planes));
+            }
+            let before = w.disk.read;
+            w.step(0, 0, step, 0, &pages, planes);
+            let (read, needed) = (w.disk.read - before, pages.len() as u32 * u32::from(planes));
+            let optimum = u64::from(needed - tier0 - host + scan + host_scan);
+            // The first step is that after the prefill, and brings in what the second will read first.
+            assert!(step == 1 || read * 20 <= optimum * 21, "step {step}: {read} pages read, {optimum} at best");
+        }
+        assert_eq!(w.faults, 0, "every page was there in time");
+        let c = w.core.counters();
+        assert!(c.prefetch_wasted == 0 && c.prefetch_used > 0 && c.nvme_to_host.total_pages() == w.disk.read);
+        // Every page is written once.
+        assert!(w.disk.written <= pages.len() as u64 * u64::from(planes));
+    }
+}

@@ -101,6 +101,9 @@ pub(crate) struct HostClass {
     pub writing: u32,
     /// Work that found no frame since frames were last cleaned for it.
     pub starved: u32,
+    /// A scan takes frames from pages that will be needed: what is dirty may be in tier 0 too, and would give way if it were
+    /// written.
+    pub short: bool,
     /// Writing down goes on until the high watermark.
     pub cleaning: bool,
     /// Slabs with a free frame.
@@ -229,6 +232,14 @@ impl Host {
         let class = usize::from(self.class_of(at));
         if let Some(list) = self.classes[class].list(on) {
             list.remove(&mut self.recs, at);
+        }
+    }
+
+    /// A dirty frame that cannot be written now goes behind the others.
+    pub fn pass_over(&mut self, at: u32) {
+        if self.recs[at as usize].on == HostOn::Dirty {
+            let class = usize::from(self.class_of(at));
+            self.classes[class].dirty.move_back(&mut self.recs, at);
         }
     }
 

@@ -1,6 +1,7 @@
 //! What moves when: promotion, cleaning, eviction, the cyclic scan. Decides with the tables of `pages` and `sessions` and sends
 //! jobs through `space`; knows nothing of requests' syntax.
 
+mod ahead;
 mod clean;
 mod evict;
 mod fault;

@@ -14,6 +14,8 @@ pub(crate) enum Take {
     Spare,
     /// Those of a scan, too: pages that were read last and will be needed last, as many as a scan streams through.
     Stream,
+    /// Any that can go at once: it is the next page that a scan loads.
+    Next,
     /// Whatever can go: somebody waits.
     Any,
 }
@@ -98,12 +100,11 @@ impl Core {
             Some(at) => at,
             None => {
                 self.host_wanted = true;
-                let asked = self.ask_slab(class);
-                // Nobody who waits for a page waits for the node too.
-                if asked && take != Take::Any || !self.evict_host_for_read(class, take) {
-                    return None;
+                match take {
+                    Take::Any => self.take_host_to_read(page)?,
+                    _ if self.ask_slab(class) || !self.evict_host_for_walk(class, take) => return None,
+                    _ => self.host.alloc(class, page)?,
                 }
-                self.host.alloc(class, page)?
             }
         };
         self.host.recs[at as usize].stamp = self.clock;
@@ -111,7 +112,7 @@ impl Core {
         Some(at)
     }
 
-    fn evict_host_for_read(&mut self, class: u8, take: Take) -> bool {
+    fn evict_host_for_walk(&mut self, class: u8, take: Take) -> bool {
         if self.evict_spare_host(class) {
             return true;
         }
@@ -119,17 +120,13 @@ impl Core {
         let (clean, ahead) = (c.clean.tail, c.ahead.tail);
         let scan = u64::from(self.cfg.policy.host_scan_frames).min(c.granted / 2).max(1);
         match take {
-            Take::Spare => false,
-            Take::Stream if u64::from(c.unconsumed) >= scan => false,
-            Take::Stream => self.evict_host(clean),
-            Take::Any => self.evict_host(clean) || self.evict_host(ahead) || self.starve_host(class),
+            Take::Stream if u64::from(c.unconsumed) < scan && self.evict_host(clean) => {
+                self.host.classes[usize::from(class)].short = true;
+                self.wake_disk();
+                true
+            }
+            Take::Next => self.evict_host(clean) || self.evict_host(ahead),
+            Take::Stream | Take::Spare | Take::Any => false,
         }
-    }
-
-    /// Somebody waits for a host frame and every page in host must be written first. Never finds one.
-    pub(crate) fn starve_host(&mut self, class: u8) -> bool {
-        self.host.classes[usize::from(class)].starved += 1;
-        self.wake_disk();
-        false
     }
 }

@@ -18,7 +18,7 @@ use crate::sessions::{Cursor, Task};
 use crate::space::{Core, NewJob, Pick, Who};
 
 /// Pages that one call looks at before it lets the shell do something else.
-const WALK_MAX: u32 = 4096;
+pub(super) const WALK_MAX: u32 = 4096;
 /// Steps are below this, so that step × planes + plane cannot overflow.
 const STEP_MAX: u64 = 1 << 48;
 /// Steps of other lanes after which an idle lane's plan counts no more.
@@ -171,6 +171,7 @@ impl Core {
         for lane in 0..self.sessions[usize::from(s)].lanes.len() as u16 {
             if self.sessions[usize::from(s)].lanes[usize::from(lane)].cursor.running {
                 all &= self.walk(s, lane, buf);
+                all &= self.walk_ahead(s, lane, buf);
             }
         }
         all
@@ -251,7 +252,7 @@ impl Core {
         if self.only_on_disk(page) {
             // The walk ahead has not come to it, or the page was evicted since: it is next.
             let reason = if expected { Reason::Prefetch } else { Reason::Step };
-            let want = Want { class: IoClass::Prefetch, reason, take: Take::Stream, planes: (0, 0) };
+            let want = Want { class: IoClass::Prefetch, reason, take: Take::Next, planes: (0, 0) };
             self.read_in(page, want, buf);
             return Visit::Stalled;
         }

@@ -7,6 +7,9 @@ use crate::lists::List;
 use crate::pages::HostOn;
 use crate::space::{Core, IO_PAGES_MAX};
 
+/// Dirty pages that one look passes over for want of a slot.
+const SEARCH_MAX: u32 = 1 << 12;
+
 impl Core {
     /// There may be something to write.
     pub(crate) fn wake_disk(&mut self) {
@@ -35,10 +38,10 @@ impl Core {
             let c = &mut self.host.classes[usize::from(class)];
             let ready = free + c.evictable() + u64::from(c.writing);
             let percent = if c.cleaning { policy.host_clean_high_percent } else { policy.host_clean_low_percent };
-            c.cleaning = ready < c.usable() * u64::from(percent) / 100;
+            c.cleaning = c.short || ready < c.usable() * u64::from(percent) / 100;
             let starved = c.starved > c.writing;
             if !c.cleaning && !starved || c.dirty.is_empty() {
-                c.starved = 0;
+                (c.starved, c.short) = (0, false);
                 return true;
             }
             // What can still grow for free is not written for its own sake.
@@ -52,14 +55,33 @@ impl Core {
             if !self.can_move(io, buf) {
                 return buf.room() > 0 && buf.words_room() >= self.words_of_block();
             }
-            let head = self.host.classes[usize::from(class)].dirty.head;
-            let b = self.geo.block_of(self.host.recs[head as usize].page);
-            if !self.give_slot(b) {
-                self.host.classes[usize::from(class)].starved = 0;
+            let Some(b) = self.next_to_write(class) else {
+                let c = &mut self.host.classes[usize::from(class)];
+                (c.starved, c.short) = (0, false);
                 return true;
-            }
+            };
             self.write_block(b, io, buf);
         }
+    }
+
+    /// The block of the oldest dirty page that has a slot or gets one.
+    fn next_to_write(&mut self, class: u8) -> Option<BlockId> {
+        for _ in 0..self.host.classes[usize::from(class)].dirty.len.min(SEARCH_MAX) {
+            let head = self.host.classes[usize::from(class)].dirty.head;
+            if head == NONE {
+                return None;
+            }
+            let b = self.geo.block_of(self.host.recs[head as usize].page);
+            if self.give_slot(b) {
+                return Some(b);
+            }
+            if self.disk.asked {
+                return None;
+            }
+            // There are no more slots: others behind it have theirs.
+            self.host.pass_over(head);
+        }
+        None
     }
 
     /// Writes all pages of a block that are in host and not on disk, in one request.

@@ -116,7 +116,19 @@ impl Core {
         if self.pages[page as usize].below() || self.pages[page as usize].storing() {
             return true;
         }
-        self.can_send(s, buf) && self.store(s, f, Reason::Park, op, true, buf)
+        if !self.can_send(s, buf) {
+            return false;
+        }
+        if self.store(s, f, Reason::Park, op, true, buf) {
+            return true;
+        }
+        let class = self.geo.class_of_page(page);
+        let c = &self.host.classes[usize::from(class)];
+        if c.usable() == 0 && !c.asked {
+            // Other classes have all the memory that there is.
+            self.fail_op(s, op, Status::NoSpace);
+        }
+        false
     }
 
     /// Makes the page in a frame the first of its list to go.

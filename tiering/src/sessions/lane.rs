@@ -24,6 +24,13 @@ pub(crate) struct Cursor {
     pub running: bool,
 }
 
+impl Cursor {
+    /// What comes first is less.
+    pub fn order(&self) -> (u64, u16, u32, u32) {
+        (self.step, self.plane, self.pos, self.index.wrapping_add(1))
+    }
+}
+
 /// One lane of a session.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Lane {
@@ -36,6 +43,8 @@ pub(crate) struct Lane {
     pub next: Batch,
     pub has_next: bool,
     pub cursor: Cursor,
+    /// The same of the walk that has pages read from disk, ahead of the one above.
+    pub ahead: Cursor,
     /// The session's step clock at its three newest announcements, newest first. A page that was touched since the last of
     /// them is needed: the walk may have touched it a step ahead.
     pub epochs: [u32; 3],
@@ -70,5 +79,6 @@ impl Lane {
     /// Starts the walk through `batch`.
     pub fn restart(&mut self) {
         self.cursor = Cursor { step: self.batch.step, plane: 0, pos: 0, index: NONE, running: true };
+        self.ahead = self.cursor;
     }
 }

@@ -106,15 +106,21 @@ impl Core {
         Admit::No(Status::NoSpace)
     }
 
+    /// Host frames of a class that pages on NVMe stream through, at least: a block's for a transfer, and one a lane for its
+    /// fault.
+    pub(crate) fn stream_frames(&self, class: usize) -> u64 {
+        let live = self.sessions.iter().filter(|s| s.life == Life::Live);
+        u64::from(self.geo.classes[class].planes) + live.map(|s| s.lanes.len() as u64).sum::<u64>()
+    }
+
     /// Whether every block that somebody refers to, and `more`, has a slot on NVMe, or all of its pages of the class can be in
-    /// host beside the frames that the others stream through: a block's for a transfer, and one a lane for its fault.
+    /// host beside the frames that the others stream through.
     fn fits_on_disk(&self, class: u8, more: u64) -> bool {
         if !self.has_nvme() {
             return false;
         }
         let planes = u64::from(self.geo.classes[usize::from(class)].planes);
-        let live = self.sessions.iter().filter(|s| s.life == Life::Live);
-        let stream = planes + live.map(|s| s.lanes.len() as u64).sum::<u64>();
+        let stream = self.stream_frames(usize::from(class));
         let blocks = u64::from(self.blocks.referred) + more;
         let in_host = blocks.saturating_sub(u64::from(self.disk.usable()));
         in_host * planes + stream <= self.host.classes[usize::from(class)].usable()

@@ -21,25 +21,12 @@ impl Core {
         if self.has_nvme() {
             let c = &self.host.classes[usize::from(class)];
             let (clean, ahead) = (c.clean.tail, c.ahead.tail);
-            let had = self.evict_spare_host(class) || must && (self.evict_host(clean) || self.evict_host(ahead));
-            if had {
+            if self.evict_spare_host(class) || must && (self.evict_host(clean) || self.evict_host(ahead)) {
                 return self.host.alloc(class, page);
             }
-            if !must {
-                return None;
-            }
-            self.starve_host(class);
-            if self.may_write() {
-                return None;
-            }
         }
-        while must && self.host.free_frames(class) == 0 && self.drop_idle_content() {}
-        let short = must && self.host.free_frames(class) == 0;
-        if short && !self.drop_any_second_copy(s, class) && !self.drop_copy_of_what_stays(class) {
-            // Every page that others keep in host alone, though they have room for it in tier 0, is one too many.
-            if !std::mem::replace(&mut self.host.classes[usize::from(class)].squeezed, true) {
-                self.wake_all();
-            }
+        if must && !self.starve_host(class) {
+            self.squeeze_host(s, class);
         }
         let at = self.host.alloc(class, page);
         if at.is_some() {
@@ -48,10 +35,48 @@ impl Core {
         at
     }
 
-    /// Whether writing down can make host frames free: then nobody else need give way.
-    fn may_write(&mut self) -> bool {
+    /// Somebody waits for a host frame of which none can be evicted. True if writing down will make some evictable: then nobody
+    /// else need give way.
+    fn starve_host(&mut self, class: u8) -> bool {
+        if !self.has_nvme() {
+            return false;
+        }
+        self.host.classes[usize::from(class)].starved += 1;
+        self.wake_disk();
         let can = self.transfers.writes > 0 || self.disk.free_slots() > 0 || self.ask_disk();
         can && self.disk.write_fails < IO_TRIES
+    }
+
+    /// Makes a host frame free at the cost of others: what is cached goes, then what is held twice.
+    fn squeeze_host(&mut self, s: u16, class: u8) {
+        while self.host.free_frames(class) == 0 && self.drop_idle_content() {}
+        let short = self.host.free_frames(class) == 0;
+        if short && !self.drop_any_second_copy(s, class) && !self.drop_copy_of_what_stays(class) {
+            // Every page that others keep in host alone, though they have room for it in tier 0, is one too many.
+            if !std::mem::replace(&mut self.host.classes[usize::from(class)].squeezed, true) {
+                self.wake_all();
+            }
+        }
+    }
+
+    /// A host frame for a page that somebody waits to read from disk.
+    pub(crate) fn take_host_to_read(&mut self, page: u32) -> Option<u32> {
+        let class = self.geo.class_of_page(page);
+        let home = self.blocks[self.geo.block_of(page)].home;
+        let s = if usize::from(home) < self.sessions.len() { home } else { 0 };
+        // Nobody who waits for a page waits for the node too.
+        self.ask_slab(class);
+        let c = &self.host.classes[usize::from(class)];
+        let (clean, ahead) = (c.clean.tail, c.ahead.tail);
+        let had = self.evict_spare_host(class) || self.evict_host(clean) || self.evict_host(ahead);
+        if !had && !self.starve_host(class) && !self.host.classes[usize::from(class)].asked {
+            self.squeeze_host(s, class);
+        }
+        let at = self.host.alloc(class, page);
+        if at.is_some() {
+            self.host.classes[usize::from(class)].squeezed = false;
+        }
+        at
     }
 
     /// Evicts a host frame whose page is on disk and that costs nobody anything: its page is in tier 0 to stay, or no live step
@@ -169,7 +194,8 @@ impl Core {
             let page = &self.pages[frame.page as usize];
             let block = &self.blocks[self.geo.block_of(frame.page)];
             // A page that other sessions refer to is read from host by them.
-            if page.loads == 0 && block.refs_other == 0 && block.state == BlockState::Sealed && block.refs_home > 0 {
+            let twice = page.host != NONE && page.loads == 0 && !page.writing();
+            if twice && block.refs_other == 0 && block.state == BlockState::Sealed && block.refs_home > 0 {
                 let page = frame.page;
                 self.drop_host_copy(page);
                 self.settle_page(page);
@@ -185,7 +211,13 @@ impl Core {
     pub(crate) fn ask_slab(&mut self, class: u8) -> bool {
         let stride = |c: usize| u64::from(self.geo.classes[c].stride);
         let granted: u64 = self.host.classes.iter().enumerate().map(|(c, h)| h.granted * stride(c)).sum();
-        let fits = granted + stride(usize::from(class)) <= self.cfg.limits.host_bytes_max;
+        // What the other classes need to stream through at all is theirs.
+        let missing = |c: usize| self.stream_frames(c).saturating_sub(self.host.classes[c].granted) * stride(c);
+        let theirs: u64 = match self.has_nvme() {
+            true => (0..self.geo.classes.len()).filter(|&c| c != usize::from(class)).map(missing).sum(),
+            false => 0,
+        };
+        let fits = granted + theirs + stride(usize::from(class)) <= self.cfg.limits.host_bytes_max;
         let c = &mut self.host.classes[usize::from(class)];
         if !c.asked && !c.refused && fits {
             c.asked = true;
@@ -199,7 +231,9 @@ impl Core {
         let c = &self.host.classes[usize::from(class)];
         let in_use = c.used + c.quarantined;
         let promised = (c.demand + c.quarantined).saturating_sub(in_use);
-        let keep = promised.max(if spare { c.granted / 10 } else { 0 });
+        // What is on NVMe comes back through host: memory that is given away need not be had again.
+        let stream = if self.disk.used > 0 { self.stream_frames(usize::from(class)) } else { 0 };
+        let keep = promised.max(if spare { c.granted / 10 } else { 0 }).max(stream);
         if let Some(slab) = self.host.idle_slab(class, keep) {
             self.host.remove(slab);
             self.outbox.push_back(Action::ReturnSlab { slab });

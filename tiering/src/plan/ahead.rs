@@ -1,0 +1,81 @@
+//! The walk ahead: reads from disk what a lane's steps will load from host, ahead of the walk that loads it, in the same order.
+//!
+//! While host frames are free or hold pages that no live step needs, that is plain prefetching. When there are none left, what
+//! the steps need exceeds tier 0 and host together, and host becomes the second stage of the cyclic scan: what is in host stays,
+//! and the rest streams through a bounded number of frames. Each page that is read takes the frame of the page that was loaded
+//! last: its next use is the farthest away. At most `host_scan_frames` are read ahead and not yet loaded, so the fixed part
+//! loses no more than that, and a step reads `needed - tier 0 - host + frames that stream`, the least possible but for the
+//! frames that stream.
+
+use super::scan::WALK_MAX;
+use crate::actions::ActionBuf;
+use crate::api::{IoClass, NONE};
+use crate::counters::Reason;
+use crate::plan::{Fetch, Take, Want};
+use crate::space::Core;
+
+impl Core {
+    /// Moves a lane's walk ahead on. False when it stopped only because it had walked long enough.
+    pub(super) fn walk_ahead(&mut self, s: u16, lane: u16, buf: &mut ActionBuf) -> bool {
+        let l = &mut self.sessions[usize::from(s)].lanes[usize::from(lane)];
+        if self.disk.used == 0 || !l.cursor.running {
+            return true;
+        }
+        if l.ahead.order() < l.cursor.order() {
+            l.ahead = l.cursor;
+        }
+        for _ in 0..WALK_MAX {
+            let Some(page) = self.page_ahead(s, lane) else { return true };
+            if !self.look_ahead(s, lane, page, buf) {
+                return true;
+            }
+            self.sessions[usize::from(s)].lanes[usize::from(lane)].ahead.index += 1;
+        }
+        false
+    }
+
+    /// Has a page read that is only on disk. False when the walk must wait.
+    fn look_ahead(&mut self, s: u16, lane: u16, page: u32, buf: &mut ActionBuf) -> bool {
+        let p = self.pages[page as usize];
+        if p.host != NONE {
+            self.host.recs[p.host as usize].stamp = self.clock;
+        }
+        if p.host != NONE || !p.on_disk() || p.reading() || self.find_copy(page, s).is_some() {
+            return true;
+        }
+        let l = &self.sessions[usize::from(s)].lanes[usize::from(lane)];
+        let reason = if l.is_active(l.ahead.step) { Reason::Step } else { Reason::Prefetch };
+        let want = Want { class: IoClass::Prefetch, reason, take: Take::Stream, planes: (0, 0) };
+        self.read_in(page, want, buf) == Fetch::UnderWay
+    }
+
+    /// The page under the cursor; moves over ends of sequences and planes, and into the step after the one that is loaded.
+    fn page_ahead(&mut self, s: u16, lane: u16) -> Option<u32> {
+        let planes = self.geo.planes.len() as u16;
+        loop {
+            let session = &mut self.sessions[usize::from(s)];
+            let l = &mut session.lanes[usize::from(lane)];
+            let Some(&q) = l.batch.seqs.get(l.ahead.pos as usize) else {
+                let last = l.ahead.plane + 1 == planes || l.batch.seqs.is_empty();
+                let changes = l.has_next && l.next.seqs != l.batch.seqs;
+                if last && (l.ahead.step > l.cursor.step || changes || l.batch.seqs.is_empty()) {
+                    return None;
+                }
+                let (step, plane) = if last { (l.ahead.step + 1, 0) } else { (l.ahead.step, l.ahead.plane + 1) };
+                (l.ahead.step, l.ahead.plane, l.ahead.pos, l.ahead.index) = (step, plane, 0, NONE);
+                continue;
+            };
+            let seq = &session.seqs[q as usize];
+            let c = &mut l.ahead;
+            if c.index == NONE {
+                c.index = self.geo.first_needed(c.plane, seq.tokens).min(u64::from(NONE - 1)) as u32;
+            }
+            if !seq.live || seq.parked || c.index >= seq.blocks {
+                (c.pos, c.index) = (c.pos + 1, NONE);
+                continue;
+            }
+            let (index, plane) = (c.index, c.plane);
+            return Some(self.geo.page(self.seq_block(s, q, index), plane));
+        }
+    }
+}
