@@ -111,6 +111,9 @@ pub enum Error {
         /// Why it failed.
         source: io::Error,
     },
+    /// A disk of the NVMe tier cannot be used.
+    #[error(transparent)]
+    Disk(#[from] crate::io::DiskError),
     /// A private daemon did not become ready.
     #[error("the private daemon {what}{}", if .stderr.is_empty() { String::new() } else { format!("; it said:\n{}", .stderr) })]
     PrivateDaemon {

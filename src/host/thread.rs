@@ -165,6 +165,7 @@ impl Host {
             }
             // The disk has said so itself; its transfers end when it answers again.
             DiskEvent::Stalled { .. } => {}
+            DiskEvent::Failed { disk, .. } => self.disks.fail(disk.into()),
         }
         self.grant_disks();
     }

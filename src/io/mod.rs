@@ -17,14 +17,27 @@
 
 #![allow(dead_code, unused_imports, reason = "core threads are being wired to it")]
 
+mod cap;
+mod checksum;
+mod engine;
+mod error;
 mod memory;
+mod plan;
+mod probe;
+mod schedule;
 mod settings;
+mod staging;
 mod stats;
+mod store;
 mod thread;
 mod transfer;
 
+#[cfg(test)]
+mod tests;
+
+pub use error::DiskError;
 pub(crate) use memory::Memory;
 pub(crate) use settings::{Choice, EngineChoice, Floor, Settings};
-pub(crate) use stats::{BUCKETS, ClassStatus, DiskStatus, Histogram};
-pub(crate) use thread::{Disk, DiskEvent, DiskLetter};
+pub(crate) use stats::{BUCKETS, ClassStatus, DiskStatus, Histogram, WayStatus};
+pub(crate) use thread::{Disk, DiskEvent, DiskLetter, DiskThread, OpenDisk, Tell};
 pub(crate) use transfer::{Part, SlotKey, Transfer};

@@ -12,7 +12,7 @@ pub(crate) struct Settings {
     pub dir: PathBuf,
     /// Bytes that regions may take, at most. Whole regions are used.
     pub capacity_bytes: u64,
-    /// Bytes of a region (a slab), a multiple of 1 MiB.
+    /// Bytes of a region (a slab), a multiple of `format::SECTOR`.
     pub region_bytes: u64,
     /// What the file system must keep free.
     pub reserve_free: Floor,

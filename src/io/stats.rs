@@ -1,11 +1,14 @@
 //! What a disk has done and how it stands: plain counters of its thread, told as a snapshot.
 
+use kvtide_tiering::api::{IoClass, IoKind, Status};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Buckets of a [`Histogram`].
 pub(crate) const BUCKETS: usize = 32;
+/// Error numbers that are counted apart; Linux has fewer.
+const ERRORS_MAX: usize = 256;
 
 /// Microseconds by powers of two: bucket `n` counts what took at least 2ⁿ⁻¹ and less than 2ⁿ; bucket 0 what took less than 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -16,6 +19,32 @@ pub(crate) struct Histogram {
     pub sum_us: u64,
 }
 
+impl Histogram {
+    /// Counts one.
+    pub fn add(&mut self, us: u64) {
+        let bucket = (u64::BITS - us.leading_zeros()) as usize;
+        self.buckets[bucket.min(BUCKETS - 1)] += 1;
+        self.sum_us = self.sum_us.saturating_add(us);
+    }
+}
+
+/// Transfers of one class, one way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct WayStatus {
+    /// Transfers that ended well.
+    pub transfers: u64,
+    /// Bytes that they moved.
+    pub bytes: u64,
+    /// Transfers that failed.
+    pub failed: u64,
+    /// Transfers that were not begun in time.
+    pub timed_out: u64,
+    /// How long those that ended well waited for their turn.
+    pub waited: Histogram,
+    /// How long the device had them.
+    pub device: Histogram,
+}
+
 /// Transfers of one class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct ClassStatus {
@@ -23,22 +52,10 @@ pub(crate) struct ClassStatus {
     pub queued: u64,
     /// At the device.
     pub at_device: u64,
-    /// Reads that ended well.
-    pub reads: u64,
-    /// Bytes that they read.
-    pub read_bytes: u64,
-    /// Writes that ended well.
-    pub writes: u64,
-    /// Bytes that they wrote.
-    pub written_bytes: u64,
-    /// Transfers that failed.
-    pub failed: u64,
-    /// Transfers that were never begun in time.
-    pub timed_out: u64,
-    /// How long transfers waited for their turn.
-    pub waited: Histogram,
-    /// How long the device had them.
-    pub device: Histogram,
+    /// From NVMe to host memory.
+    pub reads: WayStatus,
+    /// From host memory to NVMe.
+    pub writes: WayStatus,
 }
 
 /// How a disk stands.
@@ -52,26 +69,34 @@ pub(crate) struct DiskStatus {
     pub mode: String,
     /// Bytes of all its regions.
     pub capacity_bytes: u64,
+    /// Bytes of its file.
+    pub file_bytes: u64,
     /// Bytes of a region.
     pub region_bytes: u64,
     /// Regions.
     pub regions: u32,
     /// Regions that were written once and can be granted.
     pub regions_ready: u32,
+    /// The error number that ended the writing of regions, 0 if none did.
+    pub regions_errno: i32,
     /// Demand, prefetch, write-back.
     pub classes: [ClassStatus; 3],
-    /// Errors by error number.
+    /// Errors of the device by error number.
     pub errors: BTreeMap<i32, u64>,
     /// Completions that fell short; the rest was asked for again.
     pub short: u64,
     /// Pages that were read and are not what was written.
     pub checksum_failures: u64,
-    /// Transfers that went through the disk's own memory because their pages are no whole sectors.
+    /// Requests that went through the disk's own memory because their pages are no whole sectors.
     pub staged: u64,
-    /// Requests that the engine takes at once.
+    /// Staged writes that had to read their sectors first.
+    pub filled: u64,
+    /// Requests that the device may have at once.
     pub depth: u32,
-    /// Requests at the device now.
+    /// Requests that it has.
     pub at_device: u32,
+    /// How long it has had the oldest of them, in microseconds.
+    pub oldest_us: u64,
     /// Bytes of write-back that may be at the device now.
     pub writeback_cap_bytes: u64,
     /// Bytes of write-back that are.
@@ -80,10 +105,71 @@ pub(crate) struct DiskStatus {
     pub stalled: bool,
     /// Requests that it has had for longer.
     pub stalled_requests: u32,
+    /// For how long the disk has been stalled, in microseconds.
+    pub stalled_us: u64,
     /// Bytes written since midnight (UTC), or since the start if that was later; first writes of regions included.
     pub written_today_bytes: u64,
     /// Bytes written in the store's life.
     pub written_ever_bytes: u64,
     /// Bytes of host memory registered with the ring.
     pub registered_bytes: u64,
+    /// Bytes of host memory that could not be registered.
+    pub unregistered_bytes: u64,
+}
+
+impl DiskStatus {
+    /// The counters of a class and a way.
+    pub(super) fn way(&mut self, class: IoClass, kind: IoKind) -> &mut WayStatus {
+        let class = &mut self.classes[class as usize];
+        match kind {
+            IoKind::Read => &mut class.reads,
+            IoKind::Write => &mut class.writes,
+        }
+    }
+
+    /// Counts an error of the device.
+    pub(super) fn error(&mut self, errno: i32) {
+        if self.errors.len() < ERRORS_MAX || self.errors.contains_key(&errno) {
+            *self.errors.entry(errno).or_default() += 1;
+        }
+    }
+
+    /// Counts a transfer that has ended.
+    pub(super) fn ended(
+        &mut self,
+        class: IoClass,
+        kind: IoKind,
+        status: Status,
+        bytes: u64,
+        waited_us: u64,
+        device_us: u64,
+    ) {
+        let way = self.way(class, kind);
+        match status {
+            Status::Ok => {
+                way.transfers += 1;
+                way.bytes += bytes;
+                way.waited.add(waited_us);
+                way.device.add(device_us);
+            }
+            Status::TimedOut => way.timed_out += 1,
+            _ => way.failed += 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latencies_fall_between_powers_of_two() {
+        let mut histogram = Histogram::default();
+        for us in [0, 1, 2, 3, 4, 1023, 1024, u64::MAX] {
+            histogram.add(us);
+        }
+        let filled: Vec<(usize, u64)> = (0..).zip(histogram.buckets).filter(|(_, count)| *count > 0).collect();
+        assert_eq!(filled, [(0, 1), (1, 1), (2, 2), (3, 1), (10, 1), (11, 1), (31, 1)]);
+        assert_eq!(histogram.sum_us, u64::MAX);
+    }
 }

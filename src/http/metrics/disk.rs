@@ -1,7 +1,7 @@
 //! Disks of the NVMe tier: how fast, how full, how well.
 
 use super::family::{Family, Samples};
-use crate::io::{ClassStatus, DiskStatus};
+use crate::io::{ClassStatus, DiskStatus, Histogram, WayStatus};
 use crate::status::Snapshot;
 use rustix::io::Errno;
 
@@ -25,11 +25,22 @@ fn by_class(snapshot: &Snapshot, samples: &mut Samples, figure: fn(&ClassStatus)
 }
 
 /// Reads and writes of each class.
-fn both_ways(snapshot: &Snapshot, samples: &mut Samples, figure: fn(&ClassStatus) -> [u64; 2]) {
+fn both_ways(snapshot: &Snapshot, samples: &mut Samples, figure: fn(&WayStatus) -> u64) {
     each(snapshot, samples, |disk, number, samples| {
         for (name, class) in CLASS_NAMES.into_iter().zip(&disk.classes) {
-            for (way, count) in ["read", "write"].into_iter().zip(figure(class)) {
-                samples.whole(&[("disk", number), ("class", name), ("operation", way)], count);
+            for (operation, way) in [("read", &class.reads), ("write", &class.writes)] {
+                samples.whole(&[("disk", number), ("class", name), ("operation", operation)], figure(way));
+            }
+        }
+    });
+}
+
+/// Latencies of reads and writes of each class.
+fn spreads(snapshot: &Snapshot, samples: &mut Samples, figure: fn(&WayStatus) -> &Histogram) {
+    each(snapshot, samples, |disk, number, samples| {
+        for (name, class) in CLASS_NAMES.into_iter().zip(&disk.classes) {
+            for (operation, way) in [("read", &class.reads), ("write", &class.writes)] {
+                samples.spread(&[("disk", number), ("class", name), ("operation", operation)], figure(way));
             }
         }
     });
@@ -116,19 +127,19 @@ pub(super) const FAMILIES: &[Family] = &[
         disk.registered_bytes
     }),
     Family::counter("kvtide_disk_transfers", "Transfers that ended well.", |snapshot, samples| {
-        both_ways(snapshot, samples, |class| [class.reads, class.writes]);
+        both_ways(snapshot, samples, |way| way.transfers);
     }),
     Family::counter("kvtide_disk_bytes", "Bytes of transfers that ended well.", |snapshot, samples| {
-        both_ways(snapshot, samples, |class| [class.read_bytes, class.written_bytes]);
+        both_ways(snapshot, samples, |way| way.bytes);
     }),
     Family::counter("kvtide_disk_transfer_failures", "Transfers that failed.", |snapshot, samples| {
-        by_class(snapshot, samples, |class| class.failed);
+        both_ways(snapshot, samples, |way| way.failed);
     }),
     Family::counter(
         "kvtide_disk_transfer_timeouts",
         "Transfers that were never begun in time.",
         |snapshot, samples| {
-            by_class(snapshot, samples, |class| class.timed_out);
+            both_ways(snapshot, samples, |way| way.timed_out);
         },
     ),
     Family::counter(
@@ -166,18 +177,10 @@ pub(super) const FAMILIES: &[Family] = &[
         disk.written_ever_bytes
     }),
     Family::histogram("kvtide_disk_wait_seconds", "How long transfers waited for their turn.", |snapshot, samples| {
-        each(snapshot, samples, |disk, number, samples| {
-            for (name, class) in CLASS_NAMES.into_iter().zip(&disk.classes) {
-                samples.spread(&[("disk", number), ("class", name)], &class.waited);
-            }
-        });
+        spreads(snapshot, samples, |way| &way.waited);
     }),
     Family::histogram("kvtide_disk_device_seconds", "How long the device had transfers.", |snapshot, samples| {
-        each(snapshot, samples, |disk, number, samples| {
-            for (name, class) in CLASS_NAMES.into_iter().zip(&disk.classes) {
-                samples.spread(&[("disk", number), ("class", name)], &class.device);
-            }
-        });
+        spreads(snapshot, samples, |way| &way.device);
     }),
 ];
 

@@ -22,8 +22,9 @@ impl SlotLayout {
     /// The layout of a space's slots.
     #[must_use]
     pub fn new(planes: &[Plane]) -> SlotLayout {
-        let align =
-            |plane: &Plane| [SECTOR, SECTOR_MIN].into_iter().find(|a| plane.page_bytes % a == 0).unwrap_or(LINE);
+        let align = |plane: &Plane| {
+            [SECTOR, SECTOR_MIN].into_iter().find(|a| plane.page_bytes.is_multiple_of(*a)).unwrap_or(LINE)
+        };
         let mut offsets = vec![0; planes.len()];
         let mut end = 0u64;
         for kind in [SECTOR, SECTOR_MIN, LINE] {
@@ -66,13 +67,13 @@ mod tests {
                 .map(|(i, p)| (layout.offset(i as u16).unwrap(), u64::from(p.page_bytes))).collect();
             for (i, (offset, bytes)) in spans.iter().enumerate() {
                 for sector in [4096, 512, 64] {
-                    if bytes % sector == 0 { prop_assert!(offset % sector == 0, "plane {} at {}", i, offset); }
+                    if bytes.is_multiple_of(sector) { prop_assert!(offset.is_multiple_of(sector), "plane {} at {}", i, offset); }
                 }
             }
             spans.sort_unstable();
             prop_assert!(spans.windows(2).all(|w| w[0].0 + w[0].1 <= w[1].0));
             let end = spans.last().unwrap();
-            prop_assert!(end.0 + end.1 <= layout.bytes() && layout.bytes() % u64::from(SECTOR) == 0);
+            prop_assert!(end.0 + end.1 <= layout.bytes() && layout.bytes().is_multiple_of(u64::from(SECTOR)));
             prop_assert_eq!(layout.offset(planes.len() as u16), None);
         }
     }

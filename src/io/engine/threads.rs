@@ -1,0 +1,123 @@
+//! Commands by `preadv` and `pwritev` on a few threads: for kernels and containers that do not allow io_uring.
+
+use super::{Command, Done, Engine, Piece, Wait};
+use crate::mail::{Address, Mailbox, mailbox};
+use crossbeam::channel::{Receiver, Sender, bounded};
+use kvtide_tiering::api::IoKind;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// Threads of a disk: what a drive of consumer make needs to be busy, and little enough to be cheap when they sleep.
+pub(crate) const WORKERS: u32 = 8;
+
+/// A command for a worker.
+struct Work(Command);
+
+// SAFETY: `Engine::push` promises that list and memory stay valid until the completion, on whatever thread they are used.
+unsafe impl Send for Work {}
+
+/// The engine.
+pub(crate) struct Threads {
+    work: Option<Sender<Work>>,
+    done: Mailbox<Done>,
+    bell: OwnedFd,
+    workers: Vec<JoinHandle<()>>,
+    on_their_way: usize,
+}
+
+impl Threads {
+    /// For one file, for `depth` commands at once; `bell` becomes readable when the thread shall wake up.
+    pub fn new(depth: u32, file: &Arc<File>, bell: OwnedFd) -> io::Result<Threads> {
+        let (work, commands) = bounded::<Work>(depth as usize);
+        let (address, done) = mailbox(depth as usize).map_err(io::Error::other)?;
+        let mut workers = Vec::new();
+        for number in 0..WORKERS.min(depth) {
+            let (file, commands, address) = (Arc::clone(file), commands.clone(), address.clone());
+            let builder = std::thread::Builder::new().name(format!("kvtide-io-w{number}"));
+            workers.push(builder.spawn(move || carry_out(&file, &commands, &address))?);
+        }
+        Ok(Threads { work: Some(work), done, bell, workers, on_their_way: 0 })
+    }
+
+    fn take(&mut self, done: &mut Vec<Done>) {
+        let before = done.len();
+        done.extend(std::iter::from_fn(|| self.done.take()));
+        self.on_their_way -= done.len() - before;
+    }
+}
+
+fn carry_out(file: &File, commands: &Receiver<Work>, done: &Address<Done>) {
+    for Work(command) in commands {
+        let Command { token, kind, offset, pieces, count, .. } = command;
+        let (fd, list, offset) = (file.as_raw_fd(), pieces.cast::<libc::iovec>(), offset as libc::off_t);
+        // SAFETY: `Engine::push` promises that list and memory stay valid until the completion, which is sent below.
+        let moved = unsafe {
+            match kind {
+                IoKind::Read => libc::preadv(fd, list, count as libc::c_int, offset),
+                IoKind::Write => libc::pwritev(fd, list, count as libc::c_int, offset),
+            }
+        };
+        let failed = |_| io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
+        let result = u32::try_from(moved).map_err(failed);
+        if done.send(Done { token, result }).is_err() {
+            return;
+        }
+    }
+}
+
+impl Engine for Threads {
+    unsafe fn push(&mut self, command: &Command) {
+        let work = self.work.as_ref().expect("it is taken at the drop");
+        work.send(Work(*command)).expect("workers live as long as the queue");
+        self.on_their_way += 1;
+    }
+
+    fn enter(&mut self, wait: Wait, done: &mut Vec<Done>) -> Result<bool, Errno> {
+        self.done.awake();
+        self.take(done);
+        if wait.want == 0 || !done.is_empty() {
+            return Ok(false);
+        }
+        self.done.announce();
+        let mut fds =
+            [PollFd::new(&self.bell, PollFlags::IN), PollFd::from_borrowed_fd(self.done.as_fd(), PollFlags::IN)];
+        let mut rung = false;
+        if self.done.is_empty() {
+            let most = wait.most.and_then(|most| Timespec::try_from(most).ok());
+            match poll(&mut fds, most.as_ref()) {
+                Ok(_) => rung = !fds[0].revents().is_empty(),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        self.done.awake();
+        self.done.quiet();
+        self.take(done);
+        Ok(rung)
+    }
+
+    unsafe fn register(&mut self, _: u16, _: Piece) -> Result<(), Errno> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    fn unregister(&mut self, _: u16) {}
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.work = None;
+        // A worker whose device does not answer cannot be waited for: it ends with the process.
+        if self.on_their_way == 0 {
+            for worker in self.workers.drain(..) {
+                if worker.join().is_err() {
+                    tracing::error!("an I/O worker panicked");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Commands by io_uring: registered file, registered buffers, and the bell polled in the ring, so that the thread sleeps in one
+//! place and one system call starts and ends many commands.
+
+use super::super::memory::Aligned;
+use super::{Command, Done, Engine, Piece, Wait};
+use io_uring::types::{Fd, Fixed, SubmitArgs, Timespec};
+use io_uring::{IoUring, Probe, opcode, squeue};
+use kvtide_tiering::api::IoKind;
+use rustix::io::Errno;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Token of the poll of the bell.
+const BELL: u64 = u64::MAX;
+/// Entries beyond the depth: the poll, and what is pushed again before it is reaped.
+const SPARE: u32 = 8;
+/// Buffers that can be registered.
+pub(crate) const BUFFERS: u32 = 4096;
+/// How long to leave a kernel alone that has no memory for requests.
+const SHORT_OF_MEMORY: Duration = Duration::from_millis(1);
+
+/// A ring that was set up, and what it can.
+pub(crate) struct UringSetup {
+    ring: IoUring,
+    /// The table of buffers exists.
+    pub buffers: bool,
+    /// READV_FIXED and WRITEV_FIXED exist (Linux 6.15).
+    vectors: bool,
+    /// Which of the modes that cut the cost of a completion the kernel knows.
+    pub completion: &'static str,
+}
+
+impl UringSetup {
+    /// Sets a ring up for `depth` commands at once. It belongs to the calling thread.
+    ///
+    /// # Errors
+    /// What `io_uring_setup` says: EPERM and ENOSYS mean that it is not allowed here.
+    pub fn new(depth: u32, with_buffers: bool) -> io::Result<UringSetup> {
+        let entries = (depth + SPARE).next_power_of_two();
+        let mut deferred = IoUring::builder();
+        deferred.dontfork().setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
+        let mut cooperative = IoUring::builder();
+        cooperative.dontfork().setup_coop_taskrun().setup_taskrun_flag();
+        let mut plain = IoUring::builder();
+        plain.dontfork();
+        let invalid = |e: &io::Error| e.raw_os_error() == Some(Errno::INVAL.raw_os_error());
+        // From Linux 6.1, from 5.19, and any.
+        let (ring, completion) = match deferred.build(entries) {
+            Err(e) if invalid(&e) => match cooperative.build(entries) {
+                Err(e) if invalid(&e) => (plain.build(entries)?, "interrupting"),
+                other => (other?, "cooperative"),
+            },
+            other => (other?, "deferred"),
+        };
+        if !ring.params().is_feature_nodrop() || !ring.params().is_feature_ext_arg() {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "the kernel's io_uring is older than Linux 5.11"));
+        }
+        let mut probe = Probe::new();
+        ring.submitter().register_probe(&mut probe)?;
+        let vectors = probe.is_supported(opcode::ReadvFixed::CODE) && probe.is_supported(opcode::WritevFixed::CODE);
+        let buffers = with_buffers && ring.submitter().register_buffers_sparse(BUFFERS).is_ok();
+        Ok(UringSetup { ring, buffers, vectors, completion })
+    }
+
+    /// Whether the kernel lets this process register so much memory.
+    ///
+    /// # Errors
+    /// Why not: ENOMEM is the limit of locked memory.
+    pub fn try_buffer(&self, memory: &Aligned) -> io::Result<()> {
+        let (submitter, piece) = (self.ring.submitter(), Piece::new(memory.as_ptr(), memory.len()));
+        // SAFETY: the memory outlives this call, at whose end it is not registered any more.
+        unsafe {
+            submitter.register_buffers_update(0, &[piece.0], None)?;
+            submitter.register_buffers_update(0, &[EMPTY], None)
+        }
+    }
+}
+
+/// No buffer.
+const EMPTY: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+
+/// The engine.
+pub(crate) struct Uring {
+    ring: IoUring,
+    file: Arc<File>,
+    /// The file is registered as number 0.
+    file_registered: bool,
+    bell: OwnedFd,
+    /// The bell is being polled.
+    polled: bool,
+    vectors: bool,
+    /// The kernel can wait for several completions and content itself with one after a while (Linux 6.12).
+    batches: bool,
+}
+
+impl Uring {
+    /// For one file; `bell` becomes readable when the thread shall wake up.
+    pub fn new(setup: UringSetup, file: Arc<File>, bell: OwnedFd) -> Uring {
+        let UringSetup { ring, vectors, .. } = setup;
+        let file_registered = ring.submitter().register_files(&[file.as_raw_fd()]).is_ok();
+        let batches = ring.params().is_feature_min_timeout();
+        Uring { ring, file, file_registered, bell, polled: false, vectors, batches }
+    }
+
+    fn entry(&self, command: &Command) -> squeue::Entry {
+        let Command { kind, offset, pieces, count, buffer, .. } = *command;
+        // SAFETY: `Engine::push` promises that the list is valid and not empty.
+        let first = unsafe { (*pieces).0 };
+        let (list, at, bytes) = (pieces.cast::<libc::iovec>(), first.iov_base.cast::<u8>(), first.iov_len as u32);
+        let buffer = buffer.filter(|_| count == 1 || self.vectors);
+        macro_rules! on_the_file {
+            ($op:ident($($argument:expr),*)) => {
+                if self.file_registered {
+                    opcode::$op::new(Fixed(0), $($argument),*).offset(offset).build()
+                } else {
+                    opcode::$op::new(Fd(self.file.as_raw_fd()), $($argument),*).offset(offset).build()
+                }
+            };
+        }
+        match (kind, count, buffer) {
+            (IoKind::Read, 1, Some(buffer)) => on_the_file!(ReadFixed(at, bytes, buffer)),
+            (IoKind::Write, 1, Some(buffer)) => on_the_file!(WriteFixed(at, bytes, buffer)),
+            (IoKind::Read, 1, None) => on_the_file!(Read(at, bytes)),
+            (IoKind::Write, 1, None) => on_the_file!(Write(at, bytes)),
+            (IoKind::Read, _, Some(buffer)) => on_the_file!(ReadvFixed(list, count, buffer)),
+            (IoKind::Write, _, Some(buffer)) => on_the_file!(WritevFixed(list, count, buffer)),
+            (IoKind::Read, _, None) => on_the_file!(Readv(list, count)),
+            (IoKind::Write, _, None) => on_the_file!(Writev(list, count)),
+        }
+    }
+
+    /// Appends an entry; hands what is there to the kernel first if the queue is full.
+    fn queue(&mut self, entry: &squeue::Entry) {
+        loop {
+            // SAFETY: `Engine::push` promises that what the entry names stays valid until its completion; the bell is `self`'s.
+            if unsafe { self.ring.submission().push(entry) }.is_ok() {
+                return;
+            }
+            if let Err(error) = self.ring.submit() {
+                tracing::debug!("io_uring does not take requests now: {error}");
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// One `io_uring_enter`, if there is a reason for one.
+    fn call(&mut self, wait: Wait) -> Result<(), Errno> {
+        let time = wait.most.map(Timespec::from);
+        let mut args = SubmitArgs::new();
+        if let Some(time) = &time {
+            args = args.timespec(time);
+        }
+        let batch = wait.want > 1 && wait.batch_us > 0 && self.batches;
+        if batch {
+            args = args.min_wait_usec(wait.batch_us);
+        }
+        let want = if batch { wait.want } else { wait.want.min(1) };
+        let (submitter, mut queue, _) = self.ring.split();
+        queue.sync();
+        if want == 0 && queue.is_empty() && !queue.taskrun() && !queue.cq_overflow() {
+            return Ok(());
+        }
+        let called = submitter.submit_with_args(want as usize, &args);
+        match called.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO)) {
+            Ok(_) | Err(Errno::INTR | Errno::TIME) => Ok(()),
+            // What was not taken stays in the queue.
+            Err(Errno::AGAIN | Errno::BUSY | Errno::NOMEM) => {
+                // PACE: bounded by SHORT_OF_MEMORY; completions that free memory come meanwhile.
+                std::thread::sleep(SHORT_OF_MEMORY);
+                Ok(())
+            }
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+impl Engine for Uring {
+    unsafe fn push(&mut self, command: &Command) {
+        let entry = self.entry(command).user_data(u64::from(command.token));
+        self.queue(&entry);
+    }
+
+    fn enter(&mut self, wait: Wait, done: &mut Vec<Done>) -> Result<bool, Errno> {
+        if wait.want > 0 && !self.polled {
+            let poll = opcode::PollAdd::new(Fd(self.bell.as_raw_fd()), libc::POLLIN as u32).build().user_data(BELL);
+            self.queue(&poll);
+            self.polled = true;
+        }
+        self.call(wait)?;
+        let mut rung = false;
+        for entry in self.ring.completion() {
+            if entry.user_data() == BELL {
+                self.polled = false;
+                rung = true;
+                continue;
+            }
+            let result = u32::try_from(entry.result()).map_err(|_| -entry.result());
+            done.push(Done { token: entry.user_data() as u32, result });
+        }
+        Ok(rung)
+    }
+
+    unsafe fn register(&mut self, buffer: u16, piece: Piece) -> Result<(), Errno> {
+        let submitter = self.ring.submitter();
+        // SAFETY: the caller promises that the memory stays valid until it is unregistered.
+        let registered = unsafe { submitter.register_buffers_update(u32::from(buffer), &[piece.0], None) };
+        registered.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
+    }
+
+    fn unregister(&mut self, buffer: u16) {
+        // SAFETY: no memory is registered.
+        let gone = unsafe { self.ring.submitter().register_buffers_update(u32::from(buffer), &[EMPTY], None) };
+        if let Err(error) = gone {
+            tracing::error!("io_uring keeps buffer {buffer}: {error}");
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Whose a directory and a file are, who else may use them, and whether the tier fits.
+
+use super::super::error::DiskError;
+use super::super::settings::{Floor, Settings};
+use kvtide_tiering::format::Superblock;
+use rustix::fs::{FileType, Mode, OFlags, Stat, StatVfsMountFlags};
+use rustix::io::Errno;
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+
+/// Permissions that others must not have.
+const OTHERS: u32 = 0o077;
+
+/// Opens the directory, made if it is missing, and looks at whose it is.
+pub(super) fn directory(dir: &Path) -> Result<File, DiskError> {
+    match DirBuilder::new().mode(0o700).create(dir) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(refused("make the directory", dir, dir, error)),
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = match rustix::fs::open(dir, flags, Mode::empty()) {
+        Err(Errno::NOTDIR) => return Err(DiskError::Kind { path: dir.into(), expected: "directory" }),
+        other => other.map_err(|e| DiskError::os("open the directory", dir, e))?,
+    };
+    let stat = rustix::fs::fstat(&opened).map_err(|e| DiskError::os("look at", dir, e))?;
+    ours(&stat, dir)?;
+    let vfs = rustix::fs::fstatvfs(&opened).map_err(|e| DiskError::os("look at the file system of", dir, e))?;
+    if vfs.f_flag.contains(StatVfsMountFlags::RDONLY) {
+        return Err(DiskError::ReadOnly { path: dir.into() });
+    }
+    Ok(File::from(opened))
+}
+
+/// Looks at whose the file is.
+pub(super) fn file(file: &File, path: &Path) -> Result<(), DiskError> {
+    let stat = rustix::fs::fstat(file).map_err(|e| DiskError::os("look at", path, e))?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(DiskError::Kind { path: path.into(), expected: "plain file" });
+    }
+    ours(&stat, path)
+}
+
+fn ours(stat: &Stat, path: &Path) -> Result<(), DiskError> {
+    let (owner, me) = (stat.st_uid, rustix::process::geteuid().as_raw());
+    if owner != me {
+        return Err(DiskError::Owner { path: path.into(), owner, me });
+    }
+    if stat.st_mode & OTHERS != 0 {
+        return Err(DiskError::Mode { path: path.into(), mode: stat.st_mode & 0o7777 });
+    }
+    Ok(())
+}
+
+/// Whether the whole file fits, with what must stay free; `file` is the file, or the directory if there is none.
+pub(super) fn room(file: &File, settings: &Settings, wanted: &Superblock) -> Result<(), DiskError> {
+    let dir = &settings.dir;
+    let stat = rustix::fs::fstat(file).map_err(|e| DiskError::os("look at", dir, e))?;
+    let vfs = rustix::fs::fstatvfs(file).map_err(|e| DiskError::os("look at the file system of", dir, e))?;
+    let plain = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    let has = if plain { u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512) } else { 0 };
+    let free_bytes = vfs.f_bavail.saturating_mul(vfs.f_frsize);
+    let floor_bytes = match settings.reserve_free {
+        Floor::Percent(percent) => vfs.f_blocks.saturating_mul(vfs.f_frsize) / 100 * u64::from(percent),
+        Floor::Bytes(bytes) => bytes,
+    };
+    let needed_bytes = wanted.file_bytes().saturating_sub(has);
+    if needed_bytes > free_bytes.saturating_sub(floor_bytes) {
+        let most = free_bytes.saturating_sub(floor_bytes).saturating_add(has);
+        // What the superblocks and the log take of it.
+        let most = most.saturating_sub(wanted.regions_offset);
+        return Err(DiskError::TooLarge {
+            path: dir.clone(),
+            capacity_bytes: settings.capacity_bytes,
+            needed_bytes,
+            free_bytes,
+            floor_bytes,
+            most_bytes: most - most % wanted.region_bytes,
+        });
+    }
+    Ok(())
+}
+
+/// A call that a read-only file system may have refused.
+pub(super) fn refused(tried: &'static str, path: &Path, dir: &Path, error: io::Error) -> DiskError {
+    if error.raw_os_error() == Some(Errno::ROFS.raw_os_error()) {
+        return DiskError::ReadOnly { path: dir.into() };
+    }
+    DiskError::os(tried, path, error)
+}

@@ -1,0 +1,206 @@
+//! A disk in a directory of its own, host memory, and somebody who waits for boxes.
+
+use super::super::engine::Engine;
+use super::super::*;
+use crate::error::Error;
+use crate::mail::{Address, Mailbox, mailbox};
+use crossbeam::channel::{Receiver, unbounded};
+use kvtide_tiering::api::{IoClass, IoKind, Status};
+use kvtide_wire::os::map::Access;
+use kvtide_wire::os::memfd::Memfd;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// What nothing in here takes.
+pub const LONG: Duration = Duration::from_secs(30);
+pub const MIB: u64 = 1 << 20;
+
+/// A directory that is gone with its guard.
+#[derive(Debug)]
+pub struct Dir(pub PathBuf);
+
+impl Dir {
+    pub fn new() -> Dir {
+        Dir::within(&std::env::temp_dir())
+    }
+
+    pub fn within(parent: &Path) -> Dir {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("kvtide-io-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        Dir(parent.join(name))
+    }
+
+    pub fn settings(&self) -> Settings {
+        Settings {
+            dir: self.0.clone(),
+            capacity_bytes: 4 * MIB,
+            region_bytes: 2 * MIB,
+            reserve_free: Floor::Bytes(0),
+            depth: 16,
+            ..Settings::default()
+        }
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A running disk and one who uses it.
+pub struct Rig {
+    pub thread: Option<DiskThread>,
+    pub events: Receiver<DiskEvent>,
+    pub reply: Address<Box<Transfer>>,
+    pub boxes: Mailbox<Box<Transfer>>,
+    pub next: u32,
+}
+
+impl Rig {
+    pub fn start(settings: &Settings) -> Rig {
+        Rig::with(settings, |engine| engine).expect("the disk starts")
+    }
+
+    pub fn with(
+        settings: &Settings,
+        wrap: impl FnOnce(Box<dyn Engine>) -> Box<dyn Engine> + Send + 'static,
+    ) -> Result<Rig, Error> {
+        let (told, events) = unbounded();
+        let tell: Tell = Box::new(move |event| {
+            let _ = told.send(event);
+        });
+        let thread = DiskThread::open(settings)?.start_with(tell, wrap)?;
+        let (reply, boxes) = mailbox(4096).expect("a mailbox");
+        Ok(Rig { thread: Some(thread), events, reply, boxes, next: 0 })
+    }
+
+    pub fn disk(&self) -> &Disk {
+        self.thread.as_ref().expect("it runs").disk()
+    }
+
+    pub fn status(&self) -> DiskStatus {
+        self.thread.as_ref().expect("it runs").status().expect("it answers")
+    }
+
+    pub fn send(&self, letter: DiskLetter) {
+        self.disk().letters().send(letter).expect("it runs");
+    }
+
+    /// Waits for an event.
+    pub fn until(&self, wanted: impl Fn(&DiskEvent) -> bool) -> DiskEvent {
+        let until = Instant::now() + LONG;
+        loop {
+            let event = self.events.recv_deadline(until).expect("an event within the time");
+            if wanted(&event) {
+                return event;
+            }
+        }
+    }
+
+    /// Until all regions were written.
+    pub fn ready(self) -> Rig {
+        let all = self.disk().regions();
+        self.until(|event| matches!(event, DiskEvent::Ready { regions, .. } if *regions == all));
+        self
+    }
+
+    /// A transfer of a slot in region 0.
+    pub fn transfer(&mut self, kind: IoKind, slot: u32, slot_bytes: u64, parts: Vec<Part>) -> Box<Transfer> {
+        self.next += 1;
+        Box::new(Transfer {
+            space: 1,
+            id: self.next,
+            kind,
+            class: if kind == IoKind::Read { IoClass::Demand } else { IoClass::WriteBack },
+            offset: self.disk().offset(0, u64::from(slot) * slot_bytes),
+            bytes: slot_bytes,
+            whole: true,
+            key: SlotKey { region: 0, slot, generation: 1 },
+            parts,
+            reply: self.reply.clone(),
+            status: Status::Internal,
+            errno: 0,
+            waited_us: 0,
+            device_us: 0,
+        })
+    }
+
+    /// The next box that comes back.
+    pub fn take(&self) -> Box<Transfer> {
+        self.take_within(LONG).expect("a box within the time")
+    }
+
+    pub fn take_within(&self, time: Duration) -> Option<Box<Transfer>> {
+        let until = Instant::now() + time;
+        loop {
+            if let Some(transfer) = self.boxes.take() {
+                return Some(transfer);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            let left = Timespec::try_from(left).expect("a short time");
+            poll(&mut [PollFd::new(&self.boxes, PollFlags::IN)], Some(&left)).expect("poll");
+            self.boxes.quiet();
+        }
+    }
+
+    /// Carries one out.
+    pub fn run(&self, transfer: Box<Transfer>) -> Box<Transfer> {
+        self.send(DiskLetter::Transfer(transfer));
+        self.take()
+    }
+
+    pub fn end(mut self) {
+        self.thread.take().expect("it runs").end();
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            thread.end();
+        }
+    }
+}
+
+/// Host memory.
+pub fn memory(bytes: u64) -> Arc<Memory> {
+    let memfd = Memfd::shared("kvtide-io-test", bytes).expect("memory");
+    Arc::new(Memory::new(memfd.map(Access::ReadWrite).expect("a map")).expect("it is writable"))
+}
+
+/// Fills a frame so that no two frames are equal.
+pub fn fill(memory: &Memory, offset: u64, bytes: u64, seed: u64) {
+    assert!(memory.holds(offset, bytes));
+    for index in 0..bytes {
+        let value = ((index ^ (index >> 8)).wrapping_mul(31) + seed * 17) as u8;
+        // SAFETY: within the memory; no transfer of these tests is under way.
+        unsafe { memory.at(offset + index).write(value) };
+    }
+}
+
+/// A frame's bytes.
+pub fn bytes(memory: &Memory, offset: u64, bytes: u64) -> Vec<u8> {
+    assert!(memory.holds(offset, bytes));
+    // SAFETY: within the memory; no transfer of these tests is under way.
+    unsafe { std::slice::from_raw_parts(memory.at(offset), bytes as usize) }.to_vec()
+}
+
+/// Pages of these sizes as `SlotLayout` would put them if all had the same size: one behind the other, in frames `stride` apart.
+pub fn parts(memory: &Arc<Memory>, sizes: &[u32], align: u64, stride: u64) -> Vec<Part> {
+    let mut at = 0u64;
+    let part = |(plane, &bytes): (usize, &u32)| {
+        let begin = at.next_multiple_of(align);
+        at = begin + u64::from(bytes);
+        let memory = Arc::clone(memory);
+        Part { plane: plane as u16, at: begin, bytes, memory, offset: plane as u64 * stride, crc: 0, ok: false }
+    };
+    sizes.iter().enumerate().map(part).collect()
+}

@@ -1,0 +1,387 @@
+//! Requests at the device: their memory, their progress, and what is done with a completion that falls short.
+//!
+//! 1. What a request names (list, pages, staging) is not touched, moved or freed from `push` until its completion.
+//! 2. A request is done when all its bytes were moved, or when it failed. A short completion is neither: the rest is asked for.
+//! 3. If the thread ends while the device has requests, everything that they name is leaked.
+
+use super::super::engine::{BUFFERS, Command, Done, Engine, Piece};
+use super::super::memory::{Aligned, BUFFER_BYTES, Memory};
+use super::super::plan::{PIECES_MAX, Run};
+use super::super::staging::Staging;
+use super::super::store::Align;
+use super::super::transfer::{Part, Transfer};
+use kvtide_tiering::api::IoKind;
+use rustix::io::Errno;
+use std::sync::Arc;
+
+/// How often a request that makes no progress is repeated.
+const TRIES: u8 = 16;
+
+/// For what a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// A run of a transfer: the job's number.
+    Job(u32),
+    /// The first write of a part of a region: its region, and its bytes.
+    Region(u32, u64),
+    /// The superblock.
+    Superblock,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// All bytes were moved.
+    Whole,
+    /// An error number; 0: it fell short.
+    Failed(i32),
+}
+
+#[derive(Debug)]
+struct Request {
+    owner: Owner,
+    command: Command,
+    /// Never grows while the device has it.
+    pieces: Vec<Piece>,
+    /// Bytes to move, and moved.
+    bytes: u64,
+    moved: u64,
+    run: Run,
+    chunk: Option<u16>,
+    /// The sectors are being read that will be written.
+    filling: bool,
+    tries: u8,
+    began_us: u64,
+    busy: bool,
+}
+
+/// An engine with everything that its requests name.
+pub(super) struct Device {
+    engine: Box<dyn Engine>,
+    number: u16,
+    align: Align,
+    requests: Vec<Request>,
+    free: Vec<u32>,
+    staging: Staging,
+    /// Registered memory by first buffer.
+    registered: Vec<(u16, Arc<Memory>)>,
+    free_buffers: Vec<u16>,
+    registers: bool,
+    /// Completions that fell short.
+    pub short: u64,
+    /// Host memory registered, and not, in bytes.
+    pub registered_bytes: u64,
+    pub unregistered_bytes: u64,
+}
+
+impl Device {
+    pub fn new(
+        engine: Box<dyn Engine>,
+        number: u16,
+        align: Align,
+        depth: u32,
+        staging: Staging,
+        registers: bool,
+    ) -> Device {
+        let none =
+            Command { token: 0, kind: IoKind::Read, offset: 0, pieces: std::ptr::null(), count: 0, buffer: None };
+        let request = |token| Request {
+            owner: Owner::Superblock,
+            command: Command { token, ..none },
+            pieces: Vec::with_capacity(PIECES_MAX),
+            bytes: 0,
+            moved: 0,
+            run: Run { at: 0, bytes: 0, first: 0, pages: 0, staged: false, fill: false },
+            chunk: None,
+            filling: false,
+            tries: 0,
+            began_us: 0,
+            busy: false,
+        };
+        let mut device = Device {
+            engine,
+            number,
+            align,
+            requests: (0..depth).map(request).collect(),
+            free: (0..depth).rev().collect(),
+            staging,
+            registered: Vec::new(),
+            free_buffers: (0..BUFFERS as u16).rev().collect(),
+            registers,
+            short: 0,
+            registered_bytes: 0,
+            unregistered_bytes: 0,
+        };
+        device.register_staging();
+        device
+    }
+
+    fn register_staging(&mut self) {
+        if self.registers
+            && let Some(buffer) = self.free_buffers.pop()
+        {
+            // SAFETY: the device keeps the staging until it and the engine are gone, or leaks it.
+            match unsafe { self.engine.register(buffer, self.staging.piece()) } {
+                Ok(()) => self.staging.buffer = Some(buffer),
+                Err(errno) => {
+                    tracing::warn!("disk {}: its staging memory is not registered: {errno}", self.number);
+                    self.free_buffers.push(buffer);
+                }
+            }
+        }
+    }
+
+    /// The engine, to wait on it.
+    pub fn engine(&mut self) -> &mut dyn Engine {
+        &mut *self.engine
+    }
+
+    /// Requests that the device may have besides those that it has.
+    pub fn free(&self) -> u32 {
+        self.free.len() as u32
+    }
+
+    /// Requests that it has.
+    pub fn busy(&self) -> u32 {
+        (self.requests.len() - self.free.len()) as u32
+    }
+
+    /// Registers host memory, in buffers as large as the kernel takes.
+    pub fn register(&mut self, memory: Arc<Memory>) {
+        if memory.placed(self.number).is_some() {
+            return;
+        }
+        match self.try_register(&memory) {
+            Ok(first) => {
+                memory.place(self.number, Some(first.into()));
+                self.registered_bytes += memory.bytes();
+                self.registered.push((first, memory));
+            }
+            Err(why) => {
+                if self.registers {
+                    tracing::warn!(
+                        "disk {}: {} bytes of host memory are not registered: {why}",
+                        self.number,
+                        memory.bytes()
+                    );
+                }
+                self.unregistered_bytes += memory.bytes();
+            }
+        }
+    }
+
+    fn try_register(&mut self, memory: &Memory) -> Result<u16, Errno> {
+        let count = memory.bytes().div_ceil(BUFFER_BYTES) as usize;
+        // Neighbours in the table: the buffer of a page follows from its offset.
+        let first = (self.registers && count == 1).then(|| self.free_buffers.pop()).flatten();
+        let first = match first {
+            Some(first) => first,
+            None if self.registers => self.take_buffers(count).ok_or(Errno::NOBUFS)?,
+            None => return Err(Errno::OPNOTSUPP),
+        };
+        for index in 0..count {
+            let offset = index as u64 * BUFFER_BYTES;
+            let bytes = (memory.bytes() - offset).min(BUFFER_BYTES);
+            let piece = Piece::new(memory.at(offset), bytes as usize);
+            // SAFETY: `registered` keeps the memory until it is unregistered.
+            let registered = unsafe { self.engine.register(first + index as u16, piece) };
+            if let Err(errno) = registered {
+                for done in 0..index {
+                    self.engine.unregister(first + done as u16);
+                }
+                self.free_buffers.extend((0..count as u16).map(|index| first + index));
+                return Err(errno);
+            }
+        }
+        Ok(first)
+    }
+
+    /// So many free buffers with numbers in a row.
+    fn take_buffers(&mut self, count: usize) -> Option<u16> {
+        self.free_buffers.sort_unstable_by(|a, b| b.cmp(a));
+        let at = self.free_buffers.windows(count).position(|run| usize::from(run[0] - run[count - 1]) == count - 1)?;
+        let first = self.free_buffers[at + count - 1];
+        self.free_buffers.drain(at..at + count);
+        Some(first)
+    }
+
+    /// Takes a registration back; requests on their way keep theirs.
+    pub fn forget(&mut self, memory: &Arc<Memory>) {
+        let Some(at) = self.registered.iter().position(|(_, held)| Arc::ptr_eq(held, memory)) else {
+            self.unregistered_bytes = self.unregistered_bytes.saturating_sub(memory.bytes());
+            return;
+        };
+        let (first, memory) = self.registered.swap_remove(at);
+        memory.place(self.number, None);
+        self.registered_bytes -= memory.bytes();
+        for index in 0..memory.bytes().div_ceil(BUFFER_BYTES) as u16 {
+            self.engine.unregister(first + index);
+            self.free_buffers.push(first + index);
+        }
+    }
+
+    /// Starts a run of a transfer. False: there is no request or no chunk for it now.
+    pub fn start_run(&mut self, job: u32, run: Run, transfer: &Transfer, now_us: u64) -> bool {
+        let staging = &mut self.staging;
+        let chunk = if run.staged { staging.take() } else { None };
+        if self.free.is_empty() || run.staged != chunk.is_some() {
+            if let Some(chunk) = chunk {
+                staging.give(chunk);
+            }
+            return false;
+        }
+        let token = self.free.pop().expect("it is not empty");
+        let request = &mut self.requests[token as usize];
+        request.pieces.clear();
+        let mut buffer = None;
+        let kind = if run.fill { IoKind::Read } else { transfer.kind };
+        if let Some(chunk) = chunk {
+            request.pieces.push(Piece::new(staging.at(chunk), run.bytes as usize));
+            buffer = staging.buffer;
+            if kind == IoKind::Write {
+                staging.clear(chunk, &run);
+                staging.load(chunk, &run, &transfer.parts);
+            }
+        } else {
+            for (index, part) in transfer.parts[run.first..run.first + run.pages].iter().enumerate() {
+                let (at, bytes) = (part.memory.at(part.offset), part.bytes as usize);
+                let place = part.memory.buffer(self.number, part.offset, part.bytes.into());
+                buffer = if index == 0 || buffer == place { place } else { None };
+                match request.pieces.last_mut() {
+                    Some(last) if last.at().wrapping_add(last.bytes()) == at && buffer.is_some() => {
+                        *last = Piece::new(last.at(), last.bytes() + bytes);
+                    }
+                    _ => request.pieces.push(Piece::new(at, bytes)),
+                }
+            }
+        }
+        request.run = run;
+        request.chunk = chunk;
+        request.filling = run.fill;
+        self.send(token, Owner::Job(job), kind, transfer.offset + run.at, buffer, now_us);
+        true
+    }
+
+    /// Starts a write of the disk's own of the first `bytes` of `memory`, which its owner keeps until the end of the request. False:
+    /// not now.
+    ///
+    /// # Safety
+    /// The memory stays valid, and is not written, until the completion.
+    pub unsafe fn start_own(&mut self, owner: Owner, memory: &Aligned, bytes: u64, offset: u64, now_us: u64) -> bool {
+        assert!(bytes <= memory.len() as u64, "a write of {bytes} bytes");
+        let Some(token) = self.free.pop() else { return false };
+        let request = &mut self.requests[token as usize];
+        request.pieces.clear();
+        request.pieces.push(Piece::new(memory.as_ptr(), bytes as usize));
+        request.chunk = None;
+        request.filling = false;
+        self.send(token, owner, IoKind::Write, offset, None, now_us);
+        true
+    }
+
+    fn send(&mut self, token: u32, owner: Owner, kind: IoKind, offset: u64, buffer: Option<u16>, now_us: u64) {
+        let request = &mut self.requests[token as usize];
+        request.owner = owner;
+        request.bytes = request.pieces.iter().map(|piece| piece.bytes() as u64).sum();
+        request.moved = 0;
+        request.tries = 0;
+        request.began_us = now_us;
+        request.busy = true;
+        let (pieces, count) = (request.pieces.as_ptr(), request.pieces.len() as u32);
+        request.command = Command { token, kind, offset, pieces, count, buffer };
+        // SAFETY: rule 1; there are as many requests as the engine was made for.
+        unsafe { self.engine.push(&request.command) };
+    }
+
+    /// Takes a completion in: which request has ended, and how. Nothing: it goes on with what is left.
+    pub fn take(&mut self, done: Done) -> Option<(u32, Owner, End)> {
+        let request = self.requests.get_mut(done.token as usize).filter(|request| request.busy)?;
+        let left = request.bytes - request.moved;
+        let again = |errno| errno == libc::EAGAIN || errno == libc::EINTR;
+        let end = match done.result {
+            Err(errno) if again(errno) && request.tries < TRIES => {
+                request.tries += 1;
+                None
+            }
+            Err(errno) => Some(End::Failed(errno)),
+            Ok(count) if u64::from(count) == left => Some(End::Whole),
+            // The end of the file, a full device, or a kernel that says that it moved more than it was given.
+            Ok(count) if count == 0 || u64::from(count) > left => Some(End::Failed(0)),
+            Ok(count) => {
+                self.short += 1;
+                // What is asked for next begins on a whole unit.
+                let count = u64::from(count) / self.align.offset * self.align.offset;
+                request.tries = if count == 0 { request.tries + 1 } else { 0 };
+                request.moved += count;
+                request.command.offset += count;
+                skip(&mut request.command, &mut request.pieces, count as usize);
+                (request.tries >= TRIES).then_some(End::Failed(0))
+            }
+        };
+        if end.is_none() {
+            // SAFETY: as in `send`: the same memory, or less of it.
+            unsafe { self.engine.push(&request.command) };
+        }
+        end.map(|end| (done.token, request.owner, end))
+    }
+
+    /// Puts a request that has ended away. `parts` are the pages of the transfer whose it is. False: its sectors have been
+    /// read, and it goes on by writing them.
+    pub fn settle(&mut self, token: u32, end: End, parts: &[Part], now_us: u64) -> bool {
+        let request = &mut self.requests[token as usize];
+        let staging = &mut self.staging;
+        request.busy = false;
+        if let Some(chunk) = request.chunk {
+            if request.filling && end == End::Whole {
+                staging.load(chunk, &request.run, parts);
+                request.filling = false;
+                request.pieces.clear();
+                request.pieces.push(Piece::new(staging.at(chunk), request.run.bytes as usize));
+                let (owner, buffer, offset) =
+                    (request.owner, request.command.buffer, request.command.offset - request.moved);
+                let began_us = request.began_us;
+                self.send(token, owner, IoKind::Write, offset, buffer, now_us);
+                self.requests[token as usize].began_us = began_us;
+                return false;
+            }
+            if request.command.kind == IoKind::Read && end == End::Whole {
+                staging.store(chunk, &request.run, parts);
+            }
+            staging.give(chunk);
+            request.chunk = None;
+        }
+        self.free.push(token);
+        true
+    }
+
+    /// Requests that the device has had for longer than `timeout_us`, and for how long it has had the oldest.
+    pub fn overdue(&self, now_us: u64, timeout_us: u64) -> (u32, u64) {
+        let ages = self.requests.iter().filter(|request| request.busy).map(|r| now_us.saturating_sub(r.began_us));
+        ages.fold((0, 0), |(count, oldest), age| (count + u32::from(age >= timeout_us), oldest.max(age)))
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        if self.busy() > 0 {
+            // Rule 3. The engine's end does not end what the device does.
+            std::mem::forget(std::mem::take(&mut self.requests));
+            self.staging.leak();
+            std::mem::forget(std::mem::take(&mut self.registered));
+        }
+    }
+}
+
+/// Goes on behind `bytes` of the pieces that a command names.
+fn skip(command: &mut Command, pieces: &mut [Piece], mut bytes: usize) {
+    let from = pieces.len() - command.count as usize;
+    for piece in &mut pieces[from..] {
+        if bytes < piece.bytes() {
+            *piece = Piece::new(piece.at().wrapping_add(bytes), piece.bytes() - bytes);
+            break;
+        }
+        bytes -= piece.bytes();
+        command.count -= 1;
+    }
+    command.pieces = pieces[pieces.len() - command.count as usize..].as_ptr();
+}

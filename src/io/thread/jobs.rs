@@ -1,0 +1,87 @@
+//! Transfers that have begun: their requests still to come, and how many the device has.
+
+use super::super::plan::Run;
+use super::super::transfer::Transfer;
+use kvtide_tiering::api::{IoKind, Status};
+
+/// A transfer that has begun.
+#[derive(Debug, Default)]
+pub(super) struct Job {
+    /// `None`: the job is free.
+    pub transfer: Option<Box<Transfer>>,
+    /// All its requests.
+    pub runs: Vec<Run>,
+    /// Of them, those that were started.
+    pub started: usize,
+    /// Of them, those that the device has.
+    pub at_device: u32,
+    /// When it began.
+    pub began_us: u64,
+    /// What failed first.
+    pub failed: Option<(Status, i32)>,
+    /// It reads sectors before it writes them, so no other write of its slot may be under way.
+    pub fills: bool,
+}
+
+impl Job {
+    /// Whether it has nothing more to start.
+    pub fn is_started(&self) -> bool {
+        self.started == self.runs.len() || self.failed.is_some()
+    }
+
+    /// Whether nothing more will happen.
+    pub fn is_over(&self) -> bool {
+        self.is_started() && self.at_device == 0
+    }
+}
+
+/// The jobs of a disk, by number.
+#[derive(Debug)]
+pub(super) struct Jobs {
+    jobs: Vec<Job>,
+    free: Vec<u32>,
+}
+
+impl Jobs {
+    pub fn new(count: u32) -> Jobs {
+        Jobs { jobs: (0..count).map(|_| Job::default()).collect(), free: (0..count).rev().collect() }
+    }
+
+    /// A free job's number.
+    pub fn take(&mut self) -> Option<u32> {
+        self.free.pop()
+    }
+
+    /// A job is over.
+    pub fn give(&mut self, number: u32) {
+        self.free.push(number);
+    }
+
+    pub fn at(&mut self, number: u32) -> &mut Job {
+        &mut self.jobs[number as usize]
+    }
+
+    /// Whether a job must wait for an earlier write of its slot, because one of the two reads sectors before it writes them.
+    pub fn must_wait(&self, number: u32) -> bool {
+        let job = &self.jobs[number as usize];
+        let Some(transfer) = job.transfer.as_deref().filter(|transfer| transfer.kind == IoKind::Write) else {
+            return false;
+        };
+        let begun = |other: &&Job| other.at_device > 0 && (other.fills || job.fills);
+        let others = (0..).zip(&self.jobs).filter(|(index, _)| *index != number).map(|(_, other)| other).filter(begun);
+        others
+            .filter_map(|other| other.transfer.as_deref())
+            .any(|other| other.kind == IoKind::Write && other.offset == transfer.offset)
+    }
+
+    /// Transfers of a class that have begun.
+    pub fn begun(&self, class: usize) -> u64 {
+        let begun = self.jobs.iter().filter_map(|job| job.transfer.as_deref());
+        begun.filter(|transfer| transfer.class as usize == class).count() as u64
+    }
+
+    /// Keeps the transfers that the device still has from being freed.
+    pub fn leak(&mut self) {
+        std::mem::forget(std::mem::take(&mut self.jobs));
+    }
+}

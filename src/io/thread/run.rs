@@ -1,0 +1,616 @@
+//! The loop of an I/O thread: letters in, requests out, completions back, sleep in the engine.
+//!
+//! It never waits for one request: a device that does not answer costs the transfers that it has, and nothing else.
+
+use super::super::cap::Cap;
+use super::super::checksum;
+use super::super::engine::{Done, Engine, Wait};
+use super::super::plan::{Rules, Span};
+use super::super::probe::Mode;
+use super::super::schedule::{Entry, Scheduler};
+use super::super::settings::Settings;
+use super::super::staging::CHUNK_BYTES;
+use super::super::stats::DiskStatus;
+use super::super::store::Store;
+use super::super::transfer::Transfer;
+use super::device::{Device, End, Owner};
+use super::jobs::Jobs;
+use super::regions::{self, Regions};
+use super::{DiskEvent, DiskLetter, Tell};
+use crate::mail::Mailbox;
+use crossbeam::channel::TrySendError;
+use kvtide_tiering::api::{IoClass, IoKind, Status};
+use kvtide_tiering::format::{SECTOR, SUPERBLOCK_BYTES, Superblock};
+use std::collections::VecDeque;
+use std::io;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Letters that are read before the device is looked after again.
+const LETTERS_A_ROUND: usize = 256;
+/// Transfers that wait in the thread, at most; the rest waits in the mailbox and with its senders.
+const QUEUE_MAX: usize = 8192;
+/// Transfers that have begun and wait for a free request or chunk.
+const CROWD_MAX: usize = 8;
+/// How long an answer waits that its reader's mailbox did not take.
+const OFFER_AGAIN: Duration = Duration::from_millis(1);
+/// How often the superblock is written at most, while regions become ready.
+const SUPERBLOCK_SOON_US: u64 = 1_000_000;
+/// How often it is written while only its count of bytes changes.
+const SUPERBLOCK_LATE_US: u64 = 60_000_000;
+/// How long the end waits for the device.
+const END_US: u64 = 5_000_000;
+/// How often progress is told.
+const PROGRESS_US: u64 = 5_000_000;
+/// How often the thread looks for requests that take too long, at least and at most.
+const LOOK_US: (u64, u64) = (10_000, 1_000_000);
+/// Completions are waited for one by one below this many requests at the device, else a quarter of them together.
+const BATCH_FROM: u32 = 16;
+/// Completions waited for together, at most.
+const BATCH_MOST: u32 = 8;
+/// How long one completion waits for others, at most, and as a share of what requests take anyway.
+const BATCH_US: u64 = 50;
+const BATCH_SHARE: u64 = 16;
+const DAY_US: u64 = 86_400_000_000;
+
+/// What an I/O thread owns.
+pub(super) struct Runner {
+    // Before what the device may still write to.
+    device: Device,
+    jobs: Jobs,
+    scheduler: Scheduler<Box<Transfer>>,
+    store: Store,
+    regions: Regions,
+    letters: Mailbox<DiskLetter>,
+    tell: Tell,
+    rules: Rules,
+    /// Jobs that have begun and have more to start, in order.
+    crowd: VecDeque<u32>,
+    /// Boxes that their owner's mailbox did not take.
+    answers: VecDeque<Box<Transfer>>,
+    spans: Vec<Span>,
+    done: Vec<Done>,
+    status: DiskStatus,
+    clock: Instant,
+    /// Microseconds from 1970 to the clock's begin.
+    epoch_us: u64,
+    day: u64,
+    timeout_us: u64,
+    /// What requests take, a moving average.
+    usual_us: u64,
+    looked_us: u64,
+    told_us: u64,
+    stalled_since_us: Option<u64>,
+    failed: bool,
+    /// The superblock is on its way.
+    superblock_busy: bool,
+    superblock_us: u64,
+    /// What it said when it was last written.
+    superblock_was: Superblock,
+    ends_us: Option<u64>,
+}
+
+impl Runner {
+    pub fn new(
+        engine: Box<dyn Engine>,
+        settings: &Settings,
+        store: Store,
+        mode: Mode,
+        letters: Mailbox<DiskLetter>,
+        tell: Tell,
+    ) -> io::Result<Runner> {
+        let (block, depth) = (store.superblock, settings.depth);
+        let timeout_us = u64::try_from(settings.timeout.as_micros()).unwrap_or(u64::MAX);
+        let staging = super::staging(settings)?;
+        let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let status = DiskStatus {
+            number: settings.number,
+            dir: settings.dir.clone(),
+            mode: mode.text,
+            capacity_bytes: u64::from(block.regions) * block.region_bytes,
+            file_bytes: block.file_bytes(),
+            region_bytes: block.region_bytes,
+            regions: block.regions,
+            depth,
+            ..DiskStatus::default()
+        };
+        Ok(Runner {
+            device: Device::new(engine, settings.number, store.align, depth, staging, mode.registered),
+            jobs: Jobs::new(depth + CROWD_MAX as u32),
+            scheduler: Scheduler::new(depth, timeout_us, Cap::new(settings.writeback_bytes)),
+            regions: Regions::new(&block)?,
+            rules: Rules { align: store.align, chunk_bytes: CHUNK_BYTES as u64 },
+            superblock_was: block,
+            store,
+            letters,
+            tell,
+            crowd: VecDeque::new(),
+            answers: VecDeque::new(),
+            spans: Vec::new(),
+            done: Vec::with_capacity(depth as usize),
+            status,
+            clock: Instant::now(),
+            epoch_us: u64::try_from(epoch.as_micros()).unwrap_or(0),
+            day: 0,
+            timeout_us,
+            usual_us: 0,
+            looked_us: 0,
+            told_us: 0,
+            stalled_since_us: None,
+            failed: false,
+            superblock_busy: false,
+            superblock_us: 0,
+            ends_us: None,
+        })
+    }
+
+    fn now_us(&self) -> u64 {
+        self.clock.elapsed().as_micros() as u64
+    }
+
+    /// Until the disk's end.
+    pub fn run(&mut self) {
+        if self.regions.ready > 0 {
+            (self.tell)(DiskEvent::Ready { disk: self.status.number, regions: self.regions.ready });
+        }
+        loop {
+            self.letters.awake();
+            let now_us = self.now_us();
+            self.read_letters(now_us);
+            self.expire(now_us);
+            self.start(now_us);
+            self.offer_again();
+            if self.has_ended(now_us) {
+                break;
+            }
+            let wait = self.wait(now_us);
+            match self.device.engine().enter(wait, &mut self.done) {
+                Ok(true) => self.letters.quiet(),
+                Ok(false) => {}
+                Err(errno) => {
+                    tracing::error!("disk {}: its engine failed: {errno}", self.status.number);
+                    return self.refuse_all(errno.raw_os_error());
+                }
+            }
+            let now_us = self.now_us();
+            let mut done = std::mem::take(&mut self.done);
+            for done in done.drain(..) {
+                self.complete(now_us, done);
+            }
+            self.done = done;
+            self.look(now_us);
+        }
+    }
+
+    fn read_letters(&mut self, now_us: u64) {
+        for _ in 0..LETTERS_A_ROUND {
+            if self.scheduler.len() >= QUEUE_MAX {
+                return;
+            }
+            match self.letters.take() {
+                Some(DiskLetter::Transfer(transfer)) => self.queue(now_us, transfer),
+                Some(DiskLetter::Urge { space, id, class }) => {
+                    self.scheduler.urge((space, id), class);
+                }
+                Some(DiskLetter::Register(memory)) => self.device.register(memory),
+                Some(DiskLetter::Forget(memory)) => self.device.forget(&memory),
+                // Whoever asked and does not wait any more has its answer dropped.
+                Some(DiskLetter::Status(reply)) => drop(reply.try_send(self.status(now_us))),
+                Some(DiskLetter::End) => self.ends_us = Some(now_us + END_US),
+                None => return,
+            }
+        }
+    }
+
+    fn queue(&mut self, now_us: u64, mut transfer: Box<Transfer>) {
+        transfer.errno = 0;
+        if self.ends_us.is_some() {
+            return self.answer(transfer, Status::Canceled);
+        }
+        if !self.is_valid(&transfer) {
+            tracing::error!("disk {}: a transfer names what is not there: {transfer:?}", self.status.number);
+            return self.answer(transfer, Status::Invalid);
+        }
+        let bytes = transfer.parts.iter().map(|part| u64::from(part.bytes)).sum();
+        let key = (transfer.space, transfer.id);
+        self.scheduler.push(Entry { key, class: transfer.class, bytes, queued_us: now_us, item: transfer });
+    }
+
+    /// Whether slot and frames exist, and no two pages share bytes of the slot.
+    fn is_valid(&self, transfer: &Transfer) -> bool {
+        let (block, sector) = (&self.store.superblock, u64::from(SECTOR));
+        let end = transfer.offset.checked_add(transfer.bytes);
+        let slot = transfer.offset >= block.regions_offset
+            && end.is_some_and(|end| end <= block.file_bytes())
+            && transfer.offset.is_multiple_of(sector)
+            && transfer.bytes.is_multiple_of(sector);
+        let mut from = 0;
+        let pages = transfer.parts.iter().all(|part| {
+            let fits = part.at >= from && part.bytes > 0 && part.memory.holds(part.offset, part.bytes.into());
+            from = part.at.saturating_add(part.bytes.into());
+            fits && from <= transfer.bytes
+        });
+        slot && pages && !transfer.parts.is_empty()
+    }
+
+    fn expire(&mut self, now_us: u64) {
+        while let Some(Entry { mut item, queued_us, bytes, .. }) = self.scheduler.expired(now_us) {
+            let waited_us = now_us - queued_us;
+            (item.waited_us, item.device_us) = (waited_us as u32, 0);
+            self.status.ended(item.class, item.kind, Status::TimedOut, bytes, waited_us, 0);
+            self.answer(item, Status::TimedOut);
+        }
+    }
+
+    /// Gives the device what it may have.
+    fn start(&mut self, now_us: u64) {
+        for _ in 0..self.crowd.len() {
+            let Some(job) = self.crowd.pop_front() else { break };
+            self.go_on(job, now_us);
+        }
+        while self.crowd.len() < CROWD_MAX && self.ends_us.is_none() {
+            let Some(entry) = self.scheduler.next(self.device.free()) else { break };
+            self.begin(entry, now_us);
+        }
+        if self.ends_us.is_none() {
+            self.start_regions(now_us);
+            self.start_superblock(now_us);
+        }
+    }
+
+    fn begin(&mut self, entry: Entry<Box<Transfer>>, now_us: u64) {
+        let Entry { class, queued_us, item: mut transfer, .. } = entry;
+        transfer.class = class;
+        transfer.waited_us = u32::try_from(now_us - queued_us).unwrap_or(u32::MAX);
+        if transfer.kind == IoKind::Write {
+            checksum::note(self.store.superblock.store, &mut transfer);
+        }
+        self.spans.clear();
+        self.spans.extend(transfer.parts.iter().map(|part| Span {
+            at: part.at,
+            bytes: part.bytes.into(),
+            address: part.memory.at(part.offset) as usize,
+        }));
+        let number = self.jobs.take().expect("there are as many as requests, and as can crowd");
+        let job = self.jobs.at(number);
+        job.runs.clear();
+        self.rules.plan(transfer.kind, transfer.whole, &self.spans, &mut job.runs);
+        job.fills = job.runs.iter().any(|run| run.fill);
+        self.status.staged += job.runs.iter().filter(|run| run.staged).count() as u64;
+        self.status.filled += job.runs.iter().filter(|run| run.fill).count() as u64;
+        (job.started, job.at_device, job.began_us, job.failed) = (0, 0, now_us, None);
+        job.transfer = Some(transfer);
+        self.go_on(number, now_us);
+    }
+
+    /// Starts what a job still has to start, as far as that goes now.
+    fn go_on(&mut self, number: u32, now_us: u64) {
+        if self.jobs.must_wait(number) {
+            return self.crowd.push_back(number);
+        }
+        let job = self.jobs.at(number);
+        while !job.is_started() {
+            let transfer = job.transfer.as_deref().expect("it has begun");
+            if !self.device.start_run(number, job.runs[job.started], transfer, now_us) {
+                return self.crowd.push_back(number);
+            }
+            job.started += 1;
+            job.at_device += 1;
+        }
+        if job.is_over() {
+            self.finish(number, now_us);
+        }
+    }
+
+    fn complete(&mut self, now_us: u64, done: Done) {
+        let Some((token, owner, end)) = self.device.take(done) else { return };
+        if let End::Failed(errno) = end {
+            self.fail(errno);
+        }
+        let Owner::Job(number) = owner else {
+            self.device.settle(token, end, &[], now_us);
+            return self.complete_own(owner, end, now_us);
+        };
+        let job = self.jobs.at(number);
+        let parts = job.transfer.as_deref().map_or(&[][..], |transfer| &transfer.parts);
+        if !self.device.settle(token, end, parts, now_us) {
+            return;
+        }
+        job.at_device -= 1;
+        if let End::Failed(errno) = end {
+            let status = if errno == libc::ENOSPC { Status::NoSpace } else { Status::Io };
+            job.failed.get_or_insert((status, errno));
+        }
+        // One that waits in the crowd finds out there.
+        if job.is_over() && !self.crowd.contains(&number) {
+            self.finish(number, now_us);
+        }
+    }
+
+    /// Counts a failure, and tells of one that will not go away.
+    fn fail(&mut self, errno: i32) {
+        self.status.error(errno);
+        let for_good = [libc::EROFS, libc::ENODEV, libc::ENXIO, libc::ESHUTDOWN].contains(&errno);
+        if for_good {
+            self.fail_for_good(errno);
+        }
+    }
+
+    fn fail_for_good(&mut self, errno: i32) {
+        if !self.failed {
+            self.failed = true;
+            let error = io::Error::from_raw_os_error(errno);
+            tracing::error!("disk {} ({}): it failed: {error}", self.status.number, self.status.dir.display());
+            (self.tell)(DiskEvent::Failed { disk: self.status.number, errno });
+        }
+    }
+
+    fn finish(&mut self, number: u32, now_us: u64) {
+        let job = self.jobs.at(number);
+        let (failed, device_us) = (job.failed, now_us - job.began_us);
+        let mut transfer = job.transfer.take().expect("it had begun");
+        self.jobs.give(number);
+        let bytes = transfer.parts.iter().map(|part| u64::from(part.bytes)).sum();
+        let (class, kind) = (transfer.class, transfer.kind);
+        let (status, errno) = failed.unwrap_or((Status::Ok, 0));
+        transfer.errno = errno;
+        transfer.device_us = u32::try_from(device_us).unwrap_or(u32::MAX);
+        if status == Status::Ok && kind == IoKind::Read {
+            let bad = checksum::compare(self.store.superblock.store, &mut transfer);
+            if bad > 0 {
+                self.status.checksum_failures += bad;
+                let (disk, offset) = (self.status.number, transfer.offset);
+                tracing::error!("disk {disk}: {bad} pages of the slot at {offset} are not what was written");
+            }
+        }
+        if status == Status::Ok && kind == IoKind::Write {
+            self.wrote(now_us, bytes);
+        }
+        if class == IoClass::WriteBack {
+            self.scheduler.cap.end(now_us, bytes);
+        } else if class == IoClass::Demand && kind == IoKind::Read {
+            self.scheduler.cap.demand(now_us, device_us);
+        }
+        self.usual_us = (self.usual_us * 7 + device_us) / 8;
+        self.status.ended(class, kind, status, bytes, transfer.waited_us.into(), device_us);
+        self.answer(transfer, status);
+    }
+
+    fn wrote(&mut self, now_us: u64, bytes: u64) {
+        let day = (self.epoch_us + now_us) / DAY_US;
+        if day != self.day {
+            (self.day, self.status.written_today_bytes) = (day, 0);
+        }
+        self.status.written_today_bytes += bytes;
+        self.store.superblock.written_bytes += bytes;
+    }
+
+    /// Sends a box back.
+    fn answer(&mut self, mut transfer: Box<Transfer>, status: Status) {
+        transfer.status = status;
+        let reply = transfer.reply.clone();
+        if let Err(TrySendError::Full(transfer)) = reply.offer(transfer) {
+            self.answers.push_back(transfer);
+        }
+    }
+
+    fn offer_again(&mut self) {
+        for _ in 0..self.answers.len() {
+            let Some(transfer) = self.answers.pop_front() else { return };
+            let status = transfer.status;
+            self.answer(transfer, status);
+        }
+    }
+
+    /// How long to wait for completions, and for how many.
+    fn wait(&mut self, now_us: u64) -> Wait {
+        self.letters.announce();
+        // The second look of the wake-up protocol.
+        if !self.letters.is_empty() && self.scheduler.len() < QUEUE_MAX {
+            return Wait::default();
+        }
+        let busy = self.device.busy();
+        let batch = if busy >= BATCH_FROM { (busy / 4).min(BATCH_MOST) } else { 1 };
+        let batch_us = (self.usual_us / BATCH_SHARE).min(BATCH_US) as u32;
+        let mut until = self.scheduler.due_us();
+        let mut also = |us: u64| until = Some(until.map_or(us, |until| until.min(us)));
+        if busy > 0 {
+            also(self.looked_us + self.look_us());
+        }
+        if let Some(us) = self.superblock_due_us() {
+            also(us);
+        }
+        if let Some(us) = self.ends_us {
+            also(us);
+        }
+        // Rounded up: a wake-up before its time would find nothing to do.
+        let mut most = until.map(|until| Duration::from_micros(until.saturating_sub(now_us) + 1));
+        if !self.answers.is_empty() {
+            most = Some(most.map_or(OFFER_AGAIN, |most| most.min(OFFER_AGAIN)));
+        }
+        Wait { want: batch, batch_us, most }
+    }
+
+    fn look_us(&self) -> u64 {
+        (self.timeout_us / 4).clamp(LOOK_US.0, LOOK_US.1)
+    }
+
+    /// Looks for requests that take too long.
+    fn look(&mut self, now_us: u64) {
+        if now_us - self.looked_us < self.look_us() {
+            return;
+        }
+        self.looked_us = now_us;
+        let (overdue, oldest_us) = self.device.overdue(now_us, self.timeout_us);
+        (self.status.stalled_requests, self.status.oldest_us) = (overdue, oldest_us);
+        if (overdue > 0) == self.status.stalled {
+            return;
+        }
+        self.status.stalled = overdue > 0;
+        self.stalled_since_us = self.status.stalled.then_some(now_us);
+        let (disk, dir) = (self.status.number, self.status.dir.display());
+        if self.status.stalled {
+            tracing::error!(
+                "disk {disk} ({dir}): stalled, it has had {overdue} requests for more than {} ms",
+                self.timeout_us / 1000
+            );
+        } else {
+            tracing::warn!("disk {disk} ({dir}): it answers again");
+        }
+        (self.tell)(DiskEvent::Stalled { disk, stalled: self.status.stalled });
+    }
+
+    /// Writes more of the regions that were never written, when nobody else wants the device.
+    fn start_regions(&mut self, now_us: u64) {
+        while let Some(regions::Part { region, offset, bytes }) = self.regions.next() {
+            let Some(noise) = &self.regions.noise else { return };
+            if !self.scheduler.is_idle_for(bytes, self.device.free()) {
+                return;
+            }
+            // SAFETY: the noise is never written again, and is dropped, or leaked, after its last request.
+            if !unsafe { self.device.start_own(Owner::Region(region, bytes), noise, bytes, offset, now_us) } {
+                return;
+            }
+            self.scheduler.cap.begin(bytes);
+            self.regions.begun();
+        }
+    }
+
+    fn complete_own(&mut self, owner: Owner, end: End, now_us: u64) {
+        let (disk, error) = (self.status.number, if let End::Failed(errno) = end { errno } else { 0 });
+        let why = io::Error::from_raw_os_error(error);
+        match (owner, end) {
+            (Owner::Region(region, bytes), End::Whole) => {
+                self.scheduler.cap.end(now_us, bytes);
+                self.wrote(now_us, bytes);
+                if self.regions.written(region) {
+                    self.region_ready(now_us);
+                }
+            }
+            (Owner::Region(region, bytes), End::Failed(errno)) => {
+                self.scheduler.cap.end(now_us, bytes);
+                self.regions.failed(if errno == 0 { libc::EIO } else { errno });
+                tracing::error!("disk {disk}: region {region} cannot be written ({why}): no more regions will serve");
+                self.fail_for_good(errno);
+            }
+            (_, End::Whole) => self.superblock_busy = false,
+            (_, End::Failed(_)) => {
+                self.superblock_busy = false;
+                tracing::error!("disk {disk}: its superblock cannot be written: {why}");
+            }
+        }
+    }
+
+    fn region_ready(&mut self, now_us: u64) {
+        let (disk, ready, all) = (self.status.number, self.regions.ready, self.status.regions);
+        self.store.superblock.regions_written = ready;
+        (self.tell)(DiskEvent::Ready { disk, regions: ready });
+        if self.regions.complete() {
+            self.regions.noise = None;
+            tracing::info!("disk {disk}: all {all} regions are written");
+        } else if now_us - self.told_us >= PROGRESS_US {
+            self.told_us = now_us;
+            tracing::info!(
+                "disk {disk}: {ready} of {all} regions are written ({} %)",
+                u64::from(ready) * 100 / u64::from(all)
+            );
+        }
+    }
+
+    /// When the superblock should be written again; nothing if it says what is.
+    fn superblock_due_us(&self) -> Option<u64> {
+        let (is, was) = (&self.store.superblock, &self.superblock_was);
+        let after = if is.regions_written != was.regions_written {
+            SUPERBLOCK_SOON_US
+        } else if is.written_bytes != was.written_bytes {
+            SUPERBLOCK_LATE_US
+        } else {
+            return None;
+        };
+        (!self.superblock_busy).then_some(self.superblock_us + after)
+    }
+
+    fn start_superblock(&mut self, now_us: u64) {
+        if self.superblock_due_us().is_none_or(|due_us| now_us < due_us) || self.device.free() == 0 {
+            return;
+        }
+        let place = self.store.next_superblock();
+        // SAFETY: the page is written again only when this request has come back, and is dropped, or leaked, after it.
+        self.superblock_busy = unsafe {
+            self.device.start_own(Owner::Superblock, &self.store.page, SUPERBLOCK_BYTES as u64, place, now_us)
+        };
+        (self.superblock_us, self.superblock_was) = (now_us, self.store.superblock);
+    }
+
+    /// Whether the disk's end has come: everything that waited was sent back, and the device has nothing or its time is over.
+    fn has_ended(&mut self, now_us: u64) -> bool {
+        let Some(ends_us) = self.ends_us else { return false };
+        let waiting: Vec<Box<Transfer>> = self.scheduler.drain().map(|entry| entry.item).collect();
+        for transfer in waiting {
+            self.answer(transfer, Status::Canceled);
+        }
+        let busy = self.device.busy();
+        if busy > 0 && now_us < ends_us {
+            return false;
+        }
+        if busy > 0 {
+            tracing::error!("disk {}: it did not end {busy} requests; their memory is left to it", self.status.number);
+        } else if self.store.superblock != self.superblock_was
+            && let Err(error) = self.store.write_superblock()
+        {
+            tracing::error!("disk {}: its superblock cannot be written: {error}", self.status.number);
+        }
+        true
+    }
+
+    /// The engine is gone: everything that comes is sent back.
+    fn refuse_all(&mut self, errno: i32) {
+        (self.tell)(DiskEvent::Failed { disk: self.status.number, errno });
+        let mut waiting: Vec<Box<Transfer>> = self.scheduler.drain().map(|entry| entry.item).collect();
+        loop {
+            for mut transfer in waiting.drain(..) {
+                transfer.errno = errno;
+                self.answer(transfer, Status::Io);
+            }
+            self.offer_again();
+            self.letters.announce();
+            match self.letters.wait() {
+                Some(DiskLetter::Transfer(transfer)) => waiting.push(transfer),
+                Some(DiskLetter::Status(reply)) => drop(reply.try_send(self.status(self.now_us()))),
+                Some(DiskLetter::End) | None => return,
+                Some(DiskLetter::Urge { .. } | DiskLetter::Register(_) | DiskLetter::Forget(_)) => {}
+            }
+        }
+    }
+
+    fn status(&mut self, now_us: u64) -> DiskStatus {
+        let (overdue, oldest_us) = self.device.overdue(now_us, self.timeout_us);
+        let status = &mut self.status;
+        for class in [IoClass::Demand, IoClass::Prefetch, IoClass::WriteBack] {
+            let of = &mut status.classes[class as usize];
+            (of.queued, of.at_device) = (self.scheduler.waiting(class) as u64, self.jobs.begun(class as usize));
+        }
+        (status.regions_ready, status.regions_errno) = (self.regions.ready, self.regions.errno);
+        (status.stalled_requests, status.oldest_us) = (overdue, oldest_us);
+        status.stalled_us = self.stalled_since_us.map_or(0, |since| now_us - since);
+        (status.short, status.at_device) = (self.device.short, self.device.busy());
+        (status.registered_bytes, status.unregistered_bytes) =
+            (self.device.registered_bytes, self.device.unregistered_bytes);
+        (status.writeback_cap_bytes, status.writeback_bytes) =
+            (self.scheduler.cap.bytes(), self.scheduler.cap.at_device());
+        status.written_ever_bytes = self.store.superblock.written_bytes;
+        status.clone()
+    }
+}
+
+impl Drop for Runner {
+    fn drop(&mut self) {
+        if self.device.busy() > 0 {
+            // The device's own drop leaks the rest.
+            self.jobs.leak();
+            if let Some(noise) = &mut self.regions.noise {
+                noise.leak();
+            }
+            self.store.page.leak();
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! The checksum of a page: CRC-32C over whose page it is and what it holds.
+
+use crc_fast::{CrcAlgorithm, Digest};
+
+/// Whose page: the bytes of another store, slot, generation or plane never pass for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageKey {
+    /// The store's id (superblock).
+    pub store: u128,
+    /// Region of the store.
+    pub region: u32,
+    /// Slot in the region.
+    pub slot: u32,
+    /// How many blocks the slot has held, this one included.
+    pub generation: u32,
+    /// Plane of the page.
+    pub plane: u16,
+}
+
+/// Bytes of a key as they enter the checksum.
+const KEY_BYTES: usize = 32;
+
+impl PageKey {
+    /// Little-endian, in the order of the fields; the last two bytes are zero.
+    fn encode(&self) -> [u8; KEY_BYTES] {
+        let mut bytes = [0; KEY_BYTES];
+        bytes[..16].copy_from_slice(&self.store.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.region.to_le_bytes());
+        bytes[20..24].copy_from_slice(&self.slot.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.generation.to_le_bytes());
+        bytes[28..30].copy_from_slice(&self.plane.to_le_bytes());
+        bytes
+    }
+
+    /// CRC-32C (Castagnoli) of the key and, after it, the page.
+    #[must_use]
+    pub fn checksum(&self, page: &[u8]) -> u32 {
+        let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+        digest.update(&self.encode());
+        digest.update(page);
+        digest.finalize() as u32
+    }
+}
+
+/// CRC-32C (Castagnoli) of bytes that say themselves whose they are.
+pub(super) fn crc32c(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_crc_32c() {
+        assert_eq!(
+            crc32c(b"123456789"),
+            0xE306_9283,
+            "the check value of the catalogue of parametrised CRC algorithms"
+        );
+        let key = PageKey { store: 1 << 100, region: 2, slot: 3, generation: 4, plane: 5 };
+        assert_eq!(key.checksum(b"page"), crc32c(&[&key.encode()[..], b"page"].concat()));
+    }
+
+    #[test]
+    fn every_part_of_the_key_and_every_bit_of_the_page_counts() {
+        let key = PageKey { store: 7, region: 2, slot: 3, generation: 4, plane: 5 };
+        let mut page = vec![0xA5; 4096];
+        let good = key.checksum(&page);
+        for other in [
+            PageKey { store: 8, ..key },
+            PageKey { region: 3, ..key },
+            PageKey { slot: 2, ..key },
+            PageKey { generation: 5, ..key },
+            PageKey { plane: 4, ..key },
+        ] {
+            assert_ne!(other.checksum(&page), good, "{other:?}");
+        }
+        for bit in [0, 1, 7, 4095 * 8, 2048 * 8 + 3] {
+            page[bit / 8] ^= 1 << (bit % 8);
+            assert_ne!(key.checksum(&page), good);
+            page[bit / 8] ^= 1 << (bit % 8);
+        }
+        assert_eq!(key.checksum(&page), good);
+    }
+}

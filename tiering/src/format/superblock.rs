@@ -1,0 +1,362 @@
+//! The superblock: what a file of the NVMe tier is, and where everything stands in it.
+//!
+//! ```text
+//! offset  bytes  field
+//!      0      8  magic "kvtstore"
+//!      8      4  version, 1
+//!     12      4  features that a reader must know; 0
+//!     16     16  store id, random
+//!     32      8  sequence: of two valid copies the one with the higher counts
+//!     40      8  begin of the log area (of a later version: zero bytes or a hole until then)
+//!     48      8  bytes of the log area
+//!     56      8  begin of region 0
+//!     64      8  bytes of a region
+//!     72      4  regions
+//!     76      4  regions below this have been written whole
+//!     80      8  bytes ever written to the file
+//!     88   4004  zero
+//!   4092      4  CRC-32C of the bytes before
+//! ```
+//! All numbers are little-endian. The file begins with two copies, a sector each, which are written in turn: a write that is torn
+//! leaves the other.
+
+use super::checksum::crc32c;
+use super::slot::SECTOR;
+
+/// Bytes of one copy.
+pub const SUPERBLOCK_BYTES: usize = SECTOR as usize;
+/// Copies at the begin of the file.
+pub const SUPERBLOCK_COPIES: u64 = 2;
+
+const MAGIC: &[u8; 8] = b"kvtstore";
+const VERSION: u32 = 1;
+const CHECKSUM: usize = SUPERBLOCK_BYTES - 4;
+/// Everything after the last field, up to the checksum.
+const ZERO: std::ops::Range<usize> = 88..CHECKSUM;
+/// Areas begin on multiples of this; regions are multiples of a sector.
+const AREA: u64 = 1 << 20;
+/// One byte of log for so many bytes of regions: a record of 64 bytes for a block of 8 KiB, or of 512 bytes (checksums of 100
+/// planes) for one of 64 KiB.
+const LOG_SHARE: u64 = 128;
+
+/// What a file of the NVMe tier is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// Random; part of every page's checksum.
+    pub store: u128,
+    /// How often the superblock was written.
+    pub sequence: u64,
+    /// Begin of the log area, in bytes.
+    pub log_offset: u64,
+    /// Bytes of the log area.
+    pub log_bytes: u64,
+    /// Begin of region 0, in bytes.
+    pub regions_offset: u64,
+    /// Bytes of a region.
+    pub region_bytes: u64,
+    /// Regions.
+    pub regions: u32,
+    /// Regions below this have been written whole.
+    pub regions_written: u32,
+    /// Bytes ever written to the file.
+    pub written_bytes: u64,
+}
+
+/// Why bytes are no superblock that can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SuperblockError {
+    /// Somebody else's file.
+    #[error("it does not begin with a superblock of kvtide")]
+    Foreign,
+    /// A file of a later version.
+    #[error(
+        "it was written by a later version of kvtide (format {version}, features {features:#x}; this one knows format 1)"
+    )]
+    Newer {
+        /// Its format.
+        version: u32,
+        /// What a reader must know.
+        features: u32,
+    },
+    /// Ours, and not as it was written.
+    #[error("its superblock is damaged: {what}")]
+    Damaged {
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// No such layout.
+    #[error("{regions} regions of {region_bytes} bytes cannot be laid out")]
+    Layout {
+        /// Regions wanted.
+        regions: u64,
+        /// Bytes of each.
+        region_bytes: u64,
+    },
+}
+
+impl Superblock {
+    /// A new store of as many whole regions as `capacity_bytes` has room for.
+    ///
+    /// # Errors
+    /// Regions are no multiple of a sector, there is room for none, or for more than can be numbered.
+    pub fn new(store: u128, capacity_bytes: u64, region_bytes: u64) -> Result<Superblock, SuperblockError> {
+        let regions = capacity_bytes.checked_div(region_bytes).unwrap_or(0);
+        let wrong = SuperblockError::Layout { regions, region_bytes };
+        let regions = u32::try_from(regions).map_err(|_| wrong)?;
+        let log_bytes = (u64::from(regions) * region_bytes / LOG_SHARE).max(1).next_multiple_of(AREA);
+        let block = Superblock {
+            store,
+            sequence: 0,
+            log_offset: AREA,
+            log_bytes,
+            regions_offset: AREA + log_bytes,
+            region_bytes,
+            regions,
+            regions_written: 0,
+            written_bytes: 0,
+        };
+        block.check().map_err(|_| wrong)?;
+        Ok(block)
+    }
+
+    /// Bytes of the file.
+    #[must_use]
+    pub fn file_bytes(&self) -> u64 {
+        self.regions_offset + u64::from(self.regions) * self.region_bytes
+    }
+
+    /// Whether both lay a file out in the same way.
+    #[must_use]
+    pub fn fits(&self, other: &Superblock) -> bool {
+        let layout = |b: &Superblock| (b.log_offset, b.log_bytes, b.regions_offset, b.region_bytes, b.regions);
+        layout(self) == layout(other)
+    }
+
+    /// Where the copy with this sequence stands in the file.
+    #[must_use]
+    pub fn place(&self) -> u64 {
+        (self.sequence % SUPERBLOCK_COPIES) * SUPERBLOCK_BYTES as u64
+    }
+
+    /// One copy.
+    #[must_use]
+    pub fn encode(&self) -> [u8; SUPERBLOCK_BYTES] {
+        let mut bytes = [0; SUPERBLOCK_BYTES];
+        let mut at = 0;
+        let mut put = |field: &[u8]| {
+            bytes[at..at + field.len()].copy_from_slice(field);
+            at += field.len();
+        };
+        put(MAGIC);
+        put(&VERSION.to_le_bytes());
+        put(&0u32.to_le_bytes());
+        put(&self.store.to_le_bytes());
+        for field in [self.sequence, self.log_offset, self.log_bytes, self.regions_offset, self.region_bytes] {
+            put(&field.to_le_bytes());
+        }
+        put(&self.regions.to_le_bytes());
+        put(&self.regions_written.to_le_bytes());
+        put(&self.written_bytes.to_le_bytes());
+        debug_assert_eq!(at, ZERO.start);
+        let crc = crc32c(&bytes[..CHECKSUM]);
+        bytes[CHECKSUM..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// Reads one copy.
+    ///
+    /// # Errors
+    /// [`SuperblockError`]: whose it is, or what is wrong with it.
+    pub fn decode(bytes: &[u8; SUPERBLOCK_BYTES]) -> Result<Superblock, SuperblockError> {
+        if bytes[..8] != *MAGIC {
+            return Err(SuperblockError::Foreign);
+        }
+        let (version, features) = (u32_at(bytes, 8), u32_at(bytes, 12));
+        // The checksum stands in the same place in every version, so that a damaged number does not pass for a later version.
+        if crc32c(&bytes[..CHECKSUM]) != u32_at(bytes, CHECKSUM) {
+            return Err(SuperblockError::Damaged { what: "its checksum is wrong" });
+        }
+        if version > VERSION || features != 0 {
+            return Err(SuperblockError::Newer { version, features });
+        }
+        if version != VERSION || bytes[ZERO].iter().any(|&byte| byte != 0) {
+            return Err(SuperblockError::Damaged { what: "a field has a value that it never has" });
+        }
+        let block = Superblock {
+            store: u128::from(u64_at(bytes, 16)) | u128::from(u64_at(bytes, 24)) << 64,
+            sequence: u64_at(bytes, 32),
+            log_offset: u64_at(bytes, 40),
+            log_bytes: u64_at(bytes, 48),
+            regions_offset: u64_at(bytes, 56),
+            region_bytes: u64_at(bytes, 64),
+            regions: u32_at(bytes, 72),
+            regions_written: u32_at(bytes, 76),
+            written_bytes: u64_at(bytes, 80),
+        };
+        block.check()?;
+        Ok(block)
+    }
+
+    /// The newer of the two copies at the begin of a file.
+    ///
+    /// # Errors
+    /// Neither can be used: why the first cannot, unless the second says more. A copy of a later version is never passed over.
+    pub fn newest(
+        first: &[u8; SUPERBLOCK_BYTES],
+        second: &[u8; SUPERBLOCK_BYTES],
+    ) -> Result<Superblock, SuperblockError> {
+        let newer = |result: &Result<_, _>| matches!(result, Err(SuperblockError::Newer { .. }));
+        match (Superblock::decode(first), Superblock::decode(second)) {
+            (one, other) if newer(&one) || newer(&other) => {
+                if newer(&one) {
+                    one
+                } else {
+                    other
+                }
+            }
+            (Ok(a), Ok(b)) => Ok(if b.sequence > a.sequence { b } else { a }),
+            (Ok(block), Err(_)) | (Err(_), Ok(block)) => Ok(block),
+            (Err(SuperblockError::Foreign), Err(error)) | (Err(error), Err(_)) => Err(error),
+        }
+    }
+
+    /// Areas stand behind one another in whole units, and no number overflows.
+    fn check(&self) -> Result<(), SuperblockError> {
+        let whole = |bytes: u64, unit| bytes > 0 && bytes.is_multiple_of(unit);
+        let areas = [self.log_offset, self.log_bytes, self.regions_offset].into_iter().all(|bytes| whole(bytes, AREA));
+        if !areas
+            || !whole(self.region_bytes, SECTOR.into())
+            || self.regions == 0
+            || self.regions_written > self.regions
+        {
+            return Err(SuperblockError::Damaged { what: "an area has an impossible size" });
+        }
+        let log_end = self.log_offset.checked_add(self.log_bytes);
+        let regions_bytes = self.region_bytes.checked_mul(u64::from(self.regions));
+        let end = regions_bytes.and_then(|bytes| bytes.checked_add(self.regions_offset));
+        let ordered = log_end.is_some_and(|log_end| log_end <= self.regions_offset);
+        if !ordered || end.is_none_or(|end| i64::try_from(end).is_err()) {
+            return Err(SuperblockError::Damaged { what: "its areas do not follow one another" });
+        }
+        Ok(())
+    }
+}
+
+fn u32_at(bytes: &[u8; SUPERBLOCK_BYTES], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+fn u64_at(bytes: &[u8; SUPERBLOCK_BYTES], at: usize) -> u64 {
+    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn blocks() -> impl Strategy<Value = Superblock> {
+        (any::<u128>(), any::<u64>(), 1u64..1 << 44, 1u64..1 << 20, any::<u32>(), any::<u64>()).prop_filter_map(
+            "room for a region",
+            |(store, sequence, capacity, unit, written, bytes)| {
+                let block = Superblock::new(store, capacity, unit << 12).ok()?;
+                let regions_written = written % (block.regions + 1);
+                Some(Superblock { sequence, regions_written, written_bytes: bytes, ..block })
+            },
+        )
+    }
+
+    /// Makes the checksum right again.
+    fn sealed(mut bytes: [u8; SUPERBLOCK_BYTES]) -> [u8; SUPERBLOCK_BYTES] {
+        let crc = crc32c(&bytes[..CHECKSUM]);
+        bytes[CHECKSUM..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    fn block() -> Superblock {
+        Superblock::new(0xABCD, 1 << 30, 64 << 20).unwrap()
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_encoded_is_decoded(block in blocks()) {
+            prop_assert_eq!(Superblock::decode(&block.encode()), Ok(block));
+            prop_assert!(block.regions_offset >= 2 * SUPERBLOCK_BYTES as u64 + block.log_bytes);
+        }
+
+        #[test]
+        fn a_flipped_bit_is_seen(block in blocks(), bit in 0..SUPERBLOCK_BYTES * 8) {
+            let mut bytes = block.encode();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(Superblock::decode(&bytes).is_err());
+        }
+
+        #[test]
+        fn a_torn_write_leaves_the_copy_before(block in blocks(), torn in 0..SUPERBLOCK_BYTES) {
+            let before = Superblock { sequence: block.sequence / 2 + 1, ..block };
+            let after = Superblock { sequence: before.sequence + 1, written_bytes: !block.written_bytes, ..block };
+            prop_assert_ne!(before.place(), after.place());
+            // The copy that `after` overwrites held what was written before `before`.
+            let older = Superblock { sequence: before.sequence - 1, ..block };
+            let mut copies = [before.encode(), before.encode()];
+            let place = (after.place() / SUPERBLOCK_BYTES as u64) as usize;
+            copies[place] = older.encode();
+            copies[place][..torn].copy_from_slice(&after.encode()[..torn]);
+            let found = Superblock::newest(&copies[0], &copies[1]).unwrap();
+            let whole = copies[place] == after.encode();
+            prop_assert!(found == before || (whole && found == after), "{:?}", found);
+            copies[place] = after.encode();
+            prop_assert_eq!(Superblock::newest(&copies[0], &copies[1]), Ok(after));
+        }
+    }
+
+    #[test]
+    fn what_is_not_ours_is_told_from_what_is_later_and_what_is_damaged() {
+        let foreign = [0u8; SUPERBLOCK_BYTES];
+        let mut later = block().encode();
+        later[8] = 2;
+        let later = sealed(later);
+        let mut features = block().encode();
+        features[12] = 4;
+        let features = sealed(features);
+        let mut damaged = block().encode();
+        damaged[20] ^= 1;
+        let newest = Superblock::newest;
+        let good = block().encode();
+        assert_eq!(newest(&foreign, &foreign), Err(SuperblockError::Foreign));
+        assert_eq!(newest(&later, &foreign), Err(SuperblockError::Newer { version: 2, features: 0 }));
+        assert_eq!(newest(&good, &features), Err(SuperblockError::Newer { version: 1, features: 4 }));
+        assert!(matches!(newest(&foreign, &damaged), Err(SuperblockError::Damaged { .. })));
+        assert_eq!(newest(&damaged, &good), Ok(block()), "the other copy still stands");
+    }
+
+    #[test]
+    fn impossible_numbers_are_refused_though_the_checksum_is_right() {
+        let good = block();
+        for bad in [
+            Superblock { regions: 0, ..good },
+            Superblock { regions: u32::MAX, region_bytes: 1 << 50, ..good },
+            Superblock { regions_written: good.regions + 1, ..good },
+            Superblock { region_bytes: 4095, ..good },
+            Superblock { region_bytes: u64::MAX << 20, ..good },
+            Superblock { log_bytes: u64::MAX << 20, ..good },
+            Superblock { log_offset: good.regions_offset, ..good },
+            Superblock { log_offset: 0, ..good },
+        ] {
+            assert!(Superblock::decode(&bad.encode()).is_err(), "{bad:?}");
+        }
+        let mut odd = good.encode();
+        odd[2000] = 1;
+        assert!(Superblock::decode(&sealed(odd)).is_err());
+    }
+
+    #[test]
+    fn a_capacity_without_room_for_a_region_is_refused() {
+        assert!(Superblock::new(1, 1 << 20, 2 << 20).is_err());
+        assert!(Superblock::new(1, 1 << 20, 0).is_err());
+        assert!(Superblock::new(1, 1 << 30, 1000).is_err());
+        let block = Superblock::new(1, (10 << 20) + 5, 4 << 20).unwrap();
+        assert_eq!((block.regions, block.regions_offset, block.file_bytes()), (2, 2 << 20, 10 << 20));
+    }
+}
