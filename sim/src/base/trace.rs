@@ -37,6 +37,12 @@ impl Trace {
         self.hash = words.iter().fold(self.hash, |hash, word| mix(hash, *word));
     }
 
+    /// Whether words are kept.
+    #[must_use]
+    pub fn is_verbose(&self) -> bool {
+        self.words.is_some()
+    }
+
     /// Says what happened; `text` is evaluated only when words are kept.
     pub fn say(&mut self, at_us: u64, text: impl FnOnce() -> String) {
         if let Some(words) = &mut self.words {

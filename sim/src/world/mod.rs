@@ -88,6 +88,10 @@ impl World {
             let Some(event) = self.cx.queue.pop() else { break };
             self.cx.events += 1;
             self.event(event)?;
+            // Whoever replays a seed wants to know which event broke an invariant, not which audit saw it.
+            if let Some(daemon) = self.daemon.as_ref().filter(|_| self.cx.trace.is_verbose()) {
+                daemon.check()?;
+            }
         }
         self.finish()
     }
