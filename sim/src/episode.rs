@@ -35,7 +35,8 @@ pub fn run(seed: u64, mutant: Option<Mutant>, verbose: bool) -> Result<Report, B
     };
     let report = world.report();
     let events = world.context().trace.words();
-    Err(Box::new(Failure { seed, mutant, caught, detail, at_us: world.context().now(), ops: report.ops, events }))
+    let (at_us, core) = (world.context().now(), verbose.then(|| world.core()).flatten());
+    Err(Box::new(Failure { seed, mutant, caught, detail, at_us, ops: report.ops, events, core }))
 }
 
 fn message(panic: &(dyn std::any::Any + Send)) -> String {

@@ -74,6 +74,8 @@ pub struct Failure {
     pub ops: u64,
     /// The last events in words, when the episode ran verbosely.
     pub events: Vec<String>,
+    /// The core's tables then, when the episode ran verbosely.
+    pub core: Option<String>,
 }
 
 impl fmt::Display for Failure {

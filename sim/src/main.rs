@@ -39,6 +39,9 @@ struct Args {
     /// Replays a flight recording of a daemon, checking the core's invariants after every input.
     #[arg(long)]
     replay: Option<PathBuf>,
+    /// Writes the core's tables to this file when the episode of --seed fails.
+    #[arg(long)]
+    dump: Option<PathBuf>,
     /// Threads; episodes are independent.
     #[arg(long, default_value_t = 2)]
     threads: usize,
@@ -66,7 +69,7 @@ fn main() -> ExitCode {
     match (args.mutants, mutant, args.ops) {
         (true, ..) => all_mutants(seed, args.ops.unwrap_or(MUTANT_OPS), args.threads),
         (false, Some(mutant), Some(ops)) => one_mutant(seed, mutant, ops),
-        (false, mutant, None) if args.seed.is_some() => one_episode(seed, mutant),
+        (false, mutant, None) if args.seed.is_some() => one_episode(seed, mutant, args.dump.as_deref()),
         (false, _, ops) => many(seed, ops.unwrap_or(100_000), args.threads),
     }
 }
@@ -146,10 +149,15 @@ fn all_failures(seed: u64, ops: u64) -> ExitCode {
     if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn one_episode(seed: u64, mutant: Option<Mutant>) -> ExitCode {
+fn one_episode(seed: u64, mutant: Option<Mutant>, dump: Option<&Path>) -> ExitCode {
     match episode::run(seed, mutant, true) {
         Err(failure) => {
             println!("{failure}");
+            if let (Some(path), Some(core)) = (dump, &failure.core)
+                && let Err(error) = std::fs::write(path, core)
+            {
+                eprintln!("kvtide-sim: {}: {error}", path.display());
+            }
             ExitCode::FAILURE
         }
         Ok(report) => {

@@ -113,6 +113,12 @@ impl World {
         &self.cx
     }
 
+    /// The tables of the daemon's core, in words.
+    #[must_use]
+    pub fn core(&self) -> Option<String> {
+        self.daemon.as_ref().map(|daemon| format!("{:#?}", daemon.core))
+    }
+
     fn event(&mut self, event: Ev) -> Check {
         let World { cx, daemon, sessions, .. } = self;
         match event {
