@@ -106,14 +106,18 @@ pub fn explain(failed: &Failure) -> Box<Failure> {
     }
 }
 
-/// Hunts a mutant for at most `ops` operations: the failure that gave it away and the operations until then.
+/// Hunts a mutant for at most `ops` operations: the failure that gave it away and the operations until then. An episode that fails
+/// without the mutant too gives nothing away.
 #[must_use]
 pub fn hunt(seed: u64, mutant: Mutant, ops: u64) -> (Option<Box<Failure>>, u64) {
     let mut done = 0;
     for index in 0.. {
         match episode::run(episode_seed(seed, index), Some(mutant), false) {
             Ok(report) => done += report.ops,
-            Err(failure) => return (Some(failure.clone()), done + failure.ops),
+            Err(failure) if episode::run(failure.seed, None, false).is_ok() => {
+                return (Some(failure.clone()), done + failure.ops);
+            }
+            Err(failure) => done += failure.ops,
         }
         if done >= ops {
             break;
