@@ -12,6 +12,7 @@ mod control;
 mod daemon;
 pub mod demo;
 mod error;
+mod histogram;
 mod host;
 mod http;
 #[allow(unsafe_code)] // io_uring, and memory that the device and engines share with this process

@@ -38,6 +38,6 @@ mod tests;
 pub use error::DiskError;
 pub(crate) use memory::Memory;
 pub(crate) use settings::{Choice, EngineChoice, Floor, Settings};
-pub(crate) use stats::{BUCKETS, ClassStatus, DiskStatus, Histogram, WayStatus};
+pub(crate) use stats::{ClassStatus, DiskStatus, WayStatus};
 pub(crate) use thread::{Disk, DiskEvent, DiskLetter, DiskThread, OpenDisk, Tell};
 pub(crate) use transfer::{Part, SlotKey, Transfer};

@@ -1,32 +1,13 @@
 //! What a disk has done and how it stands: plain counters of its thread, told as a snapshot.
 
+use crate::histogram::Histogram;
 use kvtide_tiering::api::{IoClass, IoKind, Status};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// Buckets of a [`Histogram`].
-pub(crate) const BUCKETS: usize = 32;
 /// Error numbers that are counted apart; Linux has fewer.
 const ERRORS_MAX: usize = 256;
-
-/// Microseconds by powers of two: bucket `n` counts what took at least 2ⁿ⁻¹ and less than 2ⁿ; bucket 0 what took less than 1.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Histogram {
-    /// Counts.
-    pub buckets: [u64; BUCKETS],
-    /// Sum of all, in microseconds.
-    pub sum_us: u64,
-}
-
-impl Histogram {
-    /// Counts one.
-    pub fn add(&mut self, us: u64) {
-        let bucket = (u64::BITS - us.leading_zeros()) as usize;
-        self.buckets[bucket.min(BUCKETS - 1)] += 1;
-        self.sum_us = self.sum_us.saturating_add(us);
-    }
-}
 
 /// Transfers of one class, one way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

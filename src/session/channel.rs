@@ -17,20 +17,32 @@ pub(crate) struct Channel {
     index: u16,
     /// Operation code in flight by tag.
     ops: Box<[u32]>,
+    /// When it was taken, by tag.
+    taken_us: Box<[u64]>,
     in_flight: u32,
     answered: bool,
+}
+
+/// A request that was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Answered {
+    /// Its operation code, as the engine wrote it.
+    pub op: u16,
+    /// When it was taken.
+    pub taken_us: u64,
 }
 
 impl Channel {
     /// A channel whose rings are empty.
     pub fn new(index: u16, wire: DaemonChannel) -> Channel {
         let depth = wire.completions.capacity() as usize;
-        Channel { wire, index, ops: vec![FREE; depth].into_boxed_slice(), in_flight: 0, answered: false }
+        let (ops, taken_us) = (vec![FREE; depth].into_boxed_slice(), vec![0; depth].into_boxed_slice());
+        Channel { wire, index, ops, taken_us, in_flight: 0, answered: false }
     }
 
     /// The next request, its list copied into `list`; a list that is longer than its area is left empty, which its length then
     /// contradicts.
-    pub fn take(&mut self, list: &mut List) -> Result<Option<Submission>, Violation> {
+    pub fn take(&mut self, now_us: u64, list: &mut List) -> Result<Option<Submission>, Violation> {
         let Some(submission) = self.wire.submissions.pop()? else { return Ok(None) };
         let (channel, tag) = (self.index, submission.tag);
         let depth = self.ops.len();
@@ -39,6 +51,7 @@ impl Channel {
             return Err(Violation::TagInFlight { channel, tag });
         }
         *place = u32::from(submission.op);
+        self.taken_us[usize::from(tag)] = now_us;
         self.in_flight += 1;
         if self.wire.requests.copy_out(tag, submission.list_len, list).is_err() {
             *list = List::default();
@@ -51,9 +64,16 @@ impl Channel {
         self.wire.submissions.available().map_or(true, |count| count > 0)
     }
 
-    /// Answers the request of a tag. False if none is in flight: a bug of ours, which the engine must not see twice.
-    pub fn complete(&mut self, tag: u16, status: Status, value: u64, words: &[u32]) -> Result<bool, Violation> {
-        let Some(place) = self.ops.get_mut(usize::from(tag)).filter(|place| **place != FREE) else { return Ok(false) };
+    /// Answers the request of a tag; what it was. `None` if none is in flight: a bug of ours, which the engine must not see
+    /// twice.
+    pub fn complete(
+        &mut self,
+        tag: u16,
+        status: Status,
+        value: u64,
+        words: &[u32],
+    ) -> Result<Option<Answered>, Violation> {
+        let Some(place) = self.ops.get_mut(usize::from(tag)).filter(|place| **place != FREE) else { return Ok(None) };
         let op = std::mem::replace(place, FREE) as u16;
         self.in_flight -= 1;
         // The list area holds what the core's lists hold (asserted where the core is made), so this fails for no list.
@@ -64,7 +84,7 @@ impl Channel {
             PushError::Broken(index) => index.into(),
         })?;
         self.answered = true;
-        Ok(true)
+        Ok(Some(Answered { op, taken_us: self.taken_us[usize::from(tag)] }))
     }
 
     /// Wakes the engine's thread if it was answered since the last call.

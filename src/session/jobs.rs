@@ -6,19 +6,19 @@
 /// Marks a free place; no job has this id (ids are asserted).
 const FREE: u32 = u32::MAX;
 
-/// Jobs in flight: id → bytes that the agent must report.
+/// Jobs in flight: id → what is to be known of it when it ends.
 #[derive(Debug)]
-pub(crate) struct JobsInFlight {
-    places: Box<[(u32, u32)]>,
+pub(crate) struct JobsInFlight<T> {
+    places: Box<[(u32, T)]>,
     len: usize,
     max: usize,
 }
 
-impl JobsInFlight {
+impl<T: Copy + Default> JobsInFlight<T> {
     /// Room for `max` jobs.
-    pub fn new(max: u32) -> JobsInFlight {
+    pub fn new(max: u32) -> JobsInFlight<T> {
         let places = (max as usize * 2).next_power_of_two();
-        JobsInFlight { places: vec![(FREE, 0); places].into_boxed_slice(), len: 0, max: max as usize }
+        JobsInFlight { places: vec![(FREE, T::default()); places].into_boxed_slice(), len: 0, max: max as usize }
     }
 
     /// Jobs in flight now.
@@ -28,7 +28,7 @@ impl JobsInFlight {
 
     /// Adds a job. False if the table is full or the id is taken: the core broke its own bound.
     #[must_use]
-    pub fn insert(&mut self, id: u32, bytes: u32) -> bool {
+    pub fn insert(&mut self, id: u32, job: T) -> bool {
         if id == FREE || self.len == self.max {
             return false;
         }
@@ -36,18 +36,18 @@ impl JobsInFlight {
         if self.places[place].0 == id {
             return false;
         }
-        self.places[place] = (id, bytes);
+        self.places[place] = (id, job);
         self.len += 1;
         true
     }
 
-    /// Removes a job and returns its bytes; `None` if the agent has no such job.
-    pub fn remove(&mut self, id: u32) -> Option<u32> {
+    /// Removes a job and returns what was known of it; `None` if the agent has no such job.
+    pub fn remove(&mut self, id: u32) -> Option<T> {
         let mut hole = self.place_of(id);
         if id == FREE || self.places[hole].0 != id {
             return None;
         }
-        let bytes = self.places[hole].1;
+        let job = self.places[hole].1;
         let mask = self.places.len() - 1;
         let mut next = (hole + 1) & mask;
         while self.places[next].0 != FREE {
@@ -61,7 +61,7 @@ impl JobsInFlight {
         }
         self.places[hole].0 = FREE;
         self.len -= 1;
-        Some(bytes)
+        Some(job)
     }
 
     fn home(&self, id: u32) -> usize {
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn the_id_that_marks_free_places_is_no_job() {
-        let mut table = JobsInFlight::new(4);
+        let mut table = JobsInFlight::<u32>::new(4);
         assert!(!table.insert(FREE, 1));
         assert_eq!(table.remove(FREE), None);
     }

@@ -8,16 +8,18 @@
 mod channel;
 mod jobs;
 mod registry;
+mod tally;
 mod violation;
 
 pub(crate) use channel::Channel;
 pub(crate) use registry::{Fate, Registry, SessionInfo, SessionTotals};
+pub(crate) use tally::{JobTimes, RequestTimes, SessionTally, Way};
 pub(crate) use violation::{End, Violation};
 
 use crate::translate;
 use jobs::JobsInFlight;
 use kvtide_tiering::api::{Job, Status};
-use kvtide_wire::entry::{Job as WireJob, JobDone};
+use kvtide_wire::entry::{Job as WireJob, JobDone, Op};
 use kvtide_wire::error::Error as WireError;
 use kvtide_wire::hello::Bye;
 use kvtide_wire::os::bell::Sleepable;
@@ -25,6 +27,7 @@ use kvtide_wire::os::memfd::Memfd;
 use kvtide_wire::os::session::{DaemonSide, Receiver, Sender, Sleeper, Waker};
 use kvtide_wire::os::socket::{Received, Socket};
 use kvtide_wire::ring::PushError;
+use kvtide_wire::status::Status as WireStatus;
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
@@ -45,8 +48,45 @@ pub(crate) struct Session {
     done: Receiver<JobDone>,
     pump: Waker,
     posted: bool,
-    in_flight: JobsInFlight,
+    in_flight: JobsInFlight<Sent>,
+    /// What it has done.
+    pub tally: SessionTally,
     notices: VecDeque<Notice>,
+}
+
+/// What is known of a job in flight.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sent {
+    /// What the agent must have copied when it says that it succeeded.
+    bytes: u32,
+    way: Way,
+    sent_us: u64,
+}
+
+/// A job that ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EndedJob {
+    /// Its id.
+    pub id: u32,
+    /// How.
+    pub status: Status,
+    /// Bytes that it moved.
+    pub bytes: u64,
+}
+
+/// What a request is answered with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answer<'a> {
+    /// Channel that it came by.
+    pub channel: u16,
+    /// Its tag.
+    pub tag: u16,
+    /// How it ended.
+    pub status: WireStatus,
+    /// Result.
+    pub value: u64,
+    /// Result list.
+    pub words: &'a [u32],
 }
 
 /// A message that the engine must get, in order.
@@ -75,13 +115,14 @@ impl Session {
             posted: false,
             in_flight,
             notices: VecDeque::new(),
+            tally: SessionTally::default(),
         }
     }
 
     /// Sends a job. The ring has room for every job that may be in flight, so a full one says that the agent lied.
-    pub fn post(&mut self, id: u32, job: &Job, page_bytes: impl Fn(u16) -> u32) -> Result<(), End> {
-        let bytes = translate::copied_bytes(job, page_bytes);
-        if !self.in_flight.insert(id, bytes as u32) {
+    pub fn post(&mut self, id: u32, job: &Job, now_us: u64, page_bytes: impl Fn(u16) -> u32) -> Result<(), End> {
+        let bytes = translate::copied_bytes(job, page_bytes) as u32;
+        if !self.in_flight.insert(id, Sent { bytes, way: Way::of(job), sent_us: now_us }) {
             return Err(End::System(format!("job {id} was planned twice, or more jobs than the ring has room for")));
         }
         self.jobs.push(&translate::job(id, job)).map_err(|error| match error {
@@ -92,12 +133,38 @@ impl Session {
         Ok(())
     }
 
-    /// The next job that ended: its id, how, and the bytes it moved.
-    pub fn job_done(&mut self) -> Result<Option<(u32, Status, u64)>, Violation> {
+    /// The next job that ended, times told to `times`.
+    pub fn job_done(&mut self, now_us: u64, times: &mut JobTimes) -> Result<Option<EndedJob>, Violation> {
         let Some(done) = self.done.pop()? else { return Ok(None) };
-        let bytes = self.in_flight.remove(done.id).ok_or(Violation::NoSuchJob { id: done.id })?;
+        let Sent { bytes, way, sent_us } =
+            self.in_flight.remove(done.id).ok_or(Violation::NoSuchJob { id: done.id })?;
         let status = translate::job_done(&done, u64::from(bytes))?;
-        Ok(Some((done.id, status, if status == Status::Ok { u64::from(bytes) } else { 0 })))
+        let bytes = if status == Status::Ok { u64::from(bytes) } else { 0 };
+        self.tally.jobs += 1;
+        match way {
+            Way::Load => self.tally.loaded_bytes += bytes,
+            Way::Store => self.tally.stored_bytes += bytes,
+            Way::Copy | Way::Table => {}
+        }
+        if status == Status::Ok {
+            times.add(way, now_us.saturating_sub(sent_us));
+        }
+        Ok(Some(EndedJob { id: done.id, status, bytes }))
+    }
+
+    /// Answers a request, time told to `times`. False if no such request is in flight.
+    pub fn answer(&mut self, answer: &Answer<'_>, now_us: u64, times: &mut RequestTimes) -> Result<bool, Violation> {
+        let Answer { channel, tag, status, value, words } = *answer;
+        let Some(channel) = self.channels.get_mut(usize::from(channel)) else { return Ok(false) };
+        let Some(answered) = channel.complete(tag, status, value, words)? else { return Ok(false) };
+        let took_us = now_us.saturating_sub(answered.taken_us);
+        times.add(answered.op, took_us);
+        self.tally.requests += 1;
+        if answered.op == Op::Fault as u16 {
+            self.tally.faults += 1;
+            self.tally.stalled_us += took_us;
+        }
+        Ok(true)
     }
 
     /// Whether the engine has written anything that was not yet taken.
@@ -117,7 +184,17 @@ impl Session {
 
     /// Requests and jobs in flight.
     pub fn in_flight(&self) -> usize {
-        self.in_flight.len() + self.channels.iter().map(|channel| channel.in_flight() as usize).sum::<usize>()
+        self.requests_in_flight() + self.jobs_in_flight()
+    }
+
+    /// Requests in flight.
+    pub fn requests_in_flight(&self) -> usize {
+        self.channels.iter().map(|channel| channel.in_flight() as usize).sum()
+    }
+
+    /// Jobs in flight.
+    pub fn jobs_in_flight(&self) -> usize {
+        self.in_flight.len()
     }
 
     /// Queues a message. What waits is bounded by the space's slabs.

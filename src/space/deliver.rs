@@ -2,27 +2,40 @@
 
 use super::serve::Space;
 use crate::host::NodeLetter;
-use crate::session::End;
+use crate::session::{Answer, End};
 use crate::translate;
 use kvtide_tiering::api::Action;
 
 impl Space {
     /// Does what the core wants done. What an engine breaks on the way is its own end, noted for later.
     pub fn deliver(&mut self) {
-        let Space { actions, seats, page_bytes, ending, slabs, nvme, node, registry, number, .. } = self;
+        let Space {
+            now_us,
+            request_times,
+            actions,
+            seats,
+            page_bytes,
+            ending,
+            slabs,
+            nvme,
+            node,
+            registry,
+            number,
+            ..
+        } = self;
         for action in actions.actions() {
             match *action {
                 Action::Job { session, id, job } => {
                     let Some(live) = seats.session(session) else { continue };
                     let bytes_of = |plane: u16| page_bytes.get(usize::from(plane)).copied().unwrap_or(0);
-                    if let Err(end) = live.post(id, &job, bytes_of) {
+                    if let Err(end) = live.post(id, &job, *now_us, bytes_of) {
                         ending.push((session, end));
                     }
                 }
                 Action::Complete { session, channel, tag, status, value, list } => {
                     let Some(live) = seats.session(session) else { continue };
-                    let Some(channel) = live.channels.get_mut(usize::from(channel)) else { continue };
-                    match channel.complete(tag, translate::to_wire(status), value, actions.list(list)) {
+                    let (status, words) = (translate::to_wire(status), actions.list(list));
+                    match live.answer(&Answer { channel, tag, status, value, words }, *now_us, request_times) {
                         Ok(true) => {}
                         Ok(false) => {
                             tracing::error!("space {number}: request {tag} of session {session} completed twice")

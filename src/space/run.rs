@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::host::NodeLetter;
 use crate::io::Disk;
 use crate::mail::{Address, Mailbox, Outbox, mailbox};
-use crate::session::{End, Registry};
+use crate::session::{End, JobTimes, Registry, RequestTimes};
 use crate::space::sleep::{Sleeper, Wake};
 use crate::translate::Scratch;
 use kvtide_tiering::ActionBuf;
@@ -116,6 +116,7 @@ fn begin(spec: Spec, letters: &Mailbox<Letter>, nvme: Nvme, sleeper: Sleeper) {
         core: Flight::new(core, spec.recorder_bytes, spec.dir.join(format!("space-{}.kvtrec", spec.number))),
         seats,
         clock: Clock::start(),
+        now_us: 0,
         control: Outbox::new(spec.control),
         node: Outbox::new(spec.node),
         registry: spec.registry,
@@ -128,6 +129,8 @@ fn begin(spec: Spec, letters: &Mailbox<Letter>, nvme: Nvme, sleeper: Sleeper) {
         due_us: None,
         asked_us: 0,
         tally: Tally::default(),
+        request_times: RequestTimes::default(),
+        job_times: JobTimes::default(),
         actions: Space::actions(),
         list: List::default(),
         scratch: Scratch::new(),

@@ -111,6 +111,14 @@ impl Seats {
         })
     }
 
+    /// Everybody on a slot.
+    pub fn guests(&self) -> impl Iterator<Item = &Guest> {
+        self.seats.iter().filter_map(|seat| match seat {
+            Seat::Taken(guest) => Some(&**guest),
+            Seat::Free => None,
+        })
+    }
+
     /// Whether nobody sits or lingers anywhere.
     pub fn is_empty(&self) -> bool {
         self.seats.iter().all(|seat| matches!(seat, Seat::Free))

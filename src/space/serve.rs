@@ -8,7 +8,7 @@ use super::seats::Seats;
 use super::slabs::Slabs;
 use crate::host::NodeLetter;
 use crate::mail::Outbox;
-use crate::session::{End, Registry, Violation};
+use crate::session::{Answer, End, EndedJob, JobTimes, Registry, RequestTimes, Violation};
 use crate::translate::{self, Scratch};
 use kvtide_tiering::ActionBuf;
 use kvtide_tiering::Error as CoreError;
@@ -39,6 +39,8 @@ pub(super) struct Space {
     pub core: Flight,
     pub seats: Seats,
     pub clock: Clock,
+    /// When the last round began: how long things took is measured by rounds.
+    pub now_us: u64,
     pub control: Outbox<Report>,
     pub node: Outbox<NodeLetter>,
     pub registry: Registry,
@@ -57,6 +59,8 @@ pub(super) struct Space {
     /// When it was last asked for that.
     pub asked_us: u64,
     pub tally: Tally,
+    pub request_times: RequestTimes,
+    pub job_times: JobTimes,
     pub actions: ActionBuf,
     pub list: List,
     pub scratch: Scratch,
@@ -82,6 +86,7 @@ pub(crate) struct Tally {
 impl Space {
     /// Takes what engines have written, each session in its turn. False if there was nothing.
     pub fn round(&mut self, now_us: u64) -> bool {
+        self.now_us = now_us;
         let mut worked = false;
         let mut n = 0;
         while let Some(slot) = self.seats.live_slot(n) {
@@ -112,7 +117,7 @@ impl Space {
 
     fn serve(&mut self, slot: SessionId, now_us: u64) -> Result<bool, Violation> {
         let mut worked = false;
-        while let Some((job, status, bytes)) = self.job_done(slot)? {
+        while let Some(EndedJob { id: job, status, bytes }) = self.job_done(slot)? {
             worked = true;
             self.tally.jobs += 1;
             self.tally.job_bytes += bytes;
@@ -143,9 +148,9 @@ impl Space {
         any
     }
 
-    fn job_done(&mut self, slot: SessionId) -> Result<Option<(u32, kvtide_tiering::api::Status, u64)>, Violation> {
+    fn job_done(&mut self, slot: SessionId) -> Result<Option<EndedJob>, Violation> {
         match self.seats.session(slot) {
-            Some(session) => session.job_done(),
+            Some(session) => session.job_done(self.now_us, &mut self.job_times),
             None => Ok(None),
         }
     }
@@ -153,9 +158,9 @@ impl Space {
     /// Takes one request. False if there is none.
     fn request(&mut self, slot: SessionId, channel: usize, now_us: u64) -> Result<bool, Violation> {
         let draining = self.drain_until_us.is_some();
-        let Space { seats, list, scratch, core, actions, .. } = self;
+        let Space { seats, list, scratch, core, actions, request_times, .. } = self;
         let Some(session) = seats.session(slot) else { return Ok(false) };
-        let Some(submission) = session.channels[channel].take(list)? else { return Ok(false) };
+        let Some(submission) = session.channels[channel].take(now_us, list)? else { return Ok(false) };
         self.tally.requests += 1;
         let request = match translate::request(&submission, list.words(), scratch) {
             _ if draining => Err(Status::Daemon),
@@ -163,7 +168,8 @@ impl Space {
         };
         match request {
             Err(status) => {
-                session.channels[channel].complete(submission.tag, status, 0, &[])?;
+                let (channel, tag) = (channel as u16, submission.tag);
+                session.answer(&Answer { channel, tag, status, value: 0, words: &[] }, now_us, request_times)?;
             }
             Ok(request) => {
                 let (tag, timeout_us) = (submission.tag, submission.timeout_us);

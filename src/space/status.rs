@@ -1,6 +1,7 @@
 //! How a space stands, for whoever asks by letter.
 
 use super::serve::{Space, Tally};
+use crate::session::{JobTimes, RequestTimes, SessionTally};
 use kvtide_tiering::{Counters, Occupancy};
 use serde::Serialize;
 
@@ -31,12 +32,42 @@ pub(crate) struct SpaceStatus {
     pub core: Counters,
     /// What the shell around it counts.
     pub shell: Tally,
+    /// How long requests took.
+    pub request_times: RequestTimes,
+    /// How long jobs took.
+    pub job_times: JobTimes,
+    /// Each live session.
+    pub attached: Vec<SessionStatus>,
+}
+
+/// One live session, as its core thread knows it.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct SessionStatus {
+    /// Its number.
+    pub session: u32,
+    /// Requests in flight: the depth of its rings.
+    pub requests_in_flight: u64,
+    /// Jobs in flight.
+    pub jobs_in_flight: u64,
+    /// What it has done.
+    #[serde(flatten)]
+    pub tally: SessionTally,
 }
 
 impl Space {
     /// How it stands.
     pub fn status(&mut self) -> SpaceStatus {
+        let attached = self.seats.guests().filter_map(|guest| {
+            let session = guest.session.as_ref()?;
+            Some(SessionStatus {
+                session: guest.number,
+                requests_in_flight: session.requests_in_flight() as u64,
+                jobs_in_flight: session.jobs_in_flight() as u64,
+                tally: session.tally,
+            })
+        });
         SpaceStatus {
+            attached: attached.collect(),
             space: self.number,
             name: self.name.clone(),
             domain: self.domain.clone(),
@@ -49,6 +80,8 @@ impl Space {
             occupancy: self.core.occupancy(),
             core: *self.core.counters(),
             shell: self.tally,
+            request_times: self.request_times,
+            job_times: self.job_times,
         }
     }
 }

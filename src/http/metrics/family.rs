@@ -1,6 +1,6 @@
 //! One metric family: how its samples become lines.
 
-use crate::io::{BUCKETS, Histogram};
+use crate::histogram::{BUCKETS, Histogram};
 use crate::status::Snapshot;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, LabelSetEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
