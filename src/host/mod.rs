@@ -14,6 +14,7 @@ use crate::error::Error;
 use crate::io::{Disk, DiskEvent};
 use crate::mail::{Address, Mailbox, mailbox};
 use crate::space::Letter;
+use crate::supervisor;
 use crossbeam::channel::Sender;
 use kvtide_tiering::node;
 use kvtide_wire::os::memfd::Memfd;
@@ -160,7 +161,9 @@ fn prefault(tier: &HostTier) -> Result<Pool, Error> {
     let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
     let all = gib(tier.capacity_bytes);
     let pool = Pool::fill(tier.capacity_bytes, tier.slab_bytes, &mut |bytes| {
-        tracing::info!("host tier: {:.2} of {all:.2} GiB taken", gib(bytes));
+        let progress = format!("host tier: {:.2} of {all:.2} GiB taken", gib(bytes));
+        tracing::info!("{progress}");
+        supervisor::starting(&progress);
     })?;
     tracing::info!("host tier: {all:.2} GiB taken in {:.2} s", began.elapsed().as_secs_f64());
     Ok(pool)

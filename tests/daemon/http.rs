@@ -1,11 +1,11 @@
 //! What operators read over HTTP, and what mistaken and hostile peers of it get.
 
-use crate::raw::{Raw, sub};
+use crate::raw::{FRAMES, PAGE_BYTES, Raw, sub};
 use crate::roles::park_four_blocks;
 use crate::{BOUND, options};
 use kvtide_daemon::cli::private_daemon::{Options, PrivateDaemon};
 use kvtide_tiering::Reason;
-use kvtide_wire::entry::Op;
+use kvtide_wire::entry::{Op, Submission};
 use kvtide_wire::status::Status;
 use serde_json::Value;
 use std::io::{Read, Write};
@@ -56,6 +56,7 @@ fn a_daemon_tells_how_it_stands() {
     let status = daemon.status().unwrap();
     let parked = status["spaces"][0]["core"]["tier0_to_host"]["bytes"][Reason::Park as usize].as_u64().unwrap();
     assert!(parked >= 4096, "{status:#}");
+    assert_eq!(raw.status(Submission { count: 2, flags: 1, ..sub(Op::Acquire) }), Status::Ok);
     for path in ["/healthz", "/readyz"] {
         let (code, head, body) = get(address, path);
         assert_eq!((code, head.contains("content-type: application/json")), (200, true), "{head}\n{body}");
@@ -74,7 +75,19 @@ fn a_daemon_tells_how_it_stands() {
     assert_eq!(metric(&page, "kvtide_session_attaches_total", &[]), Some(1.0));
     let labels = ["source=\"tier0\"", "destination=\"host\"", "reason=\"park\""];
     assert_eq!(metric(&page, "kvtide_migration_bytes_total", &labels), Some(parked as f64));
-    assert_eq!(metric(&page, "kvtide_requests_total", &[]), Some(5.0));
+    assert_eq!(metric(&page, "kvtide_requests_total", &[]), Some(6.0));
+    assert_eq!(metric(&page, "kvtide_pages", &["tier=\"tier0\"", "state=\"pinned\""]), Some(2.0));
+    assert_eq!(
+        metric(&page, "kvtide_pages", &["tier=\"tier0\""]),
+        Some(f64::from(FRAMES)),
+        "every frame has one state"
+    );
+    let bytes = f64::from(FRAMES * PAGE_BYTES);
+    assert_eq!(metric(&page, "kvtide_bytes", &["tier=\"tier0\""]), Some(bytes));
+    assert_eq!(metric(&page, "kvtide_bytes", &["tier=\"host\""]), metric(&page, "kvtide_slab_bytes", &[]));
+    assert_eq!(metric(&page, "kvtide_pins", &[]), Some(1.0));
+    assert_eq!(metric(&page, "kvtide_request_seconds_count", &[]), Some(6.0), "each request took some time");
+    assert_eq!(metric(&page, "kvtide_request_seconds_bucket", &["le=\"+Inf\"", "operation=\"acquire\""]), Some(1.0));
     let (code, _, body) = get(address, "/v1/status");
     let status: Value = serde_json::from_str(&body).unwrap();
     assert_eq!((code, status["schema"].as_u64(), status["pid"].as_u64()), (200, Some(1), Some(daemon.pid().into())));

@@ -28,5 +28,5 @@ pub use config::{CLASSES_MAX, Class, FRAME_ALIGN, PAGE_BYTES_MAX, PLANES_MAX};
 pub use counters::{Counters, Edge, REASONS, Reason};
 pub use error::Error;
 pub use recorder::{Recorder, Recording};
-pub use space::{Core, Occupancy};
+pub use space::{Amount, Core, Fill, Occupancy};
 pub use trace::Trace;

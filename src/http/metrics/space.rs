@@ -1,9 +1,11 @@
 //! Spaces: where pages were found, what moved and why, who waited.
 
 use super::family::{Family, Samples};
+use crate::histogram::Histogram;
+use crate::session::RequestTimes;
 use crate::space::SpaceStatus;
 use crate::status::Snapshot;
-use kvtide_tiering::{Edge, REASONS};
+use kvtide_tiering::{Amount, Edge, Fill, REASONS};
 
 /// Names of `kvtide_tiering::Reason`, in its order.
 const REASON_NAMES: [&str; REASONS] = ["demand", "step", "prefetch", "request", "clean", "park", "copy"];
@@ -27,6 +29,14 @@ impl Of<'_> {
     fn whole(&mut self, own: &[(&'static str, &str)], value: u64) {
         self.samples.whole(&[own, &self.common].concat(), value);
     }
+
+    fn seconds(&mut self, own: &[(&'static str, &str)], value_us: u64) {
+        self.samples.real(&[own, &self.common].concat(), value_us as f64 * 1e-6);
+    }
+
+    fn spread(&mut self, own: &[(&'static str, &str)], histogram: &Histogram) {
+        self.samples.spread(&[own, &self.common].concat(), histogram);
+    }
 }
 
 /// A counter of the core's that needs no label of its own.
@@ -39,8 +49,10 @@ macro_rules! core_counter {
 }
 
 /// Every edge with its ends.
-fn edges(space: &SpaceStatus) -> [(&'static str, &'static str, &Edge); 3] {
+fn edges(space: &SpaceStatus) -> [(&'static str, &'static str, &Edge); 5] {
     [
+        ("nvme", "host", &space.core.nvme_to_host),
+        ("host", "nvme", &space.core.host_to_nvme),
         ("host", "tier0", &space.core.host_to_tier0),
         ("tier0", "host", &space.core.tier0_to_host),
         ("tier0", "tier0", &space.core.tier0_to_tier0),
@@ -56,6 +68,43 @@ fn by_reason(snapshot: &Snapshot, samples: &mut Samples, figure: fn(&Edge) -> &[
             }
         }
     });
+}
+
+/// Room by tier and state.
+fn by_state(snapshot: &Snapshot, samples: &mut Samples, figure: fn(&Amount) -> u64) {
+    each(snapshot, samples, |space, of| {
+        let full = &space.occupancy;
+        for (tier, fill) in [("tier0", full.tier0), ("host", full.host)] {
+            let Fill { free, clean, dirty, pinned, busy, quarantined } = fill;
+            for (state, amount) in [("free", free), ("clean", clean), ("dirty", dirty), ("busy", busy)] {
+                of.whole(&[("tier", tier), ("state", state)], figure(&amount));
+            }
+            // Engines pin pages in tier 0; a lost one may still write into host memory.
+            let (state, amount) = if tier == "tier0" { ("pinned", pinned) } else { ("quarantined", quarantined) };
+            of.whole(&[("tier", tier), ("state", state)], figure(&amount));
+        }
+        let free = full.nvme_slots.saturating_sub(full.nvme_slots_used + full.nvme_slots_bad);
+        for (state, slots) in [("free", free), ("used", full.nvme_slots_used), ("bad", full.nvme_slots_bad)] {
+            let slots = u64::from(slots);
+            let amount = Amount { frames: slots * u64::from(full.planes), bytes: slots * full.nvme_slot_bytes };
+            of.whole(&[("tier", "nvme"), ("state", state)], figure(&amount));
+        }
+    });
+}
+
+/// Times of requests by operation.
+fn request_times(space: &SpaceStatus) -> [(&'static str, &Histogram); 8] {
+    let RequestTimes { fault, step, acquire, resume, reserve, map, publish, other } = &space.request_times;
+    [
+        ("fault", fault),
+        ("step", step),
+        ("acquire", acquire),
+        ("resume", resume),
+        ("reserve", reserve),
+        ("map", map),
+        ("publish", publish),
+        ("other", other),
+    ]
 }
 
 /// The table.
@@ -77,6 +126,7 @@ pub(super) const FAMILIES: &[Family] = &[
             each(snapshot, samples, |space, of| {
                 of.whole(&[("tier", "tier0")], space.core.found_tier0);
                 of.whole(&[("tier", "host")], space.core.found_host);
+                of.whole(&[("tier", "nvme")], space.core.found_nvme);
                 of.whole(&[("tier", "none")], space.core.found_nowhere);
             });
         },
@@ -100,17 +150,62 @@ pub(super) const FAMILIES: &[Family] = &[
             });
         },
     ),
-    Family::gauge("kvtide_frames", "Frames by tier and state.", |snapshot, samples| {
+    Family::gauge("kvtide_pages", "Room of a tier, in pages, by what is in it.", |snapshot, samples| {
+        by_state(snapshot, samples, |amount| amount.frames);
+    }),
+    Family::gauge("kvtide_bytes", "Room of a tier, in bytes, by what is in it.", |snapshot, samples| {
+        by_state(snapshot, samples, |amount| amount.bytes);
+    }),
+    Family::gauge("kvtide_pins", "Ranges that engines have acquired and not released.", |snapshot, samples| {
+        each(snapshot, samples, |space, of| of.whole(&[], space.occupancy.pins));
+    }),
+    Family::gauge(
+        "kvtide_transfers_in_flight",
+        "Transfers between host and NVMe on their way.",
+        |snapshot, samples| {
+            each(snapshot, samples, |space, of| of.whole(&[], space.transfers as u64));
+        },
+    ),
+    Family::gauge("kvtide_requests_in_flight", "Requests that wait for an answer.", |snapshot, samples| {
         each(snapshot, samples, |space, of| {
-            let full = &space.occupancy;
-            let host_idle = full.host_frames.saturating_sub(full.host_frames_used + full.host_frames_quarantined);
-            of.whole(&[("tier", "tier0"), ("state", "used")], full.tier0_frames_used);
-            of.whole(&[("tier", "tier0"), ("state", "free")], full.tier0_frames.saturating_sub(full.tier0_frames_used));
-            of.whole(&[("tier", "host"), ("state", "used")], full.host_frames_used);
-            of.whole(&[("tier", "host"), ("state", "quarantined")], full.host_frames_quarantined);
-            of.whole(&[("tier", "host"), ("state", "free")], host_idle);
+            of.whole(&[], space.attached.iter().map(|session| session.requests_in_flight).sum());
         });
     }),
+    Family::gauge("kvtide_jobs_in_flight", "Jobs that agents have not yet ended.", |snapshot, samples| {
+        each(snapshot, samples, |space, of| {
+            of.whole(&[], space.attached.iter().map(|session| session.jobs_in_flight).sum());
+        });
+    }),
+    Family::histogram(
+        "kvtide_request_seconds",
+        "How long requests took, by what was asked for.",
+        |snapshot, samples| {
+            each(snapshot, samples, |space, of| {
+                for (operation, histogram) in request_times(space) {
+                    of.spread(&[("operation", operation)], histogram);
+                }
+            });
+        },
+    ),
+    Family::counter(
+        "kvtide_stall_seconds",
+        "How long lanes waited for pages that were not there.",
+        |snapshot, samples| {
+            each(snapshot, samples, |space, of| of.seconds(&[], space.request_times.fault.sum_us));
+        },
+    ),
+    Family::histogram(
+        "kvtide_job_seconds",
+        "How long agents took for jobs that move a page, from the sending of the job.",
+        |snapshot, samples| {
+            each(snapshot, samples, |space, of| {
+                let times = &space.job_times;
+                of.spread(&[("source", "host"), ("destination", "tier0")], &times.load);
+                of.spread(&[("source", "tier0"), ("destination", "host")], &times.store);
+                of.spread(&[("source", "tier0"), ("destination", "tier0")], &times.copy);
+            });
+        },
+    ),
     Family::gauge("kvtide_blocks", "Blocks in use, those on their way out included.", |snapshot, samples| {
         each(snapshot, samples, |space, of| of.whole(&[], space.occupancy.blocks.into()));
     }),
@@ -123,7 +218,31 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::gauge("kvtide_slab_bytes", "Host memory that the space holds.", |snapshot, samples| {
         each(snapshot, samples, |space, of| of.whole(&[], space.slab_bytes));
     }),
-    core_counter!("kvtide_evictions", "Pages that lost their tier-0 frame to another page.", evictions),
+    Family::counter(
+        "kvtide_evictions",
+        "Pages that lost their place in a tier to another page.",
+        |snapshot, samples| {
+            each(snapshot, samples, |space, of| {
+                of.whole(&[("tier", "tier0")], space.core.evictions);
+                of.whole(&[("tier", "host")], space.core.host_evictions);
+            });
+        },
+    ),
+    Family::counter(
+        "kvtide_prefetched_pages",
+        "Pages read from NVMe ahead of use, by what became of it.",
+        |snapshot, samples| {
+            each(snapshot, samples, |space, of| {
+                of.whole(&[("outcome", "used")], space.core.prefetch_used);
+                of.whole(&[("outcome", "late")], space.core.prefetch_late);
+                of.whole(&[("outcome", "wasted")], space.core.prefetch_wasted);
+            });
+        },
+    ),
+    core_counter!("kvtide_transfer_failures", "Transfers between host and NVMe that the device failed.", io_failed),
+    core_counter!("kvtide_transfer_retries", "Pages whose read from NVMe failed and was tried again.", io_retries),
+    core_counter!("kvtide_checksum_failures", "Pages read from NVMe that are not what was written.", checksum_failed),
+    core_counter!("kvtide_nvme_drops", "Published blocks dropped because NVMe had no slot left.", nvme_drops),
     core_counter!("kvtide_exclusive_drops", "Host copies dropped because the page is in tier 0 too.", exclusive_drops),
     core_counter!("kvtide_cache_drops", "Published blocks dropped from the last tier.", cache_drops),
     core_counter!("kvtide_retired_pages", "Pages that left their window.", retired),

@@ -24,6 +24,7 @@ mod done;
 mod emit;
 mod frames;
 mod host;
+mod occupancy;
 mod pump;
 mod slots;
 mod transfers;
@@ -31,6 +32,7 @@ mod transfers;
 pub(crate) use account::Admit;
 pub(crate) use emit::{NewJob, Who};
 pub(crate) use frames::Pick;
+pub use occupancy::{Amount, Fill, Occupancy};
 pub(crate) use transfers::IO_PAGES_MAX;
 
 use crate::actions::ActionBuf;
@@ -46,39 +48,6 @@ use crate::sessions::Session;
 use crate::trace::Trace;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
-
-/// How full a space is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Occupancy {
-    /// Blocks in use, those on their way to be free included.
-    pub blocks: u32,
-    /// Blocks that there are.
-    pub blocks_max: u32,
-    /// Contents that can be found.
-    pub published: u32,
-    /// Sessions attached.
-    pub sessions: u32,
-    /// Host frames granted, over all size classes.
-    pub host_frames: u64,
-    /// Of those, with a page or about to have one.
-    pub host_frames_used: u64,
-    /// Of those, set aside because a lost session may still write them.
-    pub host_frames_quarantined: u64,
-    /// Slots on NVMe granted; each takes all pages of a block.
-    pub nvme_slots: u32,
-    /// Of those, with a block.
-    pub nvme_slots_used: u32,
-    /// Of those, given up because writes to them failed.
-    pub nvme_slots_bad: u32,
-    /// Bytes of a slot.
-    pub nvme_slot_bytes: u64,
-    /// Transfers between host and NVMe in flight.
-    pub transfers: u32,
-    /// Tier-0 frames of the sessions attached.
-    pub tier0_frames: u64,
-    /// Of those, not free.
-    pub tier0_frames_used: u64,
-}
 
 /// A space: one model of one domain, all its sessions, blocks and host frames.
 ///
@@ -214,33 +183,6 @@ impl Core {
     #[must_use]
     pub fn classes(&self) -> &[Class] {
         &self.geo.classes
-    }
-
-    /// How full everything is.
-    #[must_use]
-    pub fn occupancy(&self) -> Occupancy {
-        let live = |s: &&Session| s.life == crate::sessions::Life::Live;
-        Occupancy {
-            blocks: self.blocks.recs.len() as u32 - self.blocks.free.len,
-            blocks_max: self.blocks.recs.len() as u32,
-            published: self.index.live_len(),
-            sessions: self.sessions.iter().filter(live).count() as u32,
-            host_frames: self.host.classes.iter().map(|c| c.granted).sum(),
-            host_frames_used: self.host.classes.iter().map(|c| c.used).sum(),
-            host_frames_quarantined: self.host.classes.iter().map(|c| c.quarantined).sum(),
-            nvme_slots: self.disk.granted,
-            nvme_slots_used: self.disk.used,
-            nvme_slots_bad: self.disk.bad,
-            nvme_slot_bytes: self.slot_bytes,
-            transfers: self.transfers.in_flight(),
-            tier0_frames: self.sessions.iter().filter(live).map(|s| s.frames.len() as u64).sum(),
-            tier0_frames_used: self
-                .sessions
-                .iter()
-                .filter(live)
-                .map(|s| s.frames.len() as u64 - s.classes.iter().map(|c| u64::from(c.free.len)).sum::<u64>())
-                .sum(),
-        }
     }
 
     /// Committed tokens of a sequence.
