@@ -1,7 +1,8 @@
 //! Disks of the NVMe tier: how fast, how full, how well.
 
 use super::family::{Family, Samples};
-use crate::io::{ClassStatus, DiskStatus, Histogram, WayStatus};
+use crate::histogram::Histogram;
+use crate::io::{ClassStatus, DiskStatus, WayStatus};
 use crate::status::Snapshot;
 use rustix::io::Errno;
 
@@ -104,6 +105,15 @@ pub(super) const FAMILIES: &[Family] = &[
         "Requests at the device for longer than the timeout.",
         |disk| { disk.stalled_requests.into() }
     ),
+    Family::gauge(
+        "kvtide_disk_oldest_request_seconds",
+        "How long the device has had the oldest of its requests.",
+        |snapshot, samples| {
+            each(snapshot, samples, |disk, number, samples| {
+                samples.real(&[("disk", number)], disk.oldest_us as f64 * 1e-6);
+            });
+        },
+    ),
     Family::gauge("kvtide_disk_queued_transfers", "Transfers that wait for their turn.", |snapshot, samples| {
         by_class(snapshot, samples, |class| class.queued);
     }),
@@ -126,6 +136,14 @@ pub(super) const FAMILIES: &[Family] = &[
     disk_figure!(gauge, "kvtide_disk_registered_bytes", "Host memory registered with the ring.", |disk| {
         disk.registered_bytes
     }),
+    disk_figure!(
+        gauge,
+        "kvtide_disk_unregistered_bytes",
+        "Host memory that could not be registered: its transfers cost more processor time.",
+        |disk| disk.unregistered_bytes
+    ),
+    disk_figure!(counter, "kvtide_disk_filled_writes", "Writes that had to read their sectors first.", |disk| disk
+        .filled),
     Family::counter("kvtide_disk_transfers", "Transfers that ended well.", |snapshot, samples| {
         both_ways(snapshot, samples, |way| way.transfers);
     }),
