@@ -6,7 +6,7 @@ use crate::error::Error;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What the daemon says on stdout, before its socket's path, when engines can attach: a parent can wait for it.
 pub const READY: &str = "kvtided is ready on ";
@@ -17,12 +17,12 @@ pub const DUMPED: &str = "kvtided wrote ";
 pub const RECORDED: &str = "kvtided recorded into ";
 
 /// What the command line says beyond the configuration.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Process, this one's parent, whose end is this one's end.
     pub parent: Option<u32>,
-    /// Whether the directory goes too when the parent has ended: nobody else would remove it.
-    pub remove_dir: bool,
+    /// Directories that go too when the parent has ended: nobody else would remove them. In this order.
+    pub remove: Vec<PathBuf>,
 }
 
 /// Serves until SIGTERM, SIGINT or the parent's end. Says on stdout when engines can attach, and where.

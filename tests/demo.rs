@@ -72,7 +72,7 @@ fn pages_read() -> u64 {
 #[test]
 fn a_small_tier_0_changes_no_bit_and_moves_little_more_than_it_must() {
     for percent in ["30", "50", "80"] {
-        let (output, left) = demo(percent, &["--tier0-percent", percent]);
+        let (output, left) = demo(percent, &["--two-tiers", "--tier0-percent", percent]);
         let object = object(&output);
         assert_eq!(object["bit_identical"], true, "{object}");
         assert_eq!(number(&object, "/logits_compared"), 2 * (PREFILL + DECODE) * VOCABULARY);
@@ -95,8 +95,38 @@ fn a_small_tier_0_changes_no_bit_and_moves_little_more_than_it_must() {
 }
 
 #[test]
+fn three_tiers_change_no_bit_and_read_little_more_from_nvme_than_they_must() {
+    let flags = ["--tier0-percent", "30"];
+    // A directory on a disk, or what the system has for temporary files, and one in memory.
+    for (name, more) in [("disk", &[][..]), ("memory", &["--nvme-dir", "/dev/shm"])] {
+        let (output, left) = demo(name, &[&flags, more].concat());
+        let object = object(&output);
+        assert_eq!(object["bit_identical"], true, "{object}");
+        assert_eq!(number(&object, "/logits_compared"), 2 * (PREFILL + DECODE) * VOCABULARY);
+        for edge in ["nvme_to_host", "host_to_nvme"] {
+            let moved = number(&object, &format!("/bytes_moved/{edge}"));
+            let optimum = number(&object, &format!("/bytes_optimum/{edge}"));
+            assert!(optimum > 0 && moved >= optimum, "{edge}: less was moved than must be: {object}");
+        }
+        let read = number(&object, "/bytes_moved/nvme_to_host");
+        let optimum = number(&object, "/bytes_optimum/nvme_to_host");
+        assert!(read * 10 <= optimum * 13, "{read} bytes were read from NVMe, {optimum} would do: {object}");
+        assert!(
+            number(&object, "/bytes_moved/host_to_nvme") <= PAGES * PAGE_BYTES,
+            "a page was written twice: {object}"
+        );
+        let found = ["tier0", "host", "nvme"].map(|tier| number(&object, &format!("/pages_found/{tier}")));
+        assert_eq!(found.iter().sum::<u64>(), pages_read(), "every page of every step is found once: {object}");
+        assert!(found.iter().all(|pages| *pages > 0), "{object}");
+        assert!(!object["nvme"]["io_mode"].as_str().unwrap().is_empty() && number(&object, "/nvme/bytes_read") >= read);
+        assert_eq!(number(&object, "/nvme/checksum_failures"), 0);
+        assert!(left.is_empty(), "left behind: {left:?}");
+    }
+}
+
+#[test]
 fn a_tier_0_that_holds_everything_moves_nothing() {
-    let (output, _) = demo("all", &["--tier0-percent", "150"]);
+    let (output, _) = demo("all", &["--two-tiers", "--tier0-percent", "150"]);
     let object = object(&output);
     assert_eq!(object["bit_identical"], true, "{object}");
     for edge in ["host_to_tier0", "tier0_to_host", "nvme_to_host", "host_to_nvme"] {
@@ -123,10 +153,24 @@ fn tiers_that_cannot_hold_the_kv_are_refused_in_words() {
     refused(
         "host",
         DECODE,
-        &["--tier0-percent", "40", "--host-percent", "20"],
+        &["--two-tiers", "--tier0-percent", "40", "--host-percent", "20"],
         ["the daemon refused after", "--host-percent"],
     );
-    refused("tier0", DECODE, &["--tier0-percent", "5"], ["the daemon refused after", "--tier0-percent"]);
+    refused("tier0", DECODE, &["--two-tiers", "--tier0-percent", "5"], ["the daemon refused after", "--tier0-percent"]);
+    refused("tiny", DECODE, &["--tier0-percent", "5"], ["the daemon refused after", "--tier0-percent"]);
+    refused(
+        "sum",
+        DECODE,
+        &["--tier0-percent", "60", "--host-percent", "40"],
+        ["tier 0 at 60 % and host at 40 % hold all of the KV", "--two-tiers"],
+    );
+    refused(
+        "nowhere",
+        DECODE,
+        &["--tier0-percent", "30", "--nvme-dir", "/no/such/dir"],
+        ["/no/such/dir", "No such file"],
+    );
+    refused("both", DECODE, &["--two-tiers", "--nvme-dir", "/tmp"], ["--two-tiers", "--nvme-dir"]);
     refused("long", 8000, &[], ["9024 tokens", "8192 positions"]);
     refused("text", DECODE, &["--text", "/no/such/text"], ["/no/such/text", "No such file"]);
 }

@@ -1,11 +1,13 @@
 //! `kvtide bench`: the figures that this project promises, measured, each beside its target.
 //!
-//! `bench ring` is an engine beside a private daemon and uses the client as any engine would; `bench core` drives the sans-IO
+//! `bench ring` and `bench paging` are engines beside a private daemon and use the client as any engine would; `bench core` drives the sans-IO
 //! core alone, over simulated devices. The command line calls [`run`]; nothing else may call in here, and nothing in here knows
 //! how the daemon works inside.
 
 mod core;
+mod engine;
 mod error;
+mod paging;
 mod report;
 mod ring;
 
@@ -23,12 +25,14 @@ pub struct Args {
     which: Which,
 }
 
-#[derive(Clone, Copy, Debug, clap::Subcommand)]
+#[derive(Clone, Debug, clap::Subcommand)]
 enum Which {
     /// Between an engine and a private daemon: round trips, look-ups, faults, copies, idle cost
     Ring(Output),
     /// The core alone, one thread, simulated devices: transitions, allocations, metadata
     Core(Output),
+    /// Page faults and rates between tier 0, host memory and NVMe, with working sets of twice what the tiers above hold
+    Paging(paging::Args),
 }
 
 #[derive(Clone, Copy, Debug, clap::Args)]
@@ -41,9 +45,10 @@ struct Output {
 /// Runs a bench and prints its figures. A missed target is shown and is no error: machines differ.
 #[must_use]
 pub fn run(args: &Args) -> ExitCode {
-    let (measured, output) = match args.which {
-        Which::Ring(output) => (ring::measure(), output),
-        Which::Core(output) => (core::measure(), output),
+    let (measured, output) = match &args.which {
+        Which::Ring(output) => (ring::measure(), *output),
+        Which::Core(output) => (core::measure(), *output),
+        Which::Paging(args) => (paging::measure(args), args.output),
     };
     match measured {
         Ok(report) => {

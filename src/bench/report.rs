@@ -1,5 +1,6 @@
 //! Figures beside their targets, for people and for programs.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
 /// What a figure must be.
@@ -13,7 +14,7 @@ pub(super) enum Target {
 #[derive(Clone, Debug)]
 struct Figure {
     key: &'static str,
-    what: &'static str,
+    what: Cow<'static, str>,
     value: f64,
     /// Digits after the point; none for counts.
     digits: usize,
@@ -33,24 +34,24 @@ impl Report {
     pub(super) fn count(
         &mut self,
         key: &'static str,
-        what: &'static str,
+        what: impl Into<Cow<'static, str>>,
         value: u64,
         unit: &'static str,
         target: Option<Target>,
     ) {
-        self.figures.push(Figure { key, what, value: value as f64, digits: 0, unit, target });
+        self.figures.push(Figure { key, what: what.into(), value: value as f64, digits: 0, unit, target });
     }
 
     /// Adds a number with digits.
     pub(super) fn number(
         &mut self,
         key: &'static str,
-        what: &'static str,
+        what: impl Into<Cow<'static, str>>,
         value: f64,
         unit: &'static str,
-        target: Target,
+        target: impl Into<Option<Target>>,
     ) {
-        self.figures.push(Figure { key, what, value, digits: 2, unit, target: Some(target) });
+        self.figures.push(Figure { key, what: what.into(), value, digits: 2, unit, target: target.into() });
     }
 
     /// Adds a line below the table.
@@ -58,7 +59,7 @@ impl Report {
         self.notes.push(note);
     }
 
-    /// One object, keys as the issue names them.
+    /// One object; a key with a point in it is that of an object within.
     pub(super) fn json(&self) -> String {
         let mut object = serde_json::Map::new();
         for figure in &self.figures {
@@ -67,7 +68,13 @@ impl Report {
             } else {
                 serde_json::Value::from((figure.value * 1000.0).round() / 1000.0)
             };
-            object.insert(figure.key.into(), value);
+            match figure.key.split_once('.') {
+                None => object.insert(figure.key.into(), value),
+                Some((outer, inner)) => {
+                    let within = object.entry(outer).or_insert_with(|| serde_json::json!({}));
+                    within.as_object_mut().and_then(|within| within.insert(inner.into(), value))
+                }
+            };
         }
         format!("{}\n", serde_json::Value::Object(object))
     }
@@ -102,7 +109,9 @@ mod tests {
         let mut report = Report::default();
         report.count("a_ns", "a round trip", 900, "ns", Some(Target::AtMost(2000.0)));
         report.number("ratio", "copies against memcpy", 0.8765, "×", Target::AtLeast(0.9));
-        assert_eq!(report.json(), "{\"a_ns\":900,\"ratio\":0.877}\n");
+        report.count("us.up", "up", 1, "us", None);
+        report.count("us.down", "down", 2, "us", None);
+        assert_eq!(report.json(), "{\"a_ns\":900,\"ratio\":0.877,\"us\":{\"down\":2,\"up\":1}}\n");
         let table = report.table();
         let lines: Vec<&str> = table.lines().collect();
         assert!(lines[0].contains("≤ 2000") && !lines[0].contains("missed"), "{table}");

@@ -48,7 +48,7 @@ pub struct DaemonArgs {
     /// Ends when the process PID, which started this one, ends (for private daemons)
     #[arg(long, value_name = "PID")]
     parent: Option<u32>,
-    /// Removes --dir with everything in it when it ends because --parent did
+    /// Removes --dir and --nvme-dir with everything in them when it ends because --parent did
     #[arg(long, requires = "parent", requires = "dir")]
     remove_dir: bool,
 }
@@ -92,7 +92,9 @@ pub(super) fn run(args: &DaemonArgs) -> ExitCode {
         .with_ansi(io::stderr().is_terminal())
         .with_target(false)
         .init();
-    match daemon::run(config, Options { parent: args.parent, remove_dir: args.remove_dir }) {
+    let own = args.remove_dir.then(|| args.nvme_dir.iter().chain(&args.dir).cloned());
+    let remove = own.into_iter().flatten().collect();
+    match daemon::run(config, Options { parent: args.parent, remove }) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");

@@ -38,12 +38,21 @@ pub struct Options {
     pub slab_bytes: Option<u64>,
     /// `--scan-frames`.
     pub scan_frames: Option<u32>,
-    /// Its NVMe tier: `--nvme-dir` and `--nvme-bytes`.
-    pub nvme: Option<(PathBuf, u64)>,
+    /// Its NVMe tier.
+    pub nvme: Option<Nvme>,
     /// `--http`; `None`: it serves no metrics, because many private daemons may run.
     pub http: Option<String>,
     /// Text of a configuration file.
     pub config: Option<String>,
+}
+
+/// The NVMe tier of a private daemon: one disk in a directory of its own, removed with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nvme {
+    /// Where that directory is made; `None`: in the daemon's own.
+    pub dir: Option<PathBuf>,
+    /// `--nvme-bytes`.
+    pub bytes: u64,
 }
 
 /// A running private daemon. Dropped, it is killed and its directory removed.
@@ -54,6 +63,7 @@ pub struct PrivateDaemon {
     /// What came over stdout and was not looked at yet.
     heard: Vec<u8>,
     dir: PathBuf,
+    nvme_dir: Option<PathBuf>,
     socket: PathBuf,
 }
 
@@ -68,9 +78,11 @@ impl PrivateDaemon {
             None => std::env::current_exe().map_err(|e| Error::system("find this process's own binary", e))?,
         };
         let dir = temporary_dir(options.dir.as_deref())?;
-        let spawned = spawn(&binary, &dir, options);
-        let (child, stdout) = spawned.inspect_err(|_| remove_dir(&dir))?;
-        let mut daemon = PrivateDaemon { child, stdout, heard: Vec::new(), socket: dir.join("kvtide.sock"), dir };
+        let nvme_dir = nvme_dir(&dir, options.nvme.as_ref()).inspect_err(|_| remove_dir(&dir))?;
+        let spawned = spawn(&binary, &dir, nvme_dir.as_deref(), options);
+        let (child, stdout) = spawned.inspect_err(|_| remove_dirs(&dir, nvme_dir.as_deref()))?;
+        let socket = dir.join("kvtide.sock");
+        let mut daemon = PrivateDaemon { child, stdout, heard: Vec::new(), socket, dir, nvme_dir };
         daemon.hear(READY, START)?;
         Ok(daemon)
     }
@@ -85,6 +97,12 @@ impl PrivateDaemon {
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// Directory of its disk, if it has an NVMe tier.
+    #[must_use]
+    pub fn nvme_dir(&self) -> Option<&Path> {
+        self.nvme_dir.as_deref()
     }
 
     /// Its process.
@@ -188,11 +206,11 @@ impl Drop for PrivateDaemon {
         // Both fail only if it has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
-        remove_dir(&self.dir);
+        remove_dirs(&self.dir, self.nvme_dir.as_deref());
     }
 }
 
-fn spawn(binary: &Path, dir: &Path, options: &Options) -> Result<(Child, PipeReader), Error> {
+fn spawn(binary: &Path, dir: &Path, nvme_dir: Option<&Path>, options: &Options) -> Result<(Child, PipeReader), Error> {
     let file = |action, path: &Path, source| Error::File { action, path: path.into(), source };
     let log_path = dir.join("daemon.log");
     let log = File::create(&log_path).map_err(|e| file("create the private daemon's log", &log_path, e))?;
@@ -210,8 +228,8 @@ fn spawn(binary: &Path, dir: &Path, options: &Options) -> Result<(Child, PipeRea
             command.arg(flag).arg(value.to_string());
         }
     }
-    if let Some((dir, bytes)) = &options.nvme {
-        command.arg("--nvme-dir").arg(dir).arg("--nvme-bytes").arg(bytes.to_string());
+    if let (Some(dir), Some(nvme)) = (nvme_dir, &options.nvme) {
+        command.arg("--nvme-dir").arg(dir).arg("--nvme-bytes").arg(nvme.bytes.to_string());
     }
     command.arg("--http").arg(options.http.as_deref().unwrap_or_default());
     // It is its owner's, and no service of its owner's service manager.
@@ -228,6 +246,8 @@ fn spawn(binary: &Path, dir: &Path, options: &Options) -> Result<(Child, PipeRea
 fn temporary_dir(parent: Option<&Path>) -> Result<PathBuf, Error> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let parent = parent.map_or_else(std::env::temp_dir, Path::to_path_buf);
+    let failed = |source| Error::File { action: "find the directory", path: parent.clone(), source };
+    let parent = std::path::absolute(&parent).map_err(failed)?;
     loop {
         let name = format!("kvtide-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let path = parent.join(name);
@@ -238,6 +258,22 @@ fn temporary_dir(parent: Option<&Path>) -> Result<PathBuf, Error> {
             Err(source) => return Err(Error::File { action: "make a temporary directory", path, source }),
         }
     }
+}
+
+/// Where the disk's file goes; the daemon makes a directory within its own itself.
+fn nvme_dir(dir: &Path, nvme: Option<&Nvme>) -> Result<Option<PathBuf>, Error> {
+    nvme.map(|nvme| match &nvme.dir {
+        None => Ok(dir.join("nvme")),
+        Some(parent) => temporary_dir(Some(parent)),
+    })
+    .transpose()
+}
+
+fn remove_dirs(dir: &Path, nvme_dir: Option<&Path>) {
+    if let Some(nvme_dir) = nvme_dir.filter(|nvme_dir| !nvme_dir.starts_with(dir)) {
+        remove_dir(nvme_dir);
+    }
+    remove_dir(dir);
 }
 
 fn remove_dir(dir: &Path) {

@@ -32,9 +32,10 @@ impl Control {
                 self.spaces.heed(report);
             }
         }
-        let Control { host, registry, watch, http, spaces, .. } = self;
+        let Control { host, disks, registry, watch, http, spaces, .. } = self;
         drop(spaces);
         host.end();
+        disks.end();
         if let Some(http) = http {
             http.end();
         }

@@ -3,6 +3,7 @@
 //! It is the only one to send newcomers to core threads, so it knows when a vacant space can be given back. It never touches
 //! a ring or a core, and no core thread waits for it.
 
+mod disks;
 mod drain;
 mod signals;
 mod spaces;
@@ -19,6 +20,7 @@ use crate::session::{Registry, SessionInfo};
 use crate::space::{Letter, Newcomer, Report};
 use crate::status::{self, Roll, Stage, WatchThread};
 use crate::supervisor;
+use disks::Disks;
 use kvtide_wire::hello::{Hello, Limits};
 use kvtide_wire::layout::Shape;
 use kvtide_wire::os::session::DaemonSide;
@@ -29,7 +31,7 @@ use rustix::io::Errno;
 use signals::{Signal, Signals};
 use spaces::{Key, Spaces};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Reports that may wait: two of every space, and then some.
@@ -48,12 +50,14 @@ pub(crate) struct Control {
     listener: Option<Listener>,
     signals: Signals,
     parent: Option<OwnedFd>,
-    remove_dir: bool,
+    /// What goes if it ends because its parent did.
+    remove: Vec<PathBuf>,
     reports: Mailbox<Report>,
     handshakes: Vec<Handshake>,
     spaces: Spaces,
     registry: Registry,
     host: HostThread,
+    disks: Disks,
     roll: Roll,
     watch: WatchThread,
     http: Option<HttpServer>,
@@ -89,9 +93,10 @@ impl Control {
         if let Some(http) = &http {
             roll.serve_http(http.address());
         }
-        let disks: Arc<[Disk]> = Arc::new([]);
-        let host = HostThread::spawn(&config, &disks, to_host)?;
-        let spaces = Spaces::new(to_control, host.address(), disks, roll.clone(), config.daemon.clone());
+        let disks = Disks::start(&config, &to_host.0)?;
+        roll.serve_disks(disks.disks().iter().map(Disk::letters).collect());
+        let host = HostThread::spawn(&config, &disks.disks(), to_host)?;
+        let spaces = Spaces::new(to_control, host.address(), disks.disks(), roll.clone(), config.daemon.clone());
         roll.advance(Stage::Serving);
         let handshakes = Vec::new();
         Ok(Control {
@@ -100,12 +105,13 @@ impl Control {
             listener,
             signals,
             parent,
-            remove_dir: options.remove_dir,
+            remove: options.remove.clone(),
             reports,
             handshakes,
             spaces,
             registry,
             host,
+            disks,
             roll,
             watch,
             http,
@@ -120,15 +126,15 @@ impl Control {
         supervisor::stopping();
         self.roll.advance(Stage::Draining);
         tracing::info!("draining: {ending:?}, grace {:?}", self.config.daemon.drain);
-        let orphaned = (ending == Ending::Parent && self.remove_dir).then(|| self.config.daemon.dir.clone());
-        self.drain()?;
-        match orphaned {
-            Some(dir) => std::fs::remove_dir_all(&dir).map_err(|source| {
+        let orphaned = if ending == Ending::Parent { std::mem::take(&mut self.remove) } else { Vec::new() };
+        let drained = self.drain();
+        orphaned.into_iter().fold(drained, |so_far, dir| {
+            let removed = std::fs::remove_dir_all(&dir).map_err(|source| {
                 let action = "remove the directory that the parent left behind";
                 Error::File { action, path: dir, source }
-            }),
-            None => Ok(()),
-        }
+            });
+            so_far.and(removed)
+        })
     }
 
     fn serve(&mut self) -> Result<Ending, Error> {

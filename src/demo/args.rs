@@ -5,16 +5,24 @@ use std::path::PathBuf;
 /// Decodes a trained model over real text with most of its KV outside tier 0, and checks every logit bit for bit against a
 /// run over a plain array. Starts a private daemon and an engine process, and removes both at its end.
 ///
+/// By default a tenth of the KV is in tier 0, three tenths are in host memory, and the rest is on disk.
+///
 /// Exit status: 0 if every logit was bit-identical, 1 if not, 2 if the demo could not run to its end.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Size of tier 0 in percent of all KV pages
     #[arg(long, value_name = "PERCENT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub tier0_percent: u32,
-    /// Size of the host tier in percent of all KV pages; by default what tier 0 leaves, and a frame for each tier-0 frame that
-    /// pages stream through or that is still being filled
+    /// Size of the host tier in percent of all KV pages; by default 30, and with --two-tiers what tier 0 leaves, and a frame
+    /// for each tier-0 frame that pages stream through or that is still being filled
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub host_percent: Option<u32>,
+    /// Where the NVMe tier's temporary directory is made, on any file system; by default in the private daemon's
+    #[arg(long, value_name = "DIR", conflicts_with = "two_tiers")]
+    pub nvme_dir: Option<PathBuf>,
+    /// Without an NVMe tier
+    #[arg(long)]
+    pub two_tiers: bool,
     /// Where the private daemon's temporary directory is made; by default the system's
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
@@ -28,8 +36,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub text: Option<PathBuf>,
     /// Prints one JSON object on standard output at the end; the rest goes to standard error. Rates are those of
-    /// the lower quartile of decode steps, which what else the machine does disturbs least. Figures of the nvme tier are 0:
-    /// this demo configures none
+    /// the lower quartile of decode steps, which what else the machine does disturbs least
     #[arg(long)]
     pub json: bool,
 }

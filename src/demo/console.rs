@@ -44,11 +44,16 @@ impl Console {
         } else {
             ""
         };
+        let nvme = match (&setup.nvme, daemon.nvme_dir()) {
+            (Some(nvme), Some(dir)) => format!("the rest, in {} of {}", mib(nvme.bytes), dir.display()),
+            _ => "no such tier".into(),
+        };
         self.say(&format!(
             "kvtide demo: {} tokens of text to prefill, {} to decode, greedily\n\
              KV      {} pages of 32 KiB in {} planes ({})\n\
              tier 0  {} frames ({} %){passes}\n\
              host    {} frames ({} %)\n\
+             nvme    {nvme}\n\
              files   {}\n",
             thousands(setup.sizes.prefill as u64),
             thousands(setup.sizes.decode as u64),

@@ -39,6 +39,20 @@ pub enum DemoError {
         /// Most that there may be.
         most: usize,
     },
+    /// Tier 0 and host leave nothing for NVMe.
+    #[error(
+        "tier 0 at {tier0} % and host at {host} % hold all of the KV: nothing is left for NVMe; make them smaller, or leave NVMe \
+         out with --two-tiers"
+    )]
+    NothingForNvme {
+        /// Percent asked for.
+        tier0: u32,
+        /// Percent asked for.
+        host: u32,
+    },
+    /// The daemon's status lacks something.
+    #[error("the daemon's status has no {0}")]
+    Status(String),
     /// The daemon refused for want of room.
     #[error("{stage}: the daemon refused after {tokens} of {of} tokens: {error}\n{sizes}")]
     Refused {

@@ -1,4 +1,4 @@
-//! `kvtide demo`: an engine process decodes a trained model over real text, its KV held by kvtide in two tiers, and every
+//! `kvtide demo`: an engine process decodes a trained model over real text, its KV held by kvtide in three tiers, and every
 //! logit is compared bit for bit with a run over a plain array.
 //!
 //! This room is an engine, as any engine would be written: it uses the client crate and nothing of the daemon's inside. The
@@ -11,6 +11,7 @@ pub mod engine;
 mod error;
 pub mod kv;
 pub mod model;
+mod nvme;
 mod prompt;
 mod report;
 mod setup;
@@ -54,7 +55,7 @@ pub fn run(args: &Args) -> ExitCode {
 
 fn show(args: &Args) -> Result<bool, DemoError> {
     let config = Config::parse(CONFIG_JSON)?;
-    let setup = Setup::new(args, &config);
+    let setup = Setup::new(args, &config)?;
     let (wanted, most) = (setup.sizes.tokens(), config.max_position_embeddings);
     if wanted > most {
         return Err(DemoError::Long { wanted, most });

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::engine::{Counters, Measured};
+use super::nvme::Figures;
 use super::setup::Setup;
 
 /// Everything measured in one demo.
@@ -18,6 +19,8 @@ pub struct Results {
     pub resident: Measured,
     /// Over kvtide with the small tier 0.
     pub tiered: Measured,
+    /// Of that run, what happened on NVMe, if there is that tier.
+    pub nvme: Option<Figures>,
 }
 
 /// Figures by tier.
@@ -39,7 +42,7 @@ struct ByEdge {
 
 /// The object that `--json` ends with. Rates are those of the lower quartile of decode steps; the plain array's and the resident
 /// run's steps were alternated. Counters are those of the tiered run, prefill included; stalls are those of its decode
-/// steps. Nothing can come from or go to a tier that is not configured, and this demo configures no nvme tier.
+/// steps. Nothing can come from or go to a tier that is not configured.
 #[derive(Debug, Serialize)]
 struct Object {
     bit_identical: bool,
@@ -56,6 +59,10 @@ struct Object {
     tier0_frames: u32,
     host_frames: u32,
     nvme_configured: bool,
+    /// Bytes of the pages read from NVMe over the optimum; nothing where nothing had to be read.
+    nvme_read_ratio: Option<f64>,
+    /// The disk's own figures; nothing without that tier.
+    nvme: Option<Figures>,
 }
 
 impl Results {
@@ -73,23 +80,29 @@ impl Results {
     pub fn json(&self) -> Result<String, serde_json::Error> {
         let counters = self.tiered.prefill + self.tiered.decode;
         let (sizes, frames) = (&self.setup.sizes, self.setup.tier0_frames);
+        let (nvme_moved, nvme_optimum) = (self.nvme_moved(), self.nvme_optimum());
+        let found_nvme = self.nvme.as_ref().map_or(0, |nvme| nvme.pages_found);
         serde_json::to_string(&Object {
             bit_identical: self.identical(),
             tokens_per_s: 1.0 / self.tiered.step_s,
             tokens_per_s_resident: 1.0 / self.resident.step_s,
             tokens_per_s_plain: 1.0 / self.plain_step(),
-            pages_found: ByTier { tier0: counters.pages_tier0, host: counters.pages_host, nvme: 0 },
+            pages_found: ByTier {
+                tier0: counters.pages_tier0,
+                host: counters.pages_below.saturating_sub(found_nvme),
+                nvme: found_nvme,
+            },
             bytes_moved: ByEdge {
                 host_to_tier0: counters.bytes_host_to_tier0,
                 tier0_to_host: counters.bytes_tier0_to_host,
-                nvme_to_host: 0,
-                host_to_nvme: 0,
+                nvme_to_host: nvme_moved.0,
+                host_to_nvme: nvme_moved.1,
             },
             bytes_optimum: ByEdge {
                 host_to_tier0: sizes.optimum_host_to_tier0(frames),
                 tier0_to_host: sizes.optimum_tier0_to_host(frames),
-                nvme_to_host: 0,
-                host_to_nvme: 0,
+                nvme_to_host: nvme_optimum.0,
+                host_to_nvme: nvme_optimum.1,
             },
             stall_us_per_token: self.stall_us(&self.tiered),
             prefill_tokens: sizes.prefill,
@@ -97,7 +110,9 @@ impl Results {
             logits_compared: self.resident.verdict.compared + self.tiered.verdict.compared,
             tier0_frames: frames,
             host_frames: self.setup.host_frames,
-            nvme_configured: false,
+            nvme_configured: self.nvme.is_some(),
+            nvme_read_ratio: (nvme_optimum.0 > 0).then(|| nvme_moved.0 as f64 / nvme_optimum.0 as f64),
+            nvme: self.nvme.clone(),
         })
     }
 
@@ -122,14 +137,27 @@ impl Results {
         table.row("stall per decoded token, us", over_kvtide(&|m| format!("{:.1}", self.stall_us(m))));
         table.row("messages before steps, decode", over_kvtide(&|m| thousands(m.decode.messages_before_steps)));
         table.row("pages found in tier 0", total(|c| c.pages_tier0));
-        table.row("  in host", total(|c| c.pages_host));
-        table.row("  in nvme", over_kvtide(&|_| "no such tier".into()));
+        table.row("  below", total(|c| c.pages_below));
+        let nvme = |figure: fn(&Figures) -> String| match &self.nvme {
+            Some(figures) => ["".to_owned(), "".to_owned(), figure(figures)],
+            None => ["".to_owned(), "no such tier".to_owned(), "no such tier".to_owned()],
+        };
+        table.row("    of them on nvme alone", nvme(|figures| thousands(figures.pages_found)));
         table.row("moved host -> tier 0", moved(|c| c.bytes_host_to_tier0));
         let (sizes, frames) = (&self.setup.sizes, self.setup.tier0_frames);
-        table.optimum(&self.tiered, |c| c.bytes_host_to_tier0, sizes.optimum_host_to_tier0(frames));
+        let totals = self.tiered.prefill + self.tiered.decode;
+        table.optimum(totals.bytes_host_to_tier0, sizes.optimum_host_to_tier0(frames));
         table.row("moved tier 0 -> host", moved(|c| c.bytes_tier0_to_host));
-        table.optimum(&self.tiered, |c| c.bytes_tier0_to_host, sizes.optimum_tier0_to_host(frames));
-        table.row("moved host <-> nvme", over_kvtide(&|_| "no such tier".into()));
+        table.optimum(totals.bytes_tier0_to_host, sizes.optimum_tier0_to_host(frames));
+        table.row("moved nvme -> host", nvme(|figures| mib(figures.page_bytes_read)));
+        if self.nvme.is_some() {
+            table.optimum(self.nvme_moved().0, self.nvme_optimum().0);
+        }
+        table.row("moved host -> nvme", nvme(|figures| mib(figures.page_bytes_written)));
+        if self.nvme.is_some() {
+            table.optimum(self.nvme_moved().1, self.nvme_optimum().1);
+        }
+        table.row("nvme, how bytes move", nvme(|figures| figures.io_mode.clone()));
         let logits = self.setup.logits();
         let verdict = |m: &Measured| match m.verdict.identical(logits) {
             true => format!("all {}", thousands(m.verdict.compared)),
@@ -162,6 +190,20 @@ impl Results {
         self.resident.plain_step_s.unwrap_or(self.plain.step_s)
     }
 
+    /// Bytes of pages that were read from NVMe and written to it.
+    fn nvme_moved(&self) -> (u64, u64) {
+        self.nvme.as_ref().map_or((0, 0), |nvme| (nvme.page_bytes_read, nvme.page_bytes_written))
+    }
+
+    /// The least that had to be.
+    fn nvme_optimum(&self) -> (u64, u64) {
+        if self.nvme.is_none() {
+            return (0, 0);
+        }
+        let Setup { sizes, tier0_frames, host_frames, .. } = self.setup;
+        (sizes.optimum_nvme_to_host(tier0_frames, host_frames), sizes.optimum_host_to_nvme(tier0_frames, host_frames))
+    }
+
     fn stall_us(&self, measured: &Measured) -> f64 {
         measured.decode.stall_ns as f64 / 1e3 / self.setup.sizes.decode as f64
     }
@@ -181,8 +223,7 @@ impl Table {
         let _ = writeln!(self.text, "{}", line.trim_end());
     }
 
-    fn optimum(&mut self, tiered: &Measured, moved: fn(&Counters) -> u64, optimum: u64) {
-        let moved = moved(&(tiered.prefill + tiered.decode));
+    fn optimum(&mut self, moved: u64, optimum: u64) {
         let ratio = if optimum == 0 { String::new() } else { format!(" (x{:.2})", moved as f64 / optimum as f64) };
         self.row("  optimum", ["".into(), "0.0 MiB".into(), format!("{}{ratio}", mib(optimum))]);
     }

@@ -2,11 +2,20 @@
 
 use super::args::Args;
 use super::attention::Page;
+use super::error::DemoError;
 use super::model::Config;
-use super::sizes::Sizes;
+use super::sizes::{HOST_SCAN_FRAMES, Sizes};
 
 /// Slabs of the host tier: several, so that granting them is part of what is shown.
 const SLABS: u32 = 8;
+/// Percent of the pages that the host tier holds over NVMe, if nothing else is asked for.
+const HOST_PERCENT: u32 = 30;
+/// Blocks of one slab on NVMe: several slabs, as in host memory.
+const SLAB_BLOCKS: u64 = 16;
+/// Blocks beyond those of the text: one in reserve, one that is being written while another is given up.
+const SPARE_BLOCKS: u64 = 2;
+/// Slabs are whole MiB.
+const MIB: u64 = 1 << 20;
 
 /// What one demo runs with.
 #[derive(Clone, Debug)]
@@ -23,23 +32,50 @@ pub struct Setup {
     pub host_percent: u32,
     /// Frames of the host tier: a whole number in each of its slabs, at least one.
     pub host_frames: u32,
+    /// The third tier, if there is one.
+    pub nvme: Option<NvmeSetup>,
+}
+
+/// The NVMe tier: room for every block, as a block that is written is written whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NvmeSetup {
+    /// Bytes of a slab.
+    pub slab_bytes: u64,
+    /// Bytes in all.
+    pub bytes: u64,
+}
+
+impl NvmeSetup {
+    fn new(sizes: &Sizes) -> NvmeSetup {
+        let slot_bytes = sizes.planes as u64 * Page::BYTES as u64;
+        let slab_bytes = (SLAB_BLOCKS * slot_bytes).next_multiple_of(MIB);
+        let blocks = (sizes.pages() / sizes.planes) as u64 + SPARE_BLOCKS;
+        NvmeSetup { slab_bytes, bytes: blocks.div_ceil(slab_bytes / slot_bytes) * slab_bytes }
+    }
 }
 
 impl Setup {
     /// Tiers for `args`.
-    #[must_use]
-    pub fn new(args: &Args, config: &Config) -> Setup {
+    ///
+    /// # Errors
+    /// There are three and the first two already hold everything.
+    pub fn new(args: &Args, config: &Config) -> Result<Setup, DemoError> {
         let (prefill, decode) = (args.prefill as usize, args.decode as usize);
         let sizes = Sizes { planes: config.num_hidden_layers, prefill, decode };
-        let host_percent = args.host_percent.unwrap_or_else(|| sizes.host_percent_needed(args.tier0_percent));
-        Setup {
+        let host_default = if args.two_tiers { sizes.host_percent_needed(args.tier0_percent) } else { HOST_PERCENT };
+        let (tier0_percent, host_percent) = (args.tier0_percent, args.host_percent.unwrap_or(host_default));
+        if !args.two_tiers && tier0_percent + host_percent >= 100 {
+            return Err(DemoError::NothingForNvme { tier0: tier0_percent, host: host_percent });
+        }
+        Ok(Setup {
             sizes,
             vocabulary: config.vocab_size,
-            tier0_percent: args.tier0_percent,
-            tier0_frames: sizes.frames(args.tier0_percent),
+            tier0_percent,
+            tier0_frames: sizes.frames(tier0_percent),
             host_percent,
             host_frames: sizes.frames(host_percent).next_multiple_of(SLABS).max(SLABS),
-        }
+            nvme: (!args.two_tiers).then(|| NvmeSetup::new(&sizes)),
+        })
     }
 
     /// Bytes of that many pages.
@@ -69,15 +105,24 @@ impl Setup {
     /// For those whose sizes were refused: what there was, and what would do.
     #[must_use]
     pub fn advice(&self) -> String {
+        let remedy = match self.nvme {
+            Some(_) => format!(
+                "--host-percent must leave room for the {HOST_SCAN_FRAMES} frames that pages from NVMe stream through, and for a \
+                 block of every lane"
+            ),
+            None => {
+                let needed = self.sizes.host_percent_needed(self.tier0_percent);
+                format!("with this tier 0, --host-percent {needed} would do")
+            }
+        };
         format!(
-            "tier 0 had {} frames ({} %) and host {} frames ({} %) for {} pages; with this tier 0, --host-percent {} would do, \
+            "tier 0 had {} frames ({} %) and host {} frames ({} %) for {} pages; {remedy}, \
              and --tier0-percent must leave room for a block being filled, a block in reserve and the frames of a scan",
             self.tier0_frames,
             self.tier0_percent,
             self.host_frames,
             self.host_percent,
             self.sizes.pages(),
-            self.sizes.host_percent_needed(self.tier0_percent),
         )
     }
 }

@@ -6,6 +6,10 @@ use super::attention::{PAGE_TOKENS, Page, pages_of};
 /// the pages before it, few enough to leave most of a small tier 0 resident.
 pub const SCAN_FRAMES: u32 = 8;
 
+/// Host frames that pages from NVMe stream through: two blocks of the demo's model, so that one can be read from the disk while
+/// the other is copied on.
+pub const HOST_SCAN_FRAMES: u32 = 12;
+
 /// Tokens of a prefill step: one page, the least that a tier 0 must hold unsealed.
 pub const CHUNK: usize = PAGE_TOKENS;
 
@@ -77,6 +81,26 @@ impl Sizes {
         self.excess(self.tokens(), frames) * Page::BYTES as u64
     }
 
+    /// The least bytes that an exact read must bring from NVMe over all steps, tiers exclusive: at each step, max(0, pages −
+    /// tier-0 frames − host frames + frames of both that pages stream through) pages.
+    #[must_use]
+    pub fn optimum_nvme_to_host(&self, tier0_frames: u32, host_frames: u32) -> u64 {
+        self.steps().map(|tokens| self.excess_of_both(tokens, tier0_frames, host_frames)).sum::<u64>()
+            * Page::BYTES as u64
+    }
+
+    /// The least bytes that must leave host memory: each page that finds a frame in neither tier at the end, once.
+    #[must_use]
+    pub fn optimum_host_to_nvme(&self, tier0_frames: u32, host_frames: u32) -> u64 {
+        self.excess_of_both(self.tokens(), tier0_frames, host_frames) * Page::BYTES as u64
+    }
+
+    fn excess_of_both(&self, tokens: usize, tier0_frames: u32, host_frames: u32) -> u64 {
+        let pages = (self.planes * pages_of(tokens)) as u64;
+        let kept = tier0_frames.saturating_sub(SCAN_FRAMES) + host_frames.saturating_sub(HOST_SCAN_FRAMES);
+        if pages <= u64::from(tier0_frames + host_frames) { 0 } else { pages - u64::from(kept) }
+    }
+
     fn excess(&self, tokens: usize, frames: u32) -> u64 {
         let pages = (self.planes * pages_of(tokens)) as u64;
         if pages <= u64::from(frames) { 0 } else { pages - u64::from(frames.saturating_sub(SCAN_FRAMES)) }
@@ -112,5 +136,10 @@ mod tests {
         let larger = Sizes { planes: 2, prefill: 384, decode: 0 }; // steps of 2, 4, 6, 8, 10, 12 pages
         assert_eq!(larger.optimum_host_to_tier0(9), (9 + 11) * page);
         assert_eq!(larger.optimum_tier0_to_host(9), 11 * page);
+        // One stays in tier 0, and two in host.
+        let largest = Sizes { planes: 2, prefill: 768, decode: 0 }; // steps of 2, 4, ... 24 pages
+        assert_eq!(largest.optimum_nvme_to_host(9, 14), (24 - 3) * page);
+        assert_eq!(largest.optimum_host_to_nvme(9, 14), (24 - 3) * page);
+        assert_eq!(largest.optimum_nvme_to_host(9, 15), 0);
     }
 }

@@ -1,6 +1,6 @@
 //! The demo's own process: starts the daemon and the engine, relays what the engine says, and leaves nothing behind.
 
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -10,6 +10,7 @@ use std::{env, thread};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde_json::Value;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -17,10 +18,11 @@ use super::args::Args;
 use super::console::Console;
 use super::engine::{Cause, Measured, Message, Stage};
 use super::error::DemoError;
+use super::nvme::Figures;
 use super::report::Results;
 use super::setup::Setup;
-use super::sizes::SCAN_FRAMES;
-use crate::cli::private_daemon::{Options, PrivateDaemon};
+use super::sizes::{HOST_SCAN_FRAMES, SCAN_FRAMES};
+use crate::cli::private_daemon::{Nvme, Options, PrivateDaemon};
 
 /// Longest silence of the engine: it speaks after every chunk and step, and its own waits are bounded by 10 s.
 pub(super) const SILENCE: Duration = Duration::from_secs(60);
@@ -41,6 +43,16 @@ enum Event {
 
 /// An engine's process; killed and reaped at drop.
 struct Engine(Child);
+
+impl Engine {
+    /// Lets it go on after a checkpoint. One that has died says so by its end.
+    fn go_on(&mut self) -> Result<(), DemoError> {
+        match self.0.stdin.as_mut().map(|stdin| stdin.write_all(b"\n")) {
+            Some(Err(error)) if error.kind() != io::ErrorKind::BrokenPipe => Err(process("answer the engine")(error)),
+            _ => Ok(()),
+        }
+    }
+}
 
 impl Drop for Engine {
     fn drop(&mut self) {
@@ -79,26 +91,41 @@ fn supervise(
     sender: &Sender<Event>,
     events: &Receiver<Event>,
 ) -> Result<Results, DemoError> {
-    let mut daemon = PrivateDaemon::start(&Options {
-        dir: args.dir.clone(),
-        host_bytes: Some(setup.host_bytes()),
-        slab_bytes: Some(setup.slab_bytes()),
-        scan_frames: Some(SCAN_FRAMES),
-        ..Options::default()
-    })?;
+    let mut daemon = PrivateDaemon::start(&options(args, setup))?;
     watch(&daemon, sender)?;
     console.began(setup, &daemon);
     let rehearsal = start_engine(args, setup, &daemon, true, sender)?;
     relay(rehearsal, setup, console, &mut daemon, events)?;
     let engine = start_engine(args, setup, &daemon, false, sender)?;
     console.started(daemon.pid(), engine.0.id());
-    let mut ended = relay(engine, setup, console, &mut daemon, events)?;
+    let Relayed { mut ended, checkpoints } = relay(engine, setup, console, &mut daemon, events)?;
     let mut of = |wanted| {
         let at = ended.iter().position(|(stage, _)| *stage == wanted);
         at.map(|at| ended.swap_remove(at).1).ok_or(DemoError::Incomplete)
     };
     let (plain, resident, tiered) = (of(Stage::Plain)?, of(Stage::Resident)?, of(Stage::Tiered)?);
-    Ok(Results { setup: setup.clone(), plain, resident, tiered })
+    let nvme = match (&setup.nvme, checkpoints.as_slice()) {
+        (None, _) => None,
+        (Some(_), [begin, end]) => Some(Figures::between(begin, end, Stage::Tiered.space())?),
+        (Some(_), _) => return Err(DemoError::Incomplete),
+    };
+    Ok(Results { setup: setup.clone(), plain, resident, tiered, nvme })
+}
+
+fn options(args: &Args, setup: &Setup) -> Options {
+    let nvme = setup.nvme.map(|nvme| Nvme { dir: args.nvme_dir.clone(), bytes: nvme.bytes });
+    let config = setup.nvme.map(|nvme| {
+        format!("[tiers.nvme]\nslab = {}\n[edges.nvme_to_host]\nscan_frames = {HOST_SCAN_FRAMES}\n", nvme.slab_bytes)
+    });
+    Options {
+        dir: args.dir.clone(),
+        host_bytes: Some(setup.host_bytes()),
+        slab_bytes: Some(setup.slab_bytes()),
+        scan_frames: Some(SCAN_FRAMES),
+        nvme,
+        config,
+        ..Options::default()
+    }
 }
 
 /// Has the daemon's end told at once, whatever the engine is at. The thread ends with the daemon.
@@ -116,6 +143,14 @@ fn watch(daemon: &PrivateDaemon, events: &Sender<Event>) -> Result<(), DemoError
     Ok(())
 }
 
+/// What came of an engine.
+#[derive(Default)]
+struct Relayed {
+    ended: Vec<(Stage, Measured)>,
+    /// How the daemon stood whenever the engine waited for that.
+    checkpoints: Vec<Value>,
+}
+
 /// Shows what an engine says until it has ended; returns what it measured.
 fn relay(
     mut engine: Engine,
@@ -123,8 +158,8 @@ fn relay(
     console: &mut Console,
     daemon: &mut PrivateDaemon,
     events: &Receiver<Event>,
-) -> Result<Vec<(Stage, Measured)>, DemoError> {
-    let mut ended = Vec::new();
+) -> Result<Relayed, DemoError> {
+    let mut relayed = Relayed::default();
     let mut at = (Stage::Rehearsal, 0);
     loop {
         let line = match events.recv_timeout(SILENCE) {
@@ -140,9 +175,13 @@ fn relay(
                 at = (stage, tokens);
                 console.progress(setup, stage, tokens, token);
             }
+            Ok(Message::Checkpoint { .. }) => {
+                relayed.checkpoints.push(daemon.status()?);
+                engine.go_on()?;
+            }
             Ok(Message::Ended { stage, measured }) => {
                 console.ended(setup, stage, &measured);
-                ended.push((stage, measured));
+                relayed.ended.push((stage, measured));
             }
             Ok(Message::Failed { stage, tokens, error, cause }) => {
                 return Err(failed(setup, daemon, (stage, tokens), error, cause));
@@ -150,7 +189,7 @@ fn relay(
         }
     }
     match engine.0.wait().map_err(process("reap the engine"))? {
-        status if status.success() => Ok(ended),
+        status if status.success() => Ok(relayed),
         status => Err(DemoError::EngineDied(status)),
     }
 }
@@ -176,7 +215,7 @@ fn start_engine(
         command.arg("--text").arg(text);
     }
     // A group of its own: Ctrl-C reaches the demo, which then ends the engine, and not both at once.
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
     let mut engine = Engine(command.spawn().map_err(process("start the engine"))?);
     let no_pipe = || process("read from the engine")(io::ErrorKind::NotFound.into());
     let stdout = engine.0.stdout.take().ok_or_else(no_pipe)?;

@@ -163,9 +163,12 @@ impl Host {
                     self.disks.ready(disk, region);
                 }
             }
+            DiskEvent::Failed { disk, errno } => {
+                tracing::error!("disk {disk} gets nothing new any more (error {errno})");
+                self.disks.fail(disk.into());
+            }
             // The disk has said so itself; its transfers end when it answers again.
             DiskEvent::Stalled { .. } => {}
-            DiskEvent::Failed { disk, .. } => self.disks.fail(disk.into()),
         }
         self.grant_disks();
     }

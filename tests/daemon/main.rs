@@ -8,6 +8,7 @@ mod config;
 mod hostile;
 mod http;
 mod lifecycle;
+mod nvme;
 mod peers;
 mod raw;
 mod recorder;

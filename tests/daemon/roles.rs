@@ -102,6 +102,7 @@ fn role() {
         "busy" => busy(&socket),
         "helper" => hold(),
         "publisher" => crate::clients::publisher(&socket),
+        "scanner" => crate::nvme::scanner(&socket),
         "owner" => owner(),
         other => panic!("no role {other}"),
     }

@@ -10,21 +10,10 @@ mod resident;
 mod roundtrip;
 
 use super::BenchError;
+use super::engine::{Engine, PAGE_BYTES, PAGE_TOKENS, TIMEOUT, trying};
 use super::report::{Report, Target};
 use crate::cli::private_daemon::{Options as DaemonOptions, PrivateDaemon};
-use kvtide_client::client::{Channel, Client, Error, Lane, Options, SeqId, SpaceSpec};
-use kvtide_wire::geometry::PlaneSpec;
-use std::path::Path;
-use std::time::Duration;
 
-/// Bytes of every page: the size that the targets name.
-const PAGE_BYTES: u32 = 64 << 10;
-/// Tokens of every page.
-const PAGE_TOKENS: u64 = 16;
-/// Tokens of a prefill chunk.
-const CHUNK_TOKENS: u64 = 512;
-/// Bound of every wait.
-const TIMEOUT: Duration = Duration::from_secs(10);
 /// Host memory of the daemon: what the largest session stores, and slabs that are not full.
 const HOST_BYTES: u64 = 1 << 30;
 /// One slab.
@@ -61,47 +50,4 @@ pub(super) fn measure() -> Result<Report, BenchError> {
     report.note(copies.note());
     daemon.stop()?;
     Ok(report)
-}
-
-/// A session over pages of [`PAGE_BYTES`].
-struct Engine {
-    client: Client,
-    channel: Channel,
-    lane: Lane,
-}
-
-/// Says what was tried.
-fn trying<T>(tried: &'static str, result: Result<T, Error>) -> Result<T, BenchError> {
-    result.map_err(|source| BenchError::Client { tried, source })
-}
-
-impl Engine {
-    fn attach(socket: &Path, name: &str, planes: usize, frames: u32, seqs_max: u32) -> Result<Engine, BenchError> {
-        let planes = vec![PlaneSpec { page_bytes: PAGE_BYTES, ..PlaneSpec::default() }; planes];
-        let space = SpaceSpec {
-            name: format!("bench-{name}"),
-            fingerprint: std::array::from_fn(|i| name.as_bytes().get(i).copied().unwrap_or(0)),
-            page_tokens: PAGE_TOKENS as u32,
-            planes,
-            shards: 1,
-            shard: 0,
-        };
-        let options = Options { seqs_max, timeout: TIMEOUT, ..Options::new(socket.into(), space, vec![frames]) };
-        let client = trying("attach", Client::attach(options))?;
-        let channel = trying("take the channel", client.channel(0))?;
-        let lane = trying("take the lane", client.lane(0))?;
-        Ok(Engine { client, channel, lane })
-    }
-
-    /// A new sequence of so many sealed blocks, whatever their frames hold, prefilled in chunks as an engine does it.
-    fn sealed(&mut self, blocks: u64) -> Result<SeqId, BenchError> {
-        let seq = trying("create a sequence", self.channel.seq_create())?;
-        let mut tokens = 0;
-        while tokens < blocks * PAGE_TOKENS {
-            tokens = (tokens + CHUNK_TOKENS).min(blocks * PAGE_TOKENS);
-            trying("reserve", self.channel.reserve(seq, tokens, TIMEOUT))?;
-            trying("commit", self.channel.commit(seq, tokens))?;
-        }
-        Ok(seq)
-    }
 }

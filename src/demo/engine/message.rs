@@ -29,6 +29,27 @@ impl Stage {
             Stage::Tiered => "kvtide, small tier 0",
         }
     }
+
+    /// Name of its space, as the daemon's status tells it.
+    #[must_use]
+    pub fn space(self) -> &'static str {
+        match self {
+            Stage::Rehearsal => "demo-rehearsal",
+            Stage::Plain => "demo-plain",
+            Stage::Resident => "demo-resident",
+            Stage::Tiered => "demo-tiered",
+        }
+    }
+}
+
+/// Where the engine waits for its parent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Checkpoint {
+    /// Before the stage attaches.
+    Begin,
+    /// After its last step, still attached.
+    End,
 }
 
 /// Why a stage failed.
@@ -55,6 +76,14 @@ pub enum Message {
         tokens: usize,
         /// Of them, those decoded, in order (bytes; 256 = begin of text): sent by the tiered stage alone, one by one.
         token: Option<u16>,
+    },
+    /// The engine goes on when it reads a line on its standard input: counters of the daemon are about to begin, or will not
+    /// grow any more.
+    Checkpoint {
+        /// Stage.
+        stage: Stage,
+        /// Which of the two.
+        at: Checkpoint,
     },
     /// A stage has ended.
     Ended {
@@ -100,8 +129,8 @@ pub struct Measured {
 pub struct Counters {
     /// Pages found in tier 0 at the first boundary of their plane.
     pub pages_tier0: u64,
-    /// Pages not found there: they were in the host tier, the only one below.
-    pub pages_host: u64,
+    /// Pages not found there: they were in a tier below.
+    pub pages_below: u64,
     /// Bytes copied from host to tier 0.
     pub bytes_host_to_tier0: u64,
     /// Bytes copied from tier 0 to host.
@@ -118,7 +147,7 @@ impl std::ops::Sub for Counters {
     fn sub(self, before: Counters) -> Counters {
         Counters {
             pages_tier0: self.pages_tier0 - before.pages_tier0,
-            pages_host: self.pages_host - before.pages_host,
+            pages_below: self.pages_below - before.pages_below,
             bytes_host_to_tier0: self.bytes_host_to_tier0 - before.bytes_host_to_tier0,
             bytes_tier0_to_host: self.bytes_tier0_to_host - before.bytes_tier0_to_host,
             stall_ns: self.stall_ns - before.stall_ns,
@@ -133,7 +162,7 @@ impl std::ops::Add for Counters {
     fn add(self, other: Counters) -> Counters {
         Counters {
             pages_tier0: self.pages_tier0 + other.pages_tier0,
-            pages_host: self.pages_host + other.pages_host,
+            pages_below: self.pages_below + other.pages_below,
             bytes_host_to_tier0: self.bytes_host_to_tier0 + other.bytes_host_to_tier0,
             bytes_tier0_to_host: self.bytes_tier0_to_host + other.bytes_tier0_to_host,
             stall_ns: self.stall_ns + other.stall_ns,

@@ -1,7 +1,7 @@
 //! The engine's process: `kvtide demo-engine`, started by `kvtide demo` and by nobody else.
 //!
-//! A first, short-lived one sees whether the daemon has room for all the KV. The second decodes the same text three times, over a plain array, over kvtide with everything resident, and over kvtide with a
-//! small tier 0, compares every logit, and reports through its standard output ([`Message`]). It ends with its parent.
+//! A first, short-lived one sees whether the daemon has room for all the KV. The second decodes the same text three times, over a
+//! plain array, over kvtide with everything resident, and over kvtide with a small tier 0, compares every logit, and reports through its standard output ([`Message`]). It ends with its parent.
 //!
 //! It reaches the daemon through the client only, as any engine would.
 
@@ -12,14 +12,14 @@ mod stages;
 #[cfg(test)]
 mod tests;
 
-use std::io::{self, Write};
+use std::io::{self, BufRead, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
 pub use compare::{Difference, Logits, Verdict};
-pub use message::{Cause, Counters, Measured, Message, Stage};
+pub use message::{Cause, Checkpoint, Counters, Measured, Message, Stage};
 pub use run::Run;
 
 use super::model::WeightsError;
@@ -64,7 +64,7 @@ pub enum EngineError {
     /// There is no memory for the plain array.
     #[error("cannot allocate the plain array: {0}")]
     Plain(#[source] io::Error),
-    /// The parent is gone, or does not read.
+    /// The parent is gone, or does not read or answer.
     #[error("cannot report to the demo: {0}")]
     Report(#[source] io::Error),
     /// The process could not be tied to its parent.
@@ -105,5 +105,15 @@ impl Report {
             out.flush()
         };
         line().map_err(EngineError::Report)
+    }
+
+    /// Waits until the parent has taken down how the daemon stands.
+    fn checkpoint(&mut self, stage: Stage, at: Checkpoint) -> Result<(), EngineError> {
+        self.send(&Message::Checkpoint { stage, at })?;
+        match io::stdin().lock().read_line(&mut String::new()) {
+            Ok(0) => Err(EngineError::Report(io::ErrorKind::UnexpectedEof.into())),
+            Ok(_) => Ok(()),
+            Err(error) => Err(EngineError::Report(error)),
+        }
     }
 }

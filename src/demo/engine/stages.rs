@@ -3,7 +3,7 @@
 use sha2::{Digest, Sha256};
 use std::time::Duration;
 
-use super::{Cause, Counters, EngineArgs, EngineError, Logits, Measured, Message, Report, Run, Stage};
+use super::{Cause, Checkpoint, Counters, EngineArgs, EngineError, Logits, Measured, Message, Report, Run, Stage};
 use crate::demo::kv::{KvStore, Plain, Tiered, TieredError};
 use crate::demo::model::{CONFIG_JSON, Config, Decoder, Scratch, WEIGHTS};
 use crate::demo::prompt::prompt;
@@ -47,7 +47,7 @@ pub(super) fn rehearse(args: &EngineArgs, report: &mut Report) -> Result<bool, E
     let sizes = Sizes { planes, prefill: args.prefill, decode: args.decode };
     let mut at = 0;
     let mut grow = || -> Result<(), TieredError> {
-        let mut store = Tiered::attach(args.socket.clone(), planes, args.tier0_frames, fingerprint())?;
+        let mut store = attach(args, Stage::Rehearsal, planes, args.tier0_frames)?;
         for tokens in sizes.steps() {
             store.begin(tokens)?;
             store.end()?;
@@ -131,6 +131,7 @@ impl<'a> Engine<'a> {
 
     /// A small tier 0.
     fn tiered(&mut self, at: &mut usize) -> Result<(), Stop> {
+        self.report.checkpoint(Stage::Tiered, Checkpoint::Begin)?;
         let (mut run, mut measured) = self.prefill(Stage::Tiered, self.args.tier0_frames, at)?;
         let before = counters(run.store());
         for _ in 0..self.sizes.decode {
@@ -141,13 +142,14 @@ impl<'a> Engine<'a> {
         }
         measured.decode = counters(run.store()) - before;
         let measured = with_steps(measured, run.step_times());
+        self.report.checkpoint(Stage::Tiered, Checkpoint::End)?;
         self.report.send(&Message::Ended { stage: Stage::Tiered, measured })?;
         Ok(())
     }
 
     /// Attaches and prefills.
     fn prefill(&mut self, stage: Stage, frames: u32, at: &mut usize) -> Result<(Run<'a, Tiered>, Measured), Stop> {
-        let store = Tiered::attach(self.args.socket.clone(), self.sizes.planes, frames, fingerprint())?;
+        let store = attach(self.args, stage, self.sizes.planes, frames)?;
         let mut run = Run::new(self.decoder, store);
         let mut measured = Measured::default();
         let mut sent = Ok(());
@@ -196,9 +198,14 @@ impl Report {
     }
 }
 
-/// What makes KV of one engine valid for another: the weights, and how they are used.
-fn fingerprint() -> [u8; 32] {
-    Sha256::new().chain_update(CONFIG_JSON).chain_update(WEIGHTS).finalize().into()
+/// A session of the stage, in a space of its own: what the daemon counts of it begins at zero. `frames`: of tier 0.
+fn attach(args: &EngineArgs, stage: Stage, planes: usize, frames: u32) -> Result<Tiered, TieredError> {
+    Tiered::attach(args.socket.clone(), stage.space(), planes, frames, fingerprint(stage))
+}
+
+/// What makes KV of one engine valid for another: the weights, how they are used, and here the stage.
+fn fingerprint(stage: Stage) -> [u8; 32] {
+    Sha256::new().chain_update(CONFIG_JSON).chain_update(WEIGHTS).chain_update(stage.space()).finalize().into()
 }
 
 /// A coin that falls the same way in every demo: a bit of the step's number, mixed as MurmurHash3 ends.
@@ -212,7 +219,7 @@ fn counters(store: &Tiered) -> Counters {
     let stats = store.stats();
     Counters {
         pages_tier0: stats.pages_resident,
-        pages_host: stats.pages_missed,
+        pages_below: stats.pages_missed,
         bytes_host_to_tier0: stats.bytes_host_to_tier0,
         bytes_tier0_to_host: stats.bytes_tier0_to_host,
         stall_ns: stats.stall_ns + store.waited_for_room().as_nanos() as u64,

@@ -68,14 +68,20 @@ pub struct Tiered {
 }
 
 impl Tiered {
-    /// Attaches with a tier 0 of `frames` frames and creates the sequence. `fingerprint` stands for the weights.
+    /// Attaches to the space `name` with a tier 0 of `frames` frames and creates the sequence. `fingerprint` stands for the weights.
     ///
     /// # Errors
     /// The daemon cannot be reached, or refuses.
-    pub fn attach(socket: PathBuf, planes: usize, frames: u32, fingerprint: [u8; 32]) -> Result<Tiered, TieredError> {
+    pub fn attach(
+        socket: PathBuf,
+        name: &str,
+        planes: usize,
+        frames: u32,
+        fingerprint: [u8; 32],
+    ) -> Result<Tiered, TieredError> {
         let plane = PlaneSpec { page_bytes: Page::BYTES as u32, kind: PlaneKind::Full as u16, ..PlaneSpec::default() };
         let space = SpaceSpec {
-            name: "demo".into(),
+            name: name.into(),
             fingerprint,
             page_tokens: PAGE_TOKENS as u32,
             planes: vec![plane; planes],

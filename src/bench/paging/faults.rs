@@ -1,0 +1,62 @@
+//! Page faults: a step needs one page that is not in tier 0.
+
+use super::super::engine::{Engine, PAGE_TOKENS, trying};
+use super::super::{BenchError, percentile};
+use super::{TIER0_FRAMES, counted};
+use crate::cli::private_daemon::PrivateDaemon;
+use kvtide_client::client::{Pass, StepSeq};
+use std::time::Instant;
+
+/// Pages that are read, at least.
+const SAMPLES: u32 = 4096;
+
+/// Times from a step's begin to its page being readable, in nanoseconds.
+pub(super) struct Faults(Vec<u64>);
+
+impl Faults {
+    pub(super) fn percentile_us(&mut self, percent: usize) -> f64 {
+        percentile(&mut self.0, percent) as f64 / 1000.0
+    }
+}
+
+/// Sequences of one page each, read in turn, so that the least recently used one is always absent: of as many pages as said. `nvme`:
+/// whether they must come from NVMe.
+pub(super) fn measure(daemon: &mut PrivateDaemon, name: &str, pages: u32, nvme: bool) -> Result<Faults, BenchError> {
+    let space = format!("bench-{name}");
+    let mut engine = Engine::attach(daemon.socket(), name, 1, TIER0_FRAMES, pages)?;
+    let seqs = (0..pages).map(|_| engine.sealed(1)).collect::<Result<Vec<_>, _>>()?;
+    let mut samples = Vec::new();
+    let rounds = SAMPLES.div_ceil(pages);
+    let mut read = 0;
+    for round in 0..=rounds {
+        // The first round brings everything into the order in which it is read, and is not counted.
+        if round == 1 {
+            read = counted(daemon, &space, "/nvme_to_host/pages")?;
+        }
+        for &seq in &seqs {
+            let loaded = engine.client.stats().bytes_host_to_tier0;
+            let began = Instant::now();
+            trying("begin a step", engine.lane.begin(&[StepSeq { seq, tokens: PAGE_TOKENS }]))?;
+            let pass = trying("cross a boundary", engine.lane.boundary(0))?;
+            let took = began.elapsed().as_nanos() as u64;
+            trying("end a step", engine.lane.end())?;
+            if !matches!(pass, Pass::Part { count: 1, last: true } | Pass::All) {
+                return Err(BenchError::Odd(format!("a sequence of one page had {pass:?}")));
+            }
+            if round > 0 && engine.client.stats().bytes_host_to_tier0 > loaded {
+                samples.push(took);
+            }
+        }
+    }
+    let read = counted(daemon, &space, "/nvme_to_host/pages")? - read;
+    let steps = u64::from(rounds * pages);
+    let few = samples.len() as u64 * 10 < steps * 9;
+    let elsewhere = if nvme { read * 10 < steps * 9 } else { read > 0 };
+    if few || elsewhere {
+        let loads = samples.len();
+        return Err(BenchError::Odd(format!(
+            "of {steps} steps {loads} had to load their page, {read} pages came from NVMe"
+        )));
+    }
+    Ok(Faults(samples))
+}

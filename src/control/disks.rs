@@ -1,0 +1,86 @@
+//! The NVMe tier's disks, from the configuration: all of them or none, each with a thread of its own.
+
+use crate::config::{Config, Demand, Disk as DiskConfig, IoEngine, NvmeTier, Reserve};
+use crate::error::Error;
+use crate::host::NodeLetter;
+use crate::io::{Choice, Disk, DiskThread, EngineChoice, Floor, Settings};
+use crate::mail::{Address, Outbox};
+use std::sync::Arc;
+
+/// The running disks.
+#[derive(Debug)]
+pub(super) struct Disks {
+    threads: Vec<DiskThread>,
+}
+
+impl Disks {
+    /// Opens all disks, and then starts them: one that cannot be used stops the start before anything is written anywhere else.
+    /// What they tell goes to the host thread.
+    ///
+    /// # Errors
+    /// A directory or file cannot be used, or something that the configuration demands cannot be had there.
+    pub fn start(config: &Config, node: &Address<NodeLetter>) -> Result<Disks, Error> {
+        let Some(tier) = &config.nvme else { return Ok(Disks { threads: Vec::new() }) };
+        let mut open = Vec::new();
+        for (number, disk) in (0..).zip(&tier.disks) {
+            let settings = settings(number, tier, disk);
+            let disk = DiskThread::open(&settings)?;
+            tracing::info!(
+                "disk {number} ({}): {} regions of {} bytes, by {}",
+                settings.dir.display(),
+                disk.regions(),
+                settings.region_bytes,
+                disk.mode()
+            );
+            open.push(disk);
+        }
+        let threads = open.into_iter().map(|disk| {
+            // The host thread takes its letters in time: there are fewer events than it has room for, or they say the same again.
+            let mut events = Outbox::new(node.clone());
+            disk.start(Box::new(move |event| events.send(event.into())))
+        });
+        Ok(Disks { threads: threads.collect::<Result<_, _>>()? })
+    }
+
+    /// For those who send them transfers, in order.
+    pub fn disks(&self) -> Arc<[Disk]> {
+        self.threads.iter().map(|thread| thread.disk().clone()).collect()
+    }
+
+    /// Ends them, after everybody who sends them transfers.
+    pub fn end(self) {
+        for thread in self.threads {
+            thread.end();
+        }
+    }
+}
+
+/// What the I/O thread needs to know of a disk.
+fn settings(number: u16, tier: &NvmeTier, disk: &DiskConfig) -> Settings {
+    let choice = |demand| match demand {
+        Demand::Auto => Choice::Auto,
+        Demand::Required => Choice::Required,
+        Demand::Off => Choice::Off,
+    };
+    Settings {
+        number,
+        dir: disk.dir.clone(),
+        capacity_bytes: disk.capacity_bytes,
+        region_bytes: tier.slab_bytes,
+        reserve_free: match disk.reserve_free {
+            Reserve::Percent(percent) => Floor::Percent(percent),
+            Reserve::Bytes(bytes) => Floor::Bytes(bytes),
+        },
+        engine: match tier.io {
+            IoEngine::Auto => EngineChoice::Auto,
+            IoEngine::IoUring => EngineChoice::Uring,
+            IoEngine::Threads => EngineChoice::Threads,
+        },
+        direct: choice(tier.direct),
+        registered: choice(tier.registered),
+        depth: tier.depth.into(),
+        writeback_bytes: tier.writeback_bytes,
+        timeout: tier.timeout,
+        ..Settings::default()
+    }
+}

@@ -1,0 +1,88 @@
+//! What the tiered run did on NVMe, by the daemon's own status before and after it.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::error::DemoError;
+
+/// Of the tiered run, prefill included.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Figures {
+    /// How the disk's bytes move.
+    pub io_mode: String,
+    /// Pages that steps needed and that were on NVMe alone.
+    #[serde(skip)]
+    pub pages_found: u64,
+    /// Bytes of the pages that were read.
+    #[serde(skip)]
+    pub page_bytes_read: u64,
+    /// Bytes of the pages that were written.
+    #[serde(skip)]
+    pub page_bytes_written: u64,
+    /// Bytes that the disk was asked for: those of the pages, and what they share sectors with.
+    pub bytes_read: u64,
+    /// Bytes that the disk was given.
+    pub bytes_written: u64,
+    /// Pages that were read and are not what was written.
+    pub checksum_failures: u64,
+}
+
+impl Figures {
+    /// From the daemon's status at the begin and at the end of the run in the space of this name.
+    ///
+    /// # Errors
+    /// The status lacks the space, or a figure.
+    pub fn between(begin: &Value, end: &Value, space: &str) -> Result<Figures, DemoError> {
+        let spaces = end["spaces"].as_array().into_iter().flatten();
+        let core = spaces.filter(|candidate| candidate["name"] == space).map(|space| &space["core"]).last();
+        let core = core.ok_or_else(|| DemoError::Status(format!("space {space}")))?;
+        let grown = |path: &str| Ok::<u64, DemoError>(sum(end, path)?.saturating_sub(sum(begin, path)?));
+        let mode = end.pointer("/disks/0/mode").and_then(Value::as_str);
+        Ok(Figures {
+            io_mode: mode.ok_or_else(|| DemoError::Status("/disks/0/mode".into()))?.to_owned(),
+            pages_found: sum(core, "/found_nvme")?,
+            page_bytes_read: sum(core, "/nvme_to_host/bytes")?,
+            page_bytes_written: sum(core, "/host_to_nvme/bytes")?,
+            bytes_read: grown("/disks/*/classes/*/reads/bytes")?,
+            bytes_written: grown("/disks/*/classes/*/writes/bytes")?,
+            checksum_failures: grown("/disks/*/checksum_failures")?,
+        })
+    }
+}
+
+/// The number at a path, or the sum of the numbers in the list there; `*` stands for every element of a list.
+fn sum(value: &Value, path: &str) -> Result<u64, DemoError> {
+    let lacks = || DemoError::Status(path.to_owned());
+    if let Some((list, rest)) = path.split_once("/*") {
+        let elements = value.pointer(list).and_then(Value::as_array).ok_or_else(lacks)?;
+        return elements.iter().map(|element| sum(element, rest)).sum();
+    }
+    match value.pointer(path).ok_or_else(lacks)? {
+        Value::Array(numbers) => numbers.iter().map(|number| number.as_u64().ok_or_else(lacks)).sum(),
+        number => number.as_u64().ok_or_else(lacks),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn figures_are_differences_and_a_missing_one_is_named() {
+        let status = |bytes: u64| {
+            let class = json!({"reads": {"bytes": bytes}, "writes": {"bytes": 2 * bytes}});
+            let core = json!({"found_nvme": 3, "nvme_to_host": {"bytes": [1, 2]}, "host_to_nvme": {"bytes": [4, 5]}});
+            json!({
+                "spaces": [{"name": "other", "core": {}}, {"name": "mine", "core": core}],
+                "disks": [{"mode": "threads", "checksum_failures": 0, "classes": [class, class]}],
+            })
+        };
+        let figures = Figures::between(&status(10), &status(25), "mine").unwrap();
+        assert_eq!((figures.bytes_read, figures.bytes_written), (30, 60));
+        assert_eq!((figures.page_bytes_read, figures.page_bytes_written, figures.pages_found), (3, 9, 3));
+        let error = Figures::between(&status(1), &status(1), "other").unwrap_err();
+        assert_eq!(error.to_string(), "the daemon's status has no /found_nvme");
+        assert!(Figures::between(&status(1), &status(1), "none").unwrap_err().to_string().contains("space none"));
+    }
+}

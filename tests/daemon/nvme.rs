@@ -1,0 +1,374 @@
+//! Three tiers, the third a file: what engines wrote comes back or is an error, whoever dies and whatever becomes of the file.
+
+use crate::roles::{Actor, say};
+use crate::{BOUND, options, sessions, until_status};
+use kvtide_client::{Channel, Client, Lane, Options as ClientOptions, Pass, SeqId, SpaceSpec, StepSeq};
+use kvtide_daemon::cli::private_daemon::{Options, PrivateDaemon};
+use kvtide_wire::entry::Level;
+use kvtide_wire::geometry::PlaneSpec;
+use kvtide_wire::status::Status;
+use rustix::process::Signal;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Planes of the model; one page is no multiple of anything, so that it shares sectors with its neighbours.
+const PAGE_BYTES: [u32; 3] = [4096, 1000, 4096];
+const PAGE_TOKENS: u64 = 16;
+/// Tier 0: 32 blocks.
+const FRAMES: [u32; 2] = [64, 32];
+/// Sequences, and blocks of each: twelve times what tier 0 holds, five times what it and host memory do.
+const SEQS: u32 = 16;
+const BLOCKS: u32 = 24;
+/// Blocks that are written in one step.
+const CHUNK: u32 = 8;
+const HOST_BYTES: u64 = 512 << 10;
+const NVME_BYTES: u64 = 8 << 20;
+
+/// A directory of the test's own, removed at its end.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new() -> Dir {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("kvtide-nvme-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir(&path).unwrap();
+        Dir(path)
+    }
+
+    fn store(&self) -> PathBuf {
+        self.0.join("disk/kvtide.store")
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn nvme_options(dir: &Dir, bytes: u64, tier: &str, rest: &str) -> Options {
+    let disk = dir.0.join("disk");
+    let disk = format!("[[tiers.nvme.disks]]\ndir = \"{}\"\ncapacity = {bytes}\nreserve_free = 0\n", disk.display());
+    let config = format!("{rest}\n[tiers.nvme]\nslab = {}\n{tier}\n{disk}", 1 << 20);
+    Options { host_bytes: Some(HOST_BYTES), slab_bytes: Some(64 << 10), ..options(&config) }
+}
+
+fn nvme_daemon(dir: &Dir) -> PrivateDaemon {
+    PrivateDaemon::start(&nvme_options(dir, NVME_BYTES, "", "")).unwrap()
+}
+
+struct Engine {
+    lane: Lane,
+    channel: Channel,
+    client: Client,
+    /// Sequences that show what another one wrote.
+    mapped: BTreeMap<SeqId, SeqId>,
+}
+
+impl Engine {
+    fn attach(socket: &Path, fingerprint: u8) -> Engine {
+        let plane = |page_bytes| PlaneSpec { page_bytes, ..PlaneSpec::default() };
+        let space = SpaceSpec {
+            name: format!("nvme-{fingerprint}"),
+            fingerprint: [fingerprint; 32],
+            page_tokens: PAGE_TOKENS as u32,
+            planes: PAGE_BYTES.map(plane).to_vec(),
+            shards: 1,
+            shard: 0,
+        };
+        let options =
+            ClientOptions { seqs_max: 64, timeout: BOUND, ..ClientOptions::new(socket.into(), space, FRAMES.to_vec()) };
+        let client = Client::attach(options).unwrap();
+        let (channel, lane) = (client.channel(0).unwrap(), client.lane(0).unwrap());
+        Engine { lane, channel, client, mapped: BTreeMap::new() }
+    }
+
+    /// A sequence of so many whole blocks, written chunk by chunk; what is there already is read and checked on the way.
+    fn write(&mut self, blocks: u32) -> Result<SeqId, Status> {
+        let seq = self.channel.seq_create().map_err(|e| e.status())?;
+        for begin in (0..blocks).step_by(CHUNK as usize) {
+            let end = (begin + CHUNK).min(blocks);
+            let tokens = u64::from(end) * PAGE_TOKENS;
+            self.channel.reserve(seq, tokens, BOUND).map_err(|e| e.status())?;
+            self.step(&[(seq, end)], begin)?;
+            self.channel.commit(seq, tokens).map_err(|e| e.status())?;
+        }
+        Ok(seq)
+    }
+
+    /// One step over sequences of so many blocks: every page of theirs must hold what was written, and those from `begin` on are
+    /// written now.
+    fn step(&mut self, seqs: &[(SeqId, u32)], begin: u32) -> Result<(), Status> {
+        let members: Vec<_> =
+            seqs.iter().map(|&(seq, blocks)| StepSeq { seq, tokens: u64::from(blocks) * PAGE_TOKENS }).collect();
+        let done = self.lane.begin(&members).map_err(|e| e.status()).and_then(|()| self.planes(seqs, begin));
+        let ended = self.lane.end().map_err(|e| e.status());
+        done.and(ended)
+    }
+
+    fn planes(&mut self, seqs: &[(SeqId, u32)], begin: u32) -> Result<(), Status> {
+        for plane in 0..PAGE_BYTES.len() as u16 {
+            for &(seq, blocks) in seqs {
+                for index in begin..blocks {
+                    self.lane.page_mut(seq, index, plane).unwrap().copy_from_slice(&content(seq, index, plane));
+                }
+            }
+            let mut seen = 0;
+            loop {
+                let pass = self.lane.boundary(plane).map_err(|e| e.status())?;
+                let ready: Vec<(SeqId, u32)> = match pass {
+                    Pass::All => seqs.iter().flat_map(|&(seq, n)| (0..n).map(move |index| (seq, index))).collect(),
+                    Pass::Part { .. } => {
+                        let seq = |position: u32| seqs[position as usize].0;
+                        self.lane.ready().iter().map(|ready| (seq(ready.position), ready.index)).collect()
+                    }
+                };
+                for (seq, index) in ready {
+                    let page = self.lane.page(seq, index, plane).unwrap();
+                    let seq = self.mapped.get(&seq).copied().unwrap_or(seq);
+                    assert!(
+                        *page == *content(seq, index, plane),
+                        "WRONG BYTES: sequence {seq:?}, block {index}, plane {plane}"
+                    );
+                    seen += 1;
+                }
+                if matches!(pass, Pass::All | Pass::Part { last: true, .. }) {
+                    break;
+                }
+            }
+            assert_eq!(seen, seqs.iter().map(|(_, blocks)| blocks).sum::<u32>());
+        }
+        Ok(())
+    }
+
+    /// [`SEQS`] sequences of [`BLOCKS`] blocks.
+    fn write_all(&mut self) -> Vec<(SeqId, u32)> {
+        (0..SEQS).map(|_| (self.write(BLOCKS).unwrap(), BLOCKS)).collect()
+    }
+
+    /// Reads every sequence by itself, then all of them in one step.
+    fn read_all(&mut self, seqs: &[(SeqId, u32)]) -> Result<(), Status> {
+        seqs.iter().try_for_each(|seq| self.step(&[*seq], seq.1))?;
+        self.step(seqs, BLOCKS)
+    }
+}
+
+/// What the bytes of a page are: no two pages have equal ones.
+fn content(seq: SeqId, index: u32, plane: u16) -> Vec<u8> {
+    let seed = (u64::from(index) << 32 | u64::from(plane) << 16).wrapping_add(u64::from(seq) << 48);
+    let word = |n: u64| (seed + n).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(17).to_le_bytes();
+    let bytes = PAGE_BYTES[usize::from(plane)] as usize;
+    (0..bytes.div_ceil(8) as u64).flat_map(word).take(bytes).collect()
+}
+
+fn sum(status: &Value, path: &str) -> u64 {
+    status["spaces"].as_array().unwrap().iter().map(|space| total(&space["core"], path)).sum()
+}
+
+/// The number at a path, or the sum of the list there.
+fn total(value: &Value, path: &str) -> u64 {
+    match value.pointer(path).unwrap_or_else(|| panic!("no {path} in {value:#}")) {
+        Value::Array(list) => list.iter().map(|n| n.as_u64().unwrap()).sum(),
+        number => number.as_u64().unwrap(),
+    }
+}
+
+/// Nothing of any engine is left: no session, no host memory, no region.
+fn all_back(status: &Value) -> bool {
+    sessions(status) == (0, 0)
+        && total(status, "/host/granted_bytes") == 0
+        && total(status, "/host/disks/0/granted") == 0
+        && total(status, "/host/disks/0/lost") == 0
+}
+
+/// Writes and reads over three tiers until killed, one line a round.
+pub fn scanner(socket: &Path) {
+    let mut engine = Engine::attach(socket, 9);
+    let seqs = engine.write_all();
+    say("written");
+    for round in 0u64.. {
+        if let Err(status) = engine.read_all(&seqs) {
+            say(&format!("{status:?}"));
+            return crate::roles::hold();
+        }
+        say(&round.to_string());
+    }
+}
+
+#[test]
+fn what_was_written_is_read_back_however_bytes_move() {
+    for tier in ["", "io = \"threads\"", "direct = \"off\"", "registered = \"off\"\ndepth = 2"] {
+        let dir = Dir::new();
+        let mut daemon = PrivateDaemon::start(&nvme_options(&dir, NVME_BYTES, tier, "")).unwrap();
+        let mut engine = Engine::attach(daemon.socket(), 1);
+        let seqs = engine.write_all();
+        for _ in 0..2 {
+            assert_eq!(engine.read_all(&seqs), Ok(()), "{tier}: {}", daemon.log());
+        }
+        let status = daemon.status().unwrap();
+        let pages = u64::from(SEQS * BLOCKS) * PAGE_BYTES.len() as u64;
+        let (read, written) = (sum(&status, "/nvme_to_host/pages"), sum(&status, "/host_to_nvme/pages"));
+        assert!(written >= pages / 2 && read >= pages, "{tier}: {read} pages were read, {written} written: {status:#}");
+        for failures in ["checksum_failed", "io_failed", "pages_lost"] {
+            assert_eq!(sum(&status, &format!("/{failures}")), 0, "{tier}: {failures}");
+        }
+        drop(engine);
+        until_status(&mut daemon, "had everything back", all_back);
+        assert!(daemon.stop().unwrap().success(), "{tier}: {}", daemon.log());
+    }
+}
+
+#[test]
+fn engines_killed_under_load_leave_nothing_and_disturb_nobody() {
+    let dir = Dir::new();
+    let mut daemon = PrivateDaemon::start(&nvme_options(&dir, 4 * NVME_BYTES, "", "")).unwrap();
+    let mut other = Engine::attach(daemon.socket(), 1);
+    let seqs = vec![(other.write(BLOCKS).unwrap(), BLOCKS)];
+    for moment in ["written", "0", "1"] {
+        let mut engine = Actor::start("scanner", daemon.socket());
+        // Where in what follows the line the kill falls is for the scheduler to choose.
+        while engine.hear() != moment {}
+        engine.kill();
+        assert_eq!(other.read_all(&seqs), Ok(()));
+    }
+    until_status(&mut daemon, "had the dead engines' sessions back", |status| sessions(status) == (1, 0));
+    assert_eq!(other.read_all(&seqs), Ok(()));
+    drop(other);
+    until_status(&mut daemon, "had everything back", all_back);
+}
+
+#[test]
+fn a_daemon_killed_under_load_is_an_error_and_the_next_one_takes_its_file() {
+    let dir = Dir::new();
+    for moment in ["written", "0"] {
+        let mut daemon = nvme_daemon(&dir);
+        let mut engine = Actor::start("scanner", daemon.socket());
+        while engine.hear() != moment {}
+        daemon.signal(Signal::KILL).unwrap();
+        daemon.wait(BOUND).unwrap();
+        let mut said = engine.hear();
+        while said.parse::<u64>().is_ok() {
+            said = engine.hear();
+        }
+        assert_eq!(said, format!("{:?}", Status::Daemon));
+    }
+    let mut daemon = nvme_daemon(&dir);
+    let mut engine = Engine::attach(daemon.socket(), 9);
+    let seqs = engine.write_all();
+    assert_eq!(engine.read_all(&seqs), Ok(()));
+    assert!(daemon.stop().unwrap().success(), "{}", daemon.log());
+}
+
+/// Reads every sequence by itself; how many could not be read. Those must be lost, or the device's error.
+fn unreadable(engine: &mut Engine, seqs: &[(SeqId, u32)]) -> usize {
+    let failed = seqs.iter().filter_map(|seq| engine.step(&[*seq], seq.1).err());
+    failed.inspect(|status| assert!(matches!(status, Status::Lost | Status::Io), "{status:?}")).count()
+}
+
+#[test]
+fn flipped_bits_are_errors_or_misses_and_never_wrong_bytes() {
+    let dir = Dir::new();
+    let mut daemon = nvme_daemon(&dir);
+    let mut engine = Engine::attach(daemon.socket(), 1);
+    let seqs = engine.write_all();
+    let hashes: Vec<u128> = (1..=u128::from(BLOCKS)).map(|n| n << 64 | n).collect();
+    engine.channel.publish(seqs[0].0, 0, 0, &hashes, Level::Published, BOUND).unwrap();
+    let file = File::options().read(true).write(true).open(dir.store()).unwrap();
+    let mut byte = [0];
+    for at in (123..file.metadata().unwrap().len()).step_by(4096) {
+        file.read_exact_at(&mut byte, at).unwrap();
+        file.write_all_at(&[byte[0] ^ 4], at).unwrap();
+    }
+    // EIO says that the daemon wrote past the page cache meanwhile; what is dirty in there is written all the same.
+    let _ = file.sync_all();
+    let failed = unreadable(&mut engine, &seqs);
+    assert!(failed > 0, "every sequence was read though its bytes were changed");
+    let status = daemon.status().unwrap();
+    assert!(sum(&status, "/checksum_failed") > 0, "{status:#}");
+    // What can no longer be read is no longer found, or is refused when it is read.
+    let seq = engine.channel.seq_create().unwrap();
+    if let Ok(found) = engine.channel.map(seq, &hashes, BOUND)
+        && found > 0
+    {
+        engine.mapped.insert(seq, seqs[0].0);
+        unreadable(&mut engine, &[(seq, found as u32)]);
+    }
+    engine.mapped.clear();
+    engine.channel.seq_drop(seq).unwrap();
+    // What is written from now on is read.
+    for (seq, _) in seqs {
+        engine.channel.seq_drop(seq).unwrap();
+    }
+    let fresh = engine.write(BLOCKS).unwrap();
+    assert_eq!(engine.step(&[(fresh, BLOCKS)], BLOCKS), Ok(()));
+}
+
+#[test]
+fn a_file_that_becomes_shorter_is_an_error_and_never_wrong_bytes() {
+    let dir = Dir::new();
+    let daemon = nvme_daemon(&dir);
+    let mut engine = Engine::attach(daemon.socket(), 1);
+    let seqs = engine.write_all();
+    File::options().write(true).open(dir.store()).unwrap().set_len(1 << 20).unwrap();
+    assert!(unreadable(&mut engine, &seqs) > 0, "every sequence was read though the file is cut off");
+    drop(engine);
+    let mut engine = Engine::attach(daemon.socket(), 2);
+    let fresh = engine.write(CHUNK).unwrap();
+    assert_eq!(engine.step(&[(fresh, CHUNK)], CHUNK), Ok(()));
+}
+
+#[test]
+fn a_full_disk_is_said_so_and_what_was_written_stays() {
+    let dir = Dir::new();
+    let daemon = PrivateDaemon::start(&nvme_options(&dir, 2 << 20, "", "")).unwrap();
+    let mut engine = Engine::attach(daemon.socket(), 1);
+    let mut seqs = Vec::new();
+    let refused = loop {
+        match engine.write(BLOCKS) {
+            Ok(seq) => seqs.push((seq, BLOCKS)),
+            Err(status) => break status,
+        }
+        assert!(seqs.len() < SEQS as usize, "more was written than there is room for");
+    };
+    assert_eq!(refused, Status::NoSpace);
+    assert!(seqs.len() >= 6, "only {} sequences fit: {}", seqs.len(), daemon.log());
+    for _ in 0..2 {
+        assert_eq!(engine.read_all(&seqs), Ok(()), "{}", daemon.log());
+    }
+    // Room that is given back is had again.
+    let (first, _) = seqs.remove(0);
+    engine.channel.seq_drop(first).unwrap();
+    assert!(engine.client.alive());
+    let seq = engine.write(BLOCKS / 2).unwrap();
+    assert_eq!(engine.step(&[(seq, BLOCKS / 2)], BLOCKS), Ok(()));
+}
+
+#[test]
+fn two_daemons_do_not_share_a_directory() {
+    let dir = Dir::new();
+    let _daemon = nvme_daemon(&dir);
+    let error = PrivateDaemon::start(&nvme_options(&dir, NVME_BYTES, "", "")).unwrap_err().to_string();
+    assert!(error.contains("disk/kvtide.store"), "{error}");
+}
+
+#[test]
+fn a_block_larger_than_a_slab_is_refused_with_the_key() {
+    let dir = Dir::new();
+    let daemon = nvme_daemon(&dir);
+    let plane = PlaneSpec { page_bytes: 64 << 10, ..PlaneSpec::default() };
+    let space = SpaceSpec {
+        name: "large".into(),
+        fingerprint: [1; 32],
+        page_tokens: 16,
+        planes: vec![plane; 17],
+        shards: 1,
+        shard: 0,
+    };
+    let refused = Client::attach(ClientOptions::new(daemon.socket().into(), space, vec![64])).err();
+    assert!(refused.is_some_and(|error| error.to_string().contains("tiers.nvme.slab")));
+}
