@@ -396,12 +396,17 @@ pub enum Event<'a> {
         /// Session.
         session: SessionId,
     },
-    /// The operator changed the policy: it holds from now on. What a space or a session was sized by stays as it was: the host
-    /// frames of its scans until the space ends, the tier-0 frames of a session's scans until the session does. Refused, with
+    /// The operator changed the policy and what the space may hold: that holds from now on. What a space or a session was sized
+    /// by stays as it was: the host frames of its scans and whether it has an NVMe tier until the space ends, the tier-0 frames of
+    /// a session's scans until the session does. What is held beyond a lower bound is held on until nobody needs it. Refused, with
     /// nothing changed, by an `Err` of `handle` if the policy contradicts itself.
     Reconfigure {
         /// The new policy.
         policy: Policy,
+        /// The new [`Limits::host_bytes_max`].
+        host_bytes_max: u64,
+        /// The new [`Limits::nvme_bytes_max`].
+        nvme_bytes_max: u64,
     },
     /// Time passed: deadlines, watermarks.
     Tick,

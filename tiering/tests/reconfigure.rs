@@ -18,12 +18,17 @@ fn dirty() -> (World, Policy) {
     (w, policy)
 }
 
+/// A change of the policy alone.
+fn change(policy: Policy) -> Event<'static> {
+    Event::Reconfigure { policy, host_bytes_max: 1 << 30, nvme_bytes_max: 0 }
+}
+
 #[test]
 fn new_watermarks_hold_at_once() {
     let (mut w, policy) = dirty();
     assert!(w.host.is_empty(), "nothing is cleaned below the old watermark");
     let policy = Policy { clean_low_percent: 100, clean_high_percent: 100, ..policy };
-    w.event(Event::Reconfigure { policy }).unwrap();
+    w.event(change(policy)).unwrap();
     assert!(w.host.len() >= 7, "{} of 7 sealed pages are cleaned", w.host.len());
 }
 
@@ -31,7 +36,7 @@ fn new_watermarks_hold_at_once() {
 fn a_new_deadline_is_for_the_requests_that_follow() {
     let (mut w, policy) = dirty();
     w.eager = false;
-    w.event(Event::Reconfigure { policy: Policy { request_timeout_us: 50, ..policy } }).unwrap();
+    w.event(change(Policy { request_timeout_us: 50, ..policy })).unwrap();
     w.ok(0, Request::SeqCreate { seq: 1 });
     let reserve = w.ask(0, Request::Reserve { seq: Some(1), count: 12 });
     assert_eq!(w.answer(0, reserve), None, "the stores that make room have not ended");
@@ -53,7 +58,41 @@ fn a_policy_that_contradicts_itself_changes_nothing() {
         Policy { host_scan_frames: 0, ..policy },
     ];
     for policy in wrong {
-        assert!(matches!(w.event(Event::Reconfigure { policy }), Err(Error::Config { .. })), "{policy:?}");
+        assert!(matches!(w.event(change(policy)), Err(Error::Config { .. })), "{policy:?}");
         assert!(w.host.is_empty());
     }
+}
+
+#[test]
+fn a_lower_bound_sheds_what_nobody_needs() {
+    let (mut w, policy) = dirty();
+    w.ok(0, Request::Publish { seq: 0, first: 0, parent: 0, hashes: &[1, 2, 3], level: Level::Published });
+    w.ok(0, Request::Park { seq: 0, due_us: 0 });
+    w.ok(0, Request::SeqDrop { seq: 0 });
+    let found = |w: &mut World, seq| {
+        w.ok(0, Request::SeqCreate { seq });
+        let mapped = w.ok(0, Request::Map { seq, hashes: &[1, 2, 3] }).value;
+        w.ok(0, Request::SeqDrop { seq });
+        mapped
+    };
+    assert_eq!(found(&mut w, 1), 3, "cached");
+    w.event(Event::Reconfigure { policy, host_bytes_max: 2048, nvme_bytes_max: 0 }).unwrap();
+    assert!(found(&mut w, 2) < 3, "what exceeds the new bound has gone");
+}
+
+#[test]
+fn a_higher_bound_makes_room_for_what_was_refused() {
+    let mut cfg = config(vec![full(1000)]);
+    cfg.limits.host_bytes_max = 4096;
+    let policy = cfg.policy;
+    let mut w = World::new(cfg);
+    w.slab_frames = 4;
+    w.attach(0, 1, &[16]);
+    w.ok(0, Request::SeqCreate { seq: 0 });
+    let reserve = Request::Reserve { seq: Some(0), count: 40 };
+    assert_ne!(w.call(0, reserve).status, Status::Ok, "16 frames and 4 do not hold 40 pages");
+    w.event(Event::Reconfigure { policy, host_bytes_max: 1 << 20, nvme_bytes_max: 0 }).unwrap();
+    w.ok(0, Request::SeqDrop { seq: 0 });
+    w.ok(0, Request::SeqCreate { seq: 0 });
+    w.fill(0, 0, 40, 1);
 }

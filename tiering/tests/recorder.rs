@@ -15,7 +15,8 @@ fn life(bytes_max: usize) -> World {
     w.ok(0, Request::Publish { seq: 0, first: 0, parent: 0, hashes: &[1, 2 << 90, 3], level: Level::Stored });
     w.ok(0, Request::Advise { seq: 0, first: 0, count: 3, advice: Advice::Priority(9) });
     let policy = config(Vec::new()).policy;
-    w.event(Event::Reconfigure { policy: Policy { clean_low_percent: 60, clean_high_percent: 90, ..policy } }).unwrap();
+    let policy = Policy { clean_low_percent: 60, clean_high_percent: 90, ..policy };
+    w.event(Event::Reconfigure { policy, host_bytes_max: 1 << 20, nvme_bytes_max: 0 }).unwrap();
     w.ok(0, Request::Fork { parent: 0, child: 1 });
     for step in 1..60 {
         w.step(0, 0, step, 0, &pages, 2);

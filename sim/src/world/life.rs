@@ -6,7 +6,7 @@ use super::session::Session;
 use super::{AUDIT_US, World};
 use crate::coverage::Met;
 use crate::failure::Caught;
-use kvtide_tiering::api::Event;
+use kvtide_tiering::api::{Event, Limits};
 
 /// Simulated microseconds after its last operation within which an episode must be quiet.
 const QUIET_US: u64 = 2_000_000;
@@ -147,7 +147,8 @@ impl World {
             if cx.rng.chance(cx.faults.reload) {
                 let policy = cx.geometry.other_policy(&mut cx.rng);
                 cx.coverage.met(Met::Reconfigured);
-                daemon.handle(cx, sessions, Event::Reconfigure { policy })?;
+                let Limits { host_bytes_max, nvme_bytes_max, .. } = cx.geometry.config.limits;
+                daemon.handle(cx, sessions, Event::Reconfigure { policy, host_bytes_max, nvme_bytes_max })?;
             }
         }
         for session in self.sessions.iter().filter(|s| s.alive && s.slot.is_some()) {

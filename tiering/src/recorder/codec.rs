@@ -5,7 +5,7 @@ use crate::api::{Advice, Event, Level, NONE, Policy, Request, Status};
 use crate::error::Error;
 
 /// Numbers that an input has at most, before its list.
-const NUMBERS: usize = 11;
+const NUMBERS: usize = 13;
 
 /// What goes with an input besides numbers.
 #[derive(Clone, Copy, Debug)]
@@ -75,7 +75,9 @@ impl<'a> Input<'a> {
             Event::IoDone { id, status, bad } => new(IO_DONE, &[id.into(), status as u64], List::Words(bad)),
             Event::SessionLost { session } => new(LOST, &[session.into()], List::None),
             Event::SessionExited { session } => new(EXITED, &[session.into()], List::None),
-            Event::Reconfigure { policy } => new(RECONFIGURE, &policy_numbers(&policy), List::None),
+            Event::Reconfigure { policy, host_bytes_max, nvme_bytes_max } => {
+                new(RECONFIGURE, &policy_numbers(&policy, host_bytes_max, nvme_bytes_max), List::None)
+            }
             Event::Tick => new(TICK, &[], List::None),
         }
     }
@@ -130,7 +132,7 @@ fn has_hash(kind: u8) -> bool {
     kind == PUBLISH
 }
 
-fn policy_numbers(p: &Policy) -> [u64; NUMBERS] {
+fn policy_numbers(p: &Policy, host_bytes_max: u64, nvme_bytes_max: u64) -> [u64; NUMBERS] {
     [
         p.clean_low_percent.into(),
         p.clean_high_percent.into(),
@@ -143,6 +145,8 @@ fn policy_numbers(p: &Policy) -> [u64; NUMBERS] {
         p.nvme_low_percent.into(),
         p.scan_frames.into(),
         p.request_timeout_us,
+        host_bytes_max,
+        nvme_bytes_max,
     ]
 }
 
@@ -316,7 +320,7 @@ impl<'a> Reader<'a> {
             REFUSED => Event::SlabRefused { class },
             LOST => Event::SessionLost { session },
             EXITED => Event::SessionExited { session },
-            RECONFIGURE => Event::Reconfigure { policy: policy_of(n) },
+            RECONFIGURE => Event::Reconfigure { policy: policy_of(n), host_bytes_max: n[11], nvme_bytes_max: n[12] },
             TICK => Event::Tick,
             DISK_GRANTED => Event::DiskGranted { slab: n[0] as u32, slots: n[1] as u32 },
             DISK_REFUSED => Event::DiskRefused,
@@ -430,11 +434,15 @@ mod tests {
             request_timeout_us: u64::MAX,
         };
         let mut log = Vec::new();
-        Input::event(7, Event::Reconfigure { policy }).encode(&ActionBuf::new(1, 1), &mut log);
+        let event = Event::Reconfigure { policy, host_bytes_max: u64::MAX - 1, nvme_bytes_max: u64::MAX - 2 };
+        Input::event(7, event).encode(&ActionBuf::new(1, 1), &mut log);
         let mut reader = Reader::new(&log);
         let entry = reader.next().expect("it decodes").expect("there is one");
-        let Ok(Some(Event::Reconfigure { policy: back })) = reader.event(&entry) else { panic!("another event") };
+        let Ok(Some(Event::Reconfigure { policy: back, host_bytes_max, nvme_bytes_max })) = reader.event(&entry) else {
+            panic!("another event")
+        };
         assert_eq!((entry.now_us, back), (7, policy));
+        assert_eq!((host_bytes_max, nvme_bytes_max), (u64::MAX - 1, u64::MAX - 2));
         assert!(reader.next().expect("it decodes").is_none());
     }
 }

@@ -25,7 +25,9 @@ impl Core {
             Event::IoDone { id, status, bad } => self.io_done(id, status, bad),
             Event::SessionLost { session } => self.session_lost(session),
             Event::SessionExited { session } => self.session_exited(session),
-            Event::Reconfigure { policy } => self.reconfigure(policy),
+            Event::Reconfigure { policy, host_bytes_max, nvme_bytes_max } => {
+                self.reconfigure(policy, host_bytes_max, nvme_bytes_max)
+            }
             Event::Tick => {
                 self.tick();
                 Ok(())
@@ -135,11 +137,15 @@ impl Core {
     }
 
     /// Frames that a scan streams through are part of what was promised to those who attached under it, so they stay.
-    fn reconfigure(&mut self, policy: Policy) -> Result<(), Error> {
+    fn reconfigure(&mut self, policy: Policy, host_bytes_max: u64, nvme_bytes_max: u64) -> Result<(), Error> {
         check_policy(&policy)?;
         self.cfg.policy = Policy { host_scan_frames: self.cfg.policy.host_scan_frames, ..policy };
-        self.trim_host();
-        self.wake_all();
+        self.cfg.limits.host_bytes_max = host_bytes_max;
+        if self.has_nvme() {
+            // 0 would say that there is no such tier; one byte holds no slot either.
+            self.cfg.limits.nvme_bytes_max = nvme_bytes_max.max(1);
+        }
+        self.tick();
         Ok(())
     }
 
