@@ -676,7 +676,7 @@ impl Chaos {
     }
 
     fn nonsense(&mut self, s: SessionId) {
-        let big = [u32::MAX, u32::MAX - 1, 1 << 31, 77];
+        let big = [u32::MAX, u32::MAX - 1, 1 << 31, 777];
         let x = big[self.rng.below(4) as usize];
         let y = self.rng.next();
         let requests = [

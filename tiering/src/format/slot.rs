@@ -59,7 +59,7 @@ mod tests {
         #[test]
         fn pages_stand_apart_and_aligned(sizes in prop::collection::vec(1u32..20_000, 1..40), whole in 0u32..3) {
             let unit = [1, 512, 4096][whole as usize];
-            let plane = |i: usize, n: u32| if i % 2 == 0 { n.next_multiple_of(unit) } else { n };
+            let plane = |i: usize, n: u32| if i.is_multiple_of(2) { n.next_multiple_of(unit) } else { n };
             let planes: Vec<Plane> = sizes.iter().enumerate()
                 .map(|(i, &n)| Plane { page_bytes: plane(i, n), kind: PlaneKind::Full }).collect();
             let layout = SlotLayout::new(&planes);

@@ -1,7 +1,7 @@
 //! Slots on NVMe: slabs that the node granted, and which block has which slot. A slot holds all pages of one block.
 
 use super::host::SLABS_MAX;
-use crate::api::{DiskSlot, NONE};
+use crate::api::{DiskSlot, NONE, Status};
 use crate::error::Error;
 use crate::lists::{Linked, Links, List};
 use serde::{Deserialize, Serialize};
@@ -47,7 +47,7 @@ impl Linked for Slab {
 }
 
 /// All NVMe space of the space.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Disk {
     recs: Vec<SlotRec>,
     slabs: Vec<Slab>,
@@ -67,8 +67,12 @@ pub(crate) struct Disk {
     pub asked: bool,
     /// The node refused since space was last freed anywhere.
     pub refused: bool,
+    /// No block without a slot can have one, and no dirty page has one: writing down makes no host frame free.
+    pub exhausted: bool,
     /// Writes that failed in a row, over all slots.
     pub write_fails: u8,
+    /// How the last of them failed.
+    pub failed_with: Status,
     /// Slots that were given up since a write last succeeded.
     pub suspects: u8,
     /// No write starts before this time.
@@ -77,6 +81,30 @@ pub(crate) struct Disk {
     pub read_fails: u8,
     /// No read starts before this time.
     pub read_at: u64,
+}
+
+impl Default for Disk {
+    fn default() -> Self {
+        Disk {
+            recs: Vec::new(),
+            slabs: Vec::new(),
+            open: List::default(),
+            holes: Vec::new(),
+            granted: 0,
+            used: 0,
+            bad: 0,
+            floor: 0,
+            asked: false,
+            refused: false,
+            exhausted: false,
+            write_fails: 0,
+            failed_with: Status::Ok,
+            suspects: 0,
+            write_at: 0,
+            read_fails: 0,
+            read_at: 0,
+        }
+    }
 }
 
 impl Disk {

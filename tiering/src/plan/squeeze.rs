@@ -16,7 +16,14 @@ const SEARCH_MAX: u32 = 1 << 14;
 impl Core {
     pub(crate) fn pump_squeeze(&mut self, s: u16, buf: &mut ActionBuf) {
         for class in 0..self.geo.classes.len() as u8 {
-            if self.host.classes[usize::from(class)].squeezed && self.can_send(s, buf) {
+            if !self.host.classes[usize::from(class)].squeezed || !self.can_send(s, buf) {
+                continue;
+            }
+            // What has come home already must not be displaced by what comes next before it has given its host frame up.
+            if self.drop_any_second_copy(s, class) || self.drop_copy_of_what_stays(class) {
+                self.host.classes[usize::from(class)].squeezed = false;
+                self.host_freed();
+            } else {
                 self.bring_one_home(s, class, buf);
             }
         }

@@ -11,9 +11,10 @@ use crate::space::{Core, IO_PAGES_MAX};
 const SEARCH_MAX: u32 = 1 << 12;
 
 impl Core {
-    /// There may be something to write.
+    /// There may be something to write, or somewhere.
     pub(crate) fn wake_disk(&mut self) {
         self.disk_woken |= self.has_nvme();
+        self.disk.exhausted = false;
     }
 
     /// Starts writes where a class has too few host frames that are free or clean, or where somebody found none. False when it
@@ -80,6 +81,10 @@ impl Core {
             }
             // There are no more slots: others behind it have theirs.
             self.host.pass_over(head);
+        }
+        if !std::mem::replace(&mut self.disk.exhausted, true) {
+            // Who waits for a frame looks for another way.
+            self.host_freed();
         }
         None
     }

@@ -105,6 +105,11 @@ impl Jobs {
         jobs
     }
 
+    /// Whether any job is in flight, or waits to be sent again.
+    pub fn any(&self) -> bool {
+        (self.free.len as usize) < self.recs.len()
+    }
+
     pub fn has_free(&self) -> bool {
         !self.free.is_empty()
     }

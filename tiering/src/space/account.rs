@@ -103,7 +103,7 @@ impl Core {
         if self.host.classes[usize::from(class)].quarantined > 0 {
             return Admit::Wait;
         }
-        Admit::No(Status::NoSpace)
+        Admit::No(self.disk_failing().unwrap_or(Status::NoSpace))
     }
 
     /// Host frames of a class that pages on NVMe stream through, at least: a block's for a transfer, and one a lane for its
@@ -116,7 +116,7 @@ impl Core {
     /// Whether every block that somebody refers to, and `more`, has a slot on NVMe, or all of its pages of the class can be in
     /// host beside the frames that the others stream through.
     fn fits_on_disk(&self, class: u8, more: u64) -> bool {
-        if !self.has_nvme() {
+        if !self.has_nvme() || more > 0 && self.disk_failing().is_some() {
             return false;
         }
         let planes = u64::from(self.geo.classes[usize::from(class)].planes);

@@ -136,10 +136,11 @@ impl Core {
         Ok(())
     }
 
-    /// Frames that a scan streams through are part of what was promised to those who attached under it, so they stay.
+    /// Tier-0 frames that a scan streams through are part of what was promised to those who attached under the old policy: each
+    /// session keeps its own.
     fn reconfigure(&mut self, policy: Policy, host_bytes_max: u64, nvme_bytes_max: u64) -> Result<(), Error> {
         check_policy(&policy)?;
-        self.cfg.policy = Policy { host_scan_frames: self.cfg.policy.host_scan_frames, ..policy };
+        self.cfg.policy = policy;
         self.cfg.limits.host_bytes_max = host_bytes_max;
         if self.has_nvme() {
             // 0 would say that there is no such tier; one byte holds no slot either.

@@ -41,9 +41,11 @@ impl Core {
         if !self.has_nvme() {
             return false;
         }
-        self.host.classes[usize::from(class)].starved += 1;
-        self.wake_disk();
-        let can = self.transfers.writes > 0 || self.disk.free_slots() > 0 || self.ask_disk();
+        self.disk_woken = true;
+        let slots = self.disk.free_slots() > 0;
+        let c = &mut self.host.classes[usize::from(class)];
+        c.starved += 1;
+        let can = c.writing > 0 || !c.dirty.is_empty() && (slots || !self.disk.exhausted);
         can && self.disk.write_fails < IO_TRIES
     }
 
@@ -133,10 +135,10 @@ impl Core {
     pub(crate) fn host_list_of(&self, page: u32, at: u32) -> HostOn {
         let p = &self.pages[page as usize];
         let block = &self.blocks[self.geo.block_of(page)];
-        if p.loads > 0 && !mutants::on(Mutant::EvictHostWhileLoading) || !block.may_leave() {
+        if p.loads > 0 && !mutants::on(Mutant::EvictHostWhileLoading) || !block.live() {
             HostOn::Nothing
         } else if !p.on_disk() && !mutants::on(Mutant::EvictDirtyHost) {
-            HostOn::Dirty
+            if block.may_leave() { HostOn::Dirty } else { HostOn::Nothing }
         } else if self.host.is_ahead(at) {
             HostOn::Ahead
         } else if self.stays_in_tier0(page, block) {
@@ -155,7 +157,7 @@ impl Core {
         frame.is_some_and(|f| f.state == FrameState::Present && f.on != On::Ring)
     }
 
-    fn drop_any_second_copy(&mut self, s: u16, class: u8) -> bool {
+    pub(crate) fn drop_any_second_copy(&mut self, s: u16, class: u8) -> bool {
         let sessions = self.sessions.len() as u16;
         (0..sessions).map(|i| (s + i) % sessions).any(|s| {
             self.sessions[usize::from(s)].life == crate::sessions::Life::Live && self.drop_second_copy(s, class)
@@ -240,6 +242,21 @@ impl Core {
         }
     }
 
+    /// Host copies of published blocks that nobody refers to go, if they are on disk too, until so many bytes are in use.
+    fn demote_idle(&mut self, mut used: u64, low: u64) {
+        for class in 0..self.geo.classes.len() {
+            while used > low {
+                let at = self.host.classes[class].clean.head;
+                let idle = at != NONE && self.blocks[self.geo.block_of(self.host.recs[at as usize].page)].refs() == 0;
+                if !idle || !self.evict_host(at) {
+                    break;
+                }
+                used -= u64::from(self.geo.classes[class].stride);
+            }
+        }
+        self.host_freed();
+    }
+
     /// Over the high watermark, published blocks that nobody refers to go, least recently used first, until the low one.
     pub(crate) fn trim_host(&mut self) {
         let policy = self.cfg.policy;
@@ -254,6 +271,9 @@ impl Core {
         let low = u128::from(limit) * u128::from(policy.host_low_percent) / 100;
         if u128::from(used) < high || high == 0 {
             return;
+        }
+        if self.has_nvme() {
+            return self.demote_idle(used, u64::try_from(low).unwrap_or(u64::MAX));
         }
         let block_bytes: u64 = self.geo.classes.iter().map(|c| u64::from(c.stride) * u64::from(c.planes)).sum();
         while u128::from(used) > low && self.drop_idle_content() {

@@ -119,6 +119,7 @@ impl Core {
         self.pump_squeeze(s, buf);
         self.pump_wishes(s, buf);
         self.pump_cleaning(s, buf);
+        self.give_up_on_disk(s);
         // Ops may have become ready, capacity may have changed.
         self.pump_ready(s, buf);
         let room = buf.room() > 0 && (!self.has_nvme() || buf.words_room() >= self.words_of_block());

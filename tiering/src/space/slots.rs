@@ -1,9 +1,12 @@
 //! Slots on NVMe for blocks: where the next one comes from, and when slabs go back.
 
 use super::Core;
-use crate::api::{Action, BlockId, NONE};
+use crate::api::{Action, BlockId, NONE, Status};
 use crate::error::Error;
 use crate::mutants::{self, Mutant};
+
+/// Writes that fail in a row, over all slots, before the disk counts as failing: about a tenth of a second.
+const FAILING: u8 = 8;
 
 impl Core {
     /// Whether there is a tier below host.
@@ -20,6 +23,40 @@ impl Core {
             self.outbox.push_back(Action::NeedDisk);
         }
         self.disk.asked
+    }
+
+    /// How writes fail, if none has succeeded for long: nothing is promised a place on disk then.
+    pub(crate) fn disk_failing(&self) -> Option<Status> {
+        (self.disk.write_fails >= FAILING).then_some(self.disk.failed_with)
+    }
+
+    /// Requests of a session that wait for a host frame while the disk takes nothing that could make one free, and nothing is
+    /// in flight that would, are told so.
+    pub(crate) fn give_up_on_disk(&mut self, s: u16) {
+        let Some(status) = self.disk_failing() else { return };
+        if self.sessions[usize::from(s)].jobs.any() || self.transfers.in_flight() > self.transfers.writes {
+            return;
+        }
+        let full = |core: &Core, class: u8| {
+            let c = &core.host.classes[usize::from(class)];
+            core.host.free_frames(class) == 0 && c.evictable() == 0 && !c.asked
+        };
+        if !(0..self.geo.classes.len() as u8).any(|class| full(self, class)) {
+            return;
+        }
+        let mut op = self.sessions[usize::from(s)].ops.faults.head;
+        while op != NONE {
+            let rec = self.sessions[usize::from(s)].ops[op];
+            if full(self, self.geo.class_of_page(rec.at)) {
+                self.fail_op(s, op, status);
+            }
+            op = rec.links.next;
+        }
+        for op in [self.sessions[usize::from(s)].ops.frames.head, self.sessions[usize::from(s)].ops.leaving.head] {
+            if op != NONE {
+                self.fail_op(s, op, status);
+            }
+        }
     }
 
     pub(crate) fn disk_granted(&mut self, slab: u32, slots: u32) -> Result<(), Error> {

@@ -154,6 +154,10 @@ impl Core {
             return;
         }
         self.disk.write_fails = self.disk.write_fails.saturating_add(1);
+        self.disk.failed_with = if status == Status::NoSpace { status } else { Status::Io };
+        if self.disk_failing().is_some() {
+            self.wake_all();
+        }
         self.disk.write_at = self.after_failures(self.disk.write_fails);
         if status == Status::Io {
             self.blocks[b].write_fails = self.blocks[b].write_fails.saturating_add(1);

@@ -16,7 +16,7 @@ pub struct Transfer {
 impl Transfer {
     pub fn new(id: u32, kind: IoKind, class: IoClass, at: DiskSlot, list: &[u32]) -> Transfer {
         let pages: Vec<_> = list.chunks_exact(3).map(|w| (w[0] as u16, (w[1], w[2]))).collect();
-        assert!(list.len() % 3 == 0 && !pages.is_empty(), "three words a page: {list:?}");
+        assert!(list.len().is_multiple_of(3) && !pages.is_empty(), "three words a page: {list:?}");
         assert!(pages.windows(2).all(|w| w[0].0 < w[1].0), "planes ascend: {pages:?}");
         Transfer { id, kind, class, at, pages }
     }
