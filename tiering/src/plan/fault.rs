@@ -38,10 +38,13 @@ impl Core {
         if state.lost() || state.retired() {
             return self.finish_plain(s, op, Status::Lost);
         }
+        let class = self.geo.class_of_page(page);
         if !self.can_send(s, buf) {
+            if self.can_unpublish(s, buf) {
+                self.call_off_latest(s, class, (rec.lane, rec.use_pos), buf);
+            }
             return;
         }
-        let class = self.geo.class_of_page(page);
         if self.only_on_disk(page) {
             let want = Want { class: IoClass::Demand, reason: Reason::Demand, take: Take::Any, planes: (0, 0) };
             if self.read_in(page, want, buf) == Fetch::NoFrame {
@@ -118,7 +121,7 @@ impl Core {
     /// for one that the lane comes to only after it has the page, the job is called off, and the page takes another frame.
     fn hurry(&mut self, s: u16, f: u32, (lane, pos): (u16, u64), buf: &mut ActionBuf) {
         let slot = self.frame(s, f).job;
-        if slot == NONE || !self.can_send(s, buf) {
+        if slot == NONE || !self.can_unpublish(s, buf) {
             return;
         }
         let job = self.sessions[usize::from(s)].jobs[slot];

@@ -20,10 +20,7 @@ impl Core {
                 continue;
             }
             // What has come home already must not be displaced by what comes next before it has given its host frame up.
-            if self.drop_any_second_copy(s, class) || self.drop_copy_of_what_stays(class) {
-                self.host.classes[usize::from(class)].squeezed = false;
-                self.host_freed();
-            } else {
+            if self.second_copy(s, class).is_none() {
                 self.bring_one_home(s, class, buf);
             }
         }
@@ -50,8 +47,8 @@ impl Core {
         block.live() && block.refs_home > 0 && block.refs_other == 0
     }
 
-    /// Drops the host copy of a page that stays in its session's tier 0.
-    pub(crate) fn drop_copy_of_what_stays(&mut self, class: u8) -> bool {
+    /// A page whose host copy can go since it stays in its session's tier 0.
+    pub(crate) fn copy_of_what_stays(&mut self, class: u8) -> Option<u32> {
         let stays = |core: &Core, page: u32| {
             let home = core.blocks[core.geo.block_of(page)].home;
             core.pages[page as usize].loads == 0
@@ -61,11 +58,7 @@ impl Core {
                     frame.state == FrameState::Present && frame.job == NONE && frame.on != On::Ring
                 })
         };
-        let Some(page) = self.search_host(class, stays) else { return false };
-        self.drop_host_copy(page);
-        self.settle_page(page);
-        self.counters.exclusive_drops += 1;
-        true
+        self.search_host(class, stays)
     }
 
     fn bring_one_home(&mut self, s: u16, class: u8, buf: &mut ActionBuf) {

@@ -114,6 +114,11 @@ impl Jobs {
         !self.free.is_empty()
     }
 
+    /// Whether one is free beside the one that is left for unpublishing pages, which others may wait for.
+    pub fn has_two_free(&self) -> bool {
+        self.free.len > 1
+    }
+
     /// Takes a slot. The caller checked that one is free.
     pub fn alloc(&mut self, job: JobRec) -> u32 {
         let slot = self.free.pop_front(&mut self.recs).expect("callers check for a free slot before they plan a job");

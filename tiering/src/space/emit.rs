@@ -85,6 +85,11 @@ impl Core {
 
     /// Whether one more job can be planned for the session now.
     pub(crate) fn can_send(&self, s: u16, buf: &ActionBuf) -> bool {
+        buf.room() > 0 && self.sessions[usize::from(s)].jobs.has_two_free()
+    }
+
+    /// The same for a job that takes no frame and that others may wait for.
+    pub(crate) fn can_unpublish(&self, s: u16, buf: &ActionBuf) -> bool {
         buf.room() > 0 && self.sessions[usize::from(s)].jobs.has_free()
     }
 

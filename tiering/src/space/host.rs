@@ -10,6 +10,10 @@ impl Core {
     /// A host frame for a page that is to be stored. `must`: somebody waits, so what is cached or held twice gives way.
     pub(crate) fn take_host(&mut self, s: u16, page: u32, must: bool) -> Option<u32> {
         let class = self.geo.class_of_page(page);
+        if !must && self.host.classes[usize::from(class)].squeezed {
+            // The next one is for who waits.
+            return None;
+        }
         if let Some(at) = self.host.alloc(class, page) {
             return Some(at);
         }
@@ -52,12 +56,14 @@ impl Core {
     /// Makes a host frame free at the cost of others: what is cached goes, then what is held twice.
     fn squeeze_host(&mut self, s: u16, class: u8) {
         while self.host.free_frames(class) == 0 && self.drop_idle_content() {}
-        let short = self.host.free_frames(class) == 0;
-        if short && !self.drop_any_second_copy(s, class) && !self.drop_copy_of_what_stays(class) {
+        if self.host.free_frames(class) > 0 {
+            return;
+        }
+        match self.second_copy(s, class) {
+            Some(page) => self.drop_second_copy(page),
             // Every page that others keep in host alone, though they have room for it in tier 0, is one too many.
-            if !std::mem::replace(&mut self.host.classes[usize::from(class)].squeezed, true) {
-                self.wake_all();
-            }
+            None if !std::mem::replace(&mut self.host.classes[usize::from(class)].squeezed, true) => self.wake_all(),
+            None => {}
         }
     }
 
@@ -119,7 +125,7 @@ impl Core {
     /// Puts the host frame of a page into the list where it belongs.
     pub(crate) fn settle_host(&mut self, page: u32) {
         let at = self.pages[page as usize].host;
-        if at != NONE && self.has_nvme() && !self.pages[page as usize].writing() {
+        if at != NONE && self.has_nvme() && self.host.recs[at as usize].on != HostOn::Moving {
             let on = self.host_list_of(page, at);
             self.host.enlist(at, on);
         }
@@ -136,6 +142,9 @@ impl Core {
         let p = &self.pages[page as usize];
         let block = &self.blocks[self.geo.block_of(page)];
         if p.loads > 0 && !mutants::on(Mutant::EvictHostWhileLoading) || !block.live() {
+            HostOn::Nothing
+        } else if p.writing() {
+            // What it showed before, from another frame.
             HostOn::Nothing
         } else if !p.on_disk() && !mutants::on(Mutant::EvictDirtyHost) {
             if block.may_leave() { HostOn::Dirty } else { HostOn::Nothing }
@@ -157,11 +166,22 @@ impl Core {
         frame.is_some_and(|f| f.state == FrameState::Present && f.on != On::Ring)
     }
 
-    pub(crate) fn drop_any_second_copy(&mut self, s: u16, class: u8) -> bool {
+    /// A page whose host copy can go since it is in a tier 0 too, that of session `s` first: the most recently used evictable
+    /// one, else one that stays there.
+    pub(crate) fn second_copy(&mut self, s: u16, class: u8) -> Option<u32> {
         let sessions = self.sessions.len() as u16;
-        (0..sessions).map(|i| (s + i) % sessions).any(|s| {
-            self.sessions[usize::from(s)].life == crate::sessions::Life::Live && self.drop_second_copy(s, class)
-        })
+        let evictable = (0..sessions).map(|i| (s + i) % sessions).find_map(|s| {
+            let live = self.sessions[usize::from(s)].life == crate::sessions::Life::Live;
+            if live { self.evictable_twice(s, class) } else { None }
+        });
+        evictable.or_else(|| self.copy_of_what_stays(class))
+    }
+
+    /// Exclusive tiers: the page's host copy goes, its tier-0 copy must be stored before it can go.
+    fn drop_second_copy(&mut self, page: u32) {
+        self.drop_host_copy(page);
+        self.settle_page(page);
+        self.counters.exclusive_drops += 1;
     }
 
     /// The host copy of a page goes, if no load reads it; the frame is free once no transfer writes it either.
@@ -172,8 +192,8 @@ impl Core {
         }
         let at = std::mem::replace(&mut p.host, NONE);
         self.counters.transitions += 1;
-        if p.writing() && !mutants::on(Mutant::FreeWhileWriting) {
-            // The transfer frees it when it ends.
+        if self.host.recs[at as usize].on == HostOn::Moving && !mutants::on(Mutant::FreeWhileWriting) {
+            // The transfer that writes it frees it when it ends.
             return;
         }
         self.host.free(at);
@@ -187,26 +207,22 @@ impl Core {
         }
     }
 
-    /// Exclusive tiers: the most recently used page that is in the session's tier 0 too gives up its host copy.
-    fn drop_second_copy(&mut self, s: u16, class: u8) -> bool {
+    /// The most recently used page that is evictable in the session's tier 0 and in host.
+    fn evictable_twice(&self, s: u16, class: u8) -> Option<u32> {
         let session = &self.sessions[usize::from(s)];
         let mut f = session.classes[usize::from(class)].clean.tail;
         while f != NONE {
             let frame = &session.frames[f as usize];
             let page = &self.pages[frame.page as usize];
             let block = &self.blocks[self.geo.block_of(frame.page)];
-            // A page that other sessions refer to is read from host by them.
             let twice = page.host != NONE && page.loads == 0 && !page.writing();
+            // A page that other sessions refer to is read from host by them.
             if twice && block.refs_other == 0 && block.state == BlockState::Sealed && block.refs_home > 0 {
-                let page = frame.page;
-                self.drop_host_copy(page);
-                self.settle_page(page);
-                self.counters.exclusive_drops += 1;
-                return true;
+                return Some(frame.page);
             }
             f = frame.links.prev;
         }
-        false
+        None
     }
 
     /// Asks the node for memory of a class, unless that is hopeless now. True while an answer is to come.

@@ -136,6 +136,7 @@ impl Core {
             if self.pages[page as usize].host != at {
                 // Given up meanwhile: the slot holds what the page does not show any more.
                 self.host.free(at);
+                self.settle_page(page);
                 continue;
             }
             if ok {
