@@ -6,25 +6,33 @@
 use crossbeam::channel::{Receiver, Sender, TrySendError, bounded};
 use kvtide_wire::error::Error as WireError;
 use kvtide_wire::os::bell::{Ringer, Sleepable, bell};
-use kvtide_wire::sync::AtomicU32;
-use kvtide_wire::wake::{Sleeper, Waker, announced};
+use kvtide_wire::wake::Bell;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+
+/// The owner looks at its letters anyway: it need not be rung.
+const AWAKE: u32 = 0;
+/// The owner sleeps, or is about to look once more before it does. Who sets this back to `AWAKE` rings.
+const ASLEEP: u32 = 1;
+/// The owner never says what it does: it is rung for every letter.
+const SILENT: u32 = 2;
 
 /// The receiving end; one owner.
 #[derive(Debug)]
 pub(crate) struct Mailbox<T> {
     letters: Receiver<T>,
     bell: Sleepable,
-    sleeper: Sleeper<Arc<AtomicU32>>,
+    owner: Arc<AtomicU32>,
 }
 
 /// The sending end; any thread.
 #[derive(Debug)]
 pub(crate) struct Address<T> {
     letters: Sender<T>,
-    waker: Waker<Arc<AtomicU32>, Ringer>,
+    ringer: Ringer,
+    owner: Arc<AtomicU32>,
 }
 
 /// The other side's thread has ended.
@@ -36,9 +44,9 @@ pub(crate) struct Gone;
 pub(crate) fn mailbox<T>(capacity: usize) -> Result<(Address<T>, Mailbox<T>), WireError> {
     let (sender, receiver) = bounded(capacity);
     let (ringer, bell) = bell()?;
-    let sleeping = Arc::new(AtomicU32::new(1));
-    let (waker, sleeper) = (Waker::new(Arc::clone(&sleeping), ringer), Sleeper::new(sleeping));
-    Ok((Address { letters: sender, waker }, Mailbox { letters: receiver, bell, sleeper }))
+    let owner = Arc::new(AtomicU32::new(SILENT));
+    let address = Address { letters: sender, ringer, owner: Arc::clone(&owner) };
+    Ok((address, Mailbox { letters: receiver, bell, owner }))
 }
 
 impl<T> Mailbox<T> {
@@ -61,13 +69,14 @@ impl<T> Mailbox<T> {
     /// Has senders ring no more: the owner looks at its letters anyway, until it calls [`Mailbox::announce`]. An owner that never
     /// calls this is rung for every letter.
     pub fn awake(&self) {
-        self.sleeper.awake();
+        self.owner.store(AWAKE, Ordering::Relaxed);
     }
 
-    /// Has senders ring again. The owner must look at its letters once more before it sleeps.
+    /// Has the next sender ring. The owner must look at its letters once more before it sleeps: of the fence in here and that of
+    /// a sender one is first, so either the owner sees the letter or the sender sees the announcement.
     pub fn announce(&self) {
-        self.sleeper.announce();
-        announced();
+        self.owner.store(ASLEEP, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
     }
 
     /// Forgets rings; to be called before the letters are taken.
@@ -92,7 +101,7 @@ impl<T> AsFd for Mailbox<T> {
 
 impl<T> Clone for Address<T> {
     fn clone(&self) -> Self {
-        Address { letters: self.letters.clone(), waker: self.waker.clone() }
+        Address { letters: self.letters.clone(), ringer: self.ringer.clone(), owner: Arc::clone(&self.owner) }
     }
 }
 
@@ -100,15 +109,28 @@ impl<T> Address<T> {
     /// Sends; waits while the mailbox is full. Only for threads that no core thread waits for.
     pub fn send(&self, letter: T) -> Result<(), Gone> {
         self.letters.send(letter).map_err(|_| Gone)?;
-        self.waker.wake();
+        self.wake();
         Ok(())
     }
 
     /// Sends, if there is room.
     pub fn offer(&self, letter: T) -> Result<(), TrySendError<T>> {
         self.letters.try_send(letter)?;
-        self.waker.wake();
+        self.wake();
         Ok(())
+    }
+
+    /// Rings an owner that sleeps, once for all letters that come meanwhile.
+    fn wake(&self) {
+        fence(Ordering::SeqCst);
+        let rings = match self.owner.load(Ordering::Relaxed) {
+            AWAKE => false,
+            ASLEEP => self.owner.compare_exchange(ASLEEP, AWAKE, Ordering::Relaxed, Ordering::Relaxed).is_ok(),
+            _ => true,
+        };
+        if rings {
+            self.ringer.ring();
+        }
     }
 }
 
@@ -196,5 +218,8 @@ mod tests {
         mailbox.announce();
         address.send(2).unwrap();
         assert!(rung(&mailbox) && mailbox.take() == Some(1));
+        mailbox.quiet();
+        address.send(3).unwrap();
+        assert!(!rung(&mailbox), "one ring wakes it");
     }
 }

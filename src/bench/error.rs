@@ -26,6 +26,27 @@ pub enum BenchError {
         /// Why it failed.
         source: std::io::Error,
     },
+    /// A program that the bench compares with.
+    #[error("cannot {tried}: {why}")]
+    Peer {
+        /// What was tried.
+        tried: String,
+        /// What it said.
+        why: String,
+    },
+    /// A setting is out of its range.
+    #[error("{what} is {value}: expected {expected}")]
+    Setting {
+        /// Which.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+        /// What is allowed.
+        expected: String,
+    },
+    /// A signal came.
+    #[error("interrupted; its files were removed")]
+    Interrupted,
     /// Something came out that makes the figure meaningless.
     #[error("{0}")]
     Odd(String),

@@ -1,12 +1,13 @@
 //! `kvtide bench`: the figures that this project promises, measured, each beside its target.
 //!
-//! `bench ring` and `bench paging` are engines beside a private daemon and use the client as any engine would; `bench core` drives the sans-IO
-//! core alone, over simulated devices. The command line calls [`run`]; nothing else may call in here, and nothing in here knows
-//! how the daemon works inside.
+//! `bench ring` and `bench paging` are engines beside a private daemon and use the client as any engine would; `bench core`
+//! drives the sans-IO core alone, over simulated devices; `bench nvme` drives a disk's I/O thread as a core thread does. The
+//! command line calls [`run`]; nothing else may call in here, and nothing in here knows how the daemon works inside.
 
 mod core;
 mod engine;
 mod error;
+mod nvme;
 mod paging;
 mod report;
 mod ring;
@@ -33,6 +34,8 @@ enum Which {
     Core(Output),
     /// Page faults and rates between tier 0, host memory and NVMe, with working sets of twice what the tiers above hold
     Paging(paging::Args),
+    /// A disk's I/O thread on a file: reads, writes, CPU, checksums, beside fio if wanted
+    Nvme(nvme::NvmeArgs),
 }
 
 #[derive(Clone, Copy, Debug, clap::Args)]
@@ -49,6 +52,7 @@ pub fn run(args: &Args) -> ExitCode {
         Which::Ring(output) => (ring::measure(), *output),
         Which::Core(output) => (core::measure(), *output),
         Which::Paging(args) => (paging::measure(args), args.output),
+        Which::Nvme(args) => (nvme::measure(args), args.output),
     };
     match measured {
         Ok(report) => {

@@ -26,6 +26,7 @@ struct Figure {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Report {
     figures: Vec<Figure>,
+    words: Vec<(&'static str, &'static str, String)>,
     notes: Vec<String>,
 }
 
@@ -54,6 +55,23 @@ impl Report {
         self.figures.push(Figure { key, what: what.into(), value, digits: 2, unit, target: target.into() });
     }
 
+    /// Adds a number with as many digits as are given, with or without a target.
+    pub(super) fn fine(
+        &mut self,
+        key: &'static str,
+        what: &'static str,
+        (value, digits): (f64, usize),
+        unit: &'static str,
+        target: Option<Target>,
+    ) {
+        self.figures.push(Figure { key, what: what.into(), value, digits, unit, target });
+    }
+
+    /// Adds words.
+    pub(super) fn words(&mut self, key: &'static str, what: &'static str, words: String) {
+        self.words.push((key, what, words));
+    }
+
     /// Adds a line below the table.
     pub(super) fn note(&mut self, note: String) {
         self.notes.push(note);
@@ -66,7 +84,8 @@ impl Report {
             let value = if figure.digits == 0 {
                 serde_json::Value::from(figure.value as u64)
             } else {
-                serde_json::Value::from((figure.value * 1000.0).round() / 1000.0)
+                let unit = 10f64.powi(figure.digits.max(3) as i32);
+                serde_json::Value::from((figure.value * unit).round() / unit)
             };
             match figure.key.split_once('.') {
                 None => object.insert(figure.key.into(), value),
@@ -75,6 +94,9 @@ impl Report {
                     within.as_object_mut().and_then(|within| within.insert(inner.into(), value))
                 }
             };
+        }
+        for (key, _, words) in &self.words {
+            object.insert((*key).into(), words.as_str().into());
         }
         format!("{}\n", serde_json::Value::Object(object))
     }
@@ -92,6 +114,9 @@ impl Report {
             let verdict = if met { "" } else { "  missed" };
             let line = format!("{:<52} {value:>12} {:<14} {target:<12}{verdict}", figure.what, figure.unit);
             let _ = writeln!(text, "{}", line.trim_end());
+        }
+        for (_, what, words) in &self.words {
+            let _ = writeln!(text, "{what:<52} {words:>12}");
         }
         for note in &self.notes {
             let _ = writeln!(text, "{note}");

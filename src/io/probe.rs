@@ -91,7 +91,7 @@ fn report(settings: &Settings, store: &Store, mode: &Mode, note: &str) {
 fn ring(settings: &Settings, store: &Store) -> io::Result<UringSetup> {
     let (_ringer, sleepable) = bell().map_err(io::Error::other)?;
     let setup = UringSetup::new(settings.depth, false)?;
-    let mut engine = Uring::new(setup, Arc::clone(&store.file), sleepable.as_fd().try_clone_to_owned()?);
+    let mut engine = Uring::new(setup, Arc::clone(&store.file), sleepable.as_fd().try_clone_to_owned()?)?;
     let mut page = Aligned::new(SUPERBLOCK_BYTES)?;
     let piece = Piece::new(page.as_ptr(), page.len());
     let command = Command { token: 0, kind: IoKind::Read, offset: 0, pieces: &raw const piece, count: 1, buffer: None };

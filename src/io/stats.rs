@@ -68,6 +68,8 @@ pub(crate) struct DiskStatus {
     pub short: u64,
     /// Pages that were read and are not what was written.
     pub checksum_failures: u64,
+    /// Time that checksums took, in nanoseconds.
+    pub checksum_ns: u64,
     /// Requests that went through the disk's own memory because their pages are no whole sectors.
     pub staged: u64,
     /// Staged writes that had to read their sectors first.

@@ -80,11 +80,12 @@ pub(super) trait Engine {
     /// the engine was made for are on their way.
     unsafe fn push(&mut self, command: &Command);
 
-    /// Starts what was pushed, waits as told, and appends what is done. True: the bell that the engine watches was rung.
+    /// Starts what was pushed, waits as told, and appends what is done. The bell that the engine watches, and reads, ends a wait
+    /// too.
     ///
     /// # Errors
     /// The engine itself fails, not a command.
-    fn enter(&mut self, wait: Wait, done: &mut Vec<Done>) -> Result<bool, Errno>;
+    fn enter(&mut self, wait: Wait, done: &mut Vec<Done>) -> Result<(), Errno>;
 
     /// Registers memory as a buffer.
     ///

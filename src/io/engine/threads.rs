@@ -15,6 +15,9 @@ use std::thread::JoinHandle;
 /// Threads of a disk: what a drive of consumer make needs to be busy, and little enough to be cheap when they sleep.
 pub(crate) const WORKERS: u32 = 8;
 
+/// Bytes of rings that are read at once.
+const RINGS: usize = 64;
+
 /// A command for a worker.
 struct Work(Command);
 
@@ -31,7 +34,7 @@ pub(crate) struct Threads {
 }
 
 impl Threads {
-    /// For one file, for `depth` commands at once; `bell` becomes readable when the thread shall wake up.
+    /// For one file, for `depth` commands at once; `bell` becomes readable when the thread shall wake up, and is read here.
     pub fn new(depth: u32, file: &Arc<File>, bell: OwnedFd) -> io::Result<Threads> {
         let (work, commands) = bounded::<Work>(depth as usize);
         let (address, done) = mailbox(depth as usize).map_err(io::Error::other)?;
@@ -77,20 +80,23 @@ impl Engine for Threads {
         self.on_their_way += 1;
     }
 
-    fn enter(&mut self, wait: Wait, done: &mut Vec<Done>) -> Result<bool, Errno> {
+    fn enter(&mut self, wait: Wait, done: &mut Vec<Done>) -> Result<(), Errno> {
         self.done.awake();
         self.take(done);
         if wait.want == 0 || !done.is_empty() {
-            return Ok(false);
+            return Ok(());
         }
         self.done.announce();
         let mut fds =
             [PollFd::new(&self.bell, PollFlags::IN), PollFd::from_borrowed_fd(self.done.as_fd(), PollFlags::IN)];
-        let mut rung = false;
         if self.done.is_empty() {
             let most = wait.most.and_then(|most| Timespec::try_from(most).ok());
             match poll(&mut fds, most.as_ref()) {
-                Ok(_) => rung = !fds[0].revents().is_empty(),
+                Ok(_) if fds[0].revents().is_empty() => {}
+                Ok(_) => {
+                    // Whatever comes of it, the next poll tells.
+                    let _ = rustix::io::read(&self.bell, &mut [0; RINGS]);
+                }
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno),
             }
@@ -98,7 +104,7 @@ impl Engine for Threads {
         self.done.awake();
         self.done.quiet();
         self.take(done);
-        Ok(rung)
+        Ok(())
     }
 
     unsafe fn register(&mut self, _: u16, _: Piece) -> Result<(), Errno> {

@@ -6,6 +6,7 @@ use super::{Command, Done, Engine, Piece, Wait};
 use io_uring::types::{Fd, Fixed, SubmitArgs, Timespec};
 use io_uring::{IoUring, Probe, opcode, squeue};
 use kvtide_tiering::api::IoKind;
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
@@ -13,9 +14,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Token of the poll of the bell.
+/// Bytes of rings that are read at once: a mailbox rings once a sleep, so a few at most are there.
+const RINGS: usize = 64;
+/// Token of the read of the bell.
 const BELL: u64 = u64::MAX;
-/// Entries beyond the depth: the poll, and what is pushed again before it is reaped.
+/// Entries beyond the depth: the bell, and what is pushed again before it is reaped.
 const SPARE: u32 = 8;
 /// Buffers that can be registered.
 pub(crate) const BUFFERS: u32 = 4096;
@@ -89,20 +92,29 @@ pub(crate) struct Uring {
     /// The file is registered as number 0.
     file_registered: bool,
     bell: OwnedFd,
-    /// The bell is being polled.
-    polled: bool,
+    /// What is read from the bell goes here; leaked, since the kernel may have the read when the ring is dropped.
+    rings: *mut u8,
+    /// The bell is being read.
+    listens: bool,
     vectors: bool,
     /// The kernel can wait for several completions and content itself with one after a while (Linux 6.12).
     batches: bool,
 }
 
 impl Uring {
-    /// For one file; `bell` becomes readable when the thread shall wake up.
-    pub fn new(setup: UringSetup, file: Arc<File>, bell: OwnedFd) -> Uring {
+    /// For one file; `bell` becomes readable when the thread shall wake up, and is read here.
+    ///
+    /// # Errors
+    /// The bell cannot be made to block, as a read in the ring wants it.
+    pub fn new(setup: UringSetup, file: Arc<File>, bell: OwnedFd) -> io::Result<Uring> {
         let UringSetup { ring, vectors, .. } = setup;
         let file_registered = ring.submitter().register_files(&[file.as_raw_fd()]).is_ok();
         let batches = ring.params().is_feature_min_timeout();
-        Uring { ring, file, file_registered, bell, polled: false, vectors, batches }
+        // A read of a descriptor that does not block is not waited for. The description is this thread's alone.
+        let flags = rustix::fs::fcntl_getfl(&bell)?;
+        rustix::fs::fcntl_setfl(&bell, flags.difference(OFlags::NONBLOCK))?;
+        let rings = Box::leak(Box::new([0; RINGS])).as_mut_ptr();
+        Ok(Uring { ring, file, file_registered, bell, rings, listens: false, vectors, batches })
     }
 
     fn entry(&self, command: &Command) -> squeue::Entry {
@@ -183,24 +195,22 @@ impl Engine for Uring {
         self.queue(&entry);
     }
 
-    fn enter(&mut self, wait: Wait, done: &mut Vec<Done>) -> Result<bool, Errno> {
-        if wait.want > 0 && !self.polled {
-            let poll = opcode::PollAdd::new(Fd(self.bell.as_raw_fd()), libc::POLLIN as u32).build().user_data(BELL);
-            self.queue(&poll);
-            self.polled = true;
+    fn enter(&mut self, wait: Wait, done: &mut Vec<Done>) -> Result<(), Errno> {
+        if wait.want > 0 && !self.listens {
+            let read = opcode::Read::new(Fd(self.bell.as_raw_fd()), self.rings, RINGS as u32).offset(u64::MAX);
+            self.queue(&read.build().user_data(BELL));
+            self.listens = true;
         }
         self.call(wait)?;
-        let mut rung = false;
         for entry in self.ring.completion() {
             if entry.user_data() == BELL {
-                self.polled = false;
-                rung = true;
+                self.listens = false;
                 continue;
             }
             let result = u32::try_from(entry.result()).map_err(|_| -entry.result());
             done.push(Done { token: entry.user_data() as u32, result });
         }
-        Ok(rung)
+        Ok(())
     }
 
     unsafe fn register(&mut self, buffer: u16, piece: Piece) -> Result<(), Errno> {

@@ -197,7 +197,7 @@ fn engine(
     let bell = mailbox.as_fd().try_clone_to_owned()?;
     Ok(if mode.uring {
         let setup = UringSetup::new(settings.depth, mode.registered)?;
-        Box::new(Uring::new(setup, Arc::clone(&store.file), bell))
+        Box::new(Uring::new(setup, Arc::clone(&store.file), bell)?)
     } else {
         Box::new(Threads::new(settings.depth, &store.file, bell)?)
     })

@@ -48,8 +48,12 @@ const BATCH_FROM: u32 = 16;
 /// Completions waited for together, at most.
 const BATCH_MOST: u32 = 8;
 /// How long one completion waits for others, at most, and as a share of what requests take anyway.
-const BATCH_US: u64 = 50;
-const BATCH_SHARE: u64 = 16;
+const BATCH_US: u64 = 200;
+const BATCH_SHARE: u64 = 10;
+/// While so many are there and the device has ended something within this time, nobody has to ring: the thread wakes up anyway.
+const SOON_US: u64 = 2_000;
+/// And if it does not, it wakes up after this.
+const UNRUNG: Duration = Duration::from_micros(200);
 const DAY_US: u64 = 86_400_000_000;
 
 /// What an I/O thread owns.
@@ -65,8 +69,11 @@ pub(super) struct Runner {
     rules: Rules,
     /// Jobs that have begun and have more to start, in order.
     crowd: VecDeque<u32>,
-    /// Boxes that their owner's mailbox did not take.
+    /// Boxes on their way back: those of one round together, so that their owner is woken once; and those that its mailbox did not
+    /// take.
     answers: VecDeque<Box<Transfer>>,
+    /// How long checksums have held them up.
+    held_ns: u64,
     spans: Vec<Span>,
     done: Vec<Done>,
     status: DiskStatus,
@@ -75,6 +82,8 @@ pub(super) struct Runner {
     epoch_us: u64,
     day: u64,
     timeout_us: u64,
+    /// When the device last ended something.
+    moved_us: u64,
     /// What requests take, a moving average.
     usual_us: u64,
     looked_us: u64,
@@ -125,6 +134,8 @@ impl Runner {
             tell,
             crowd: VecDeque::new(),
             answers: VecDeque::new(),
+            held_ns: 0,
+            moved_us: 0,
             spans: Vec::new(),
             done: Vec::with_capacity(depth as usize),
             status,
@@ -158,25 +169,25 @@ impl Runner {
             self.read_letters(now_us);
             self.expire(now_us);
             self.start(now_us);
-            self.offer_again();
+            self.deliver();
             if self.has_ended(now_us) {
                 break;
             }
             let wait = self.wait(now_us);
-            match self.device.engine().enter(wait, &mut self.done) {
-                Ok(true) => self.letters.quiet(),
-                Ok(false) => {}
-                Err(errno) => {
-                    tracing::error!("disk {}: its engine failed: {errno}", self.status.number);
-                    return self.refuse_all(errno.raw_os_error());
-                }
+            if let Err(errno) = self.device.engine().enter(wait, &mut self.done) {
+                tracing::error!("disk {}: its engine failed: {errno}", self.status.number);
+                return self.refuse_all(errno.raw_os_error());
             }
             let now_us = self.now_us();
+            if !self.done.is_empty() {
+                self.moved_us = now_us;
+            }
             let mut done = std::mem::take(&mut self.done);
             for done in done.drain(..) {
                 self.complete(now_us, done);
             }
             self.done = done;
+            self.deliver();
             self.look(now_us);
         }
     }
@@ -262,7 +273,9 @@ impl Runner {
         transfer.class = class;
         transfer.waited_us = u32::try_from(now_us - queued_us).unwrap_or(u32::MAX);
         if transfer.kind == IoKind::Write {
+            let began = Instant::now();
             checksum::note(self.store.superblock.store, &mut transfer);
+            self.status.checksum_ns += began.elapsed().as_nanos() as u64;
         }
         self.spans.clear();
         self.spans.extend(transfer.parts.iter().map(|part| Span {
@@ -355,7 +368,11 @@ impl Runner {
         transfer.errno = errno;
         transfer.device_us = u32::try_from(device_us).unwrap_or(u32::MAX);
         if status == Status::Ok && kind == IoKind::Read {
+            let began = Instant::now();
             let bad = checksum::compare(self.store.superblock.store, &mut transfer);
+            let took_ns = began.elapsed().as_nanos() as u64;
+            self.status.checksum_ns += took_ns;
+            self.held_ns += took_ns;
             if bad > 0 {
                 self.status.checksum_failures += bad;
                 let (disk, offset) = (self.status.number, transfer.offset);
@@ -373,6 +390,9 @@ impl Runner {
         self.usual_us = (self.usual_us * 7 + device_us) / 8;
         self.status.ended(class, kind, status, bytes, transfer.waited_us.into(), device_us);
         self.answer(transfer, status);
+        if self.held_ns / 1000 >= self.patience_us() {
+            self.deliver();
+        }
     }
 
     fn wrote(&mut self, now_us: u64, bytes: u64) {
@@ -384,33 +404,44 @@ impl Runner {
         self.store.superblock.written_bytes += bytes;
     }
 
-    /// Sends a box back.
+    /// Has a box sent back at the end of the round.
     fn answer(&mut self, mut transfer: Box<Transfer>, status: Status) {
         transfer.status = status;
-        let reply = transfer.reply.clone();
-        if let Err(TrySendError::Full(transfer)) = reply.offer(transfer) {
-            self.answers.push_back(transfer);
+        self.answers.push_back(transfer);
+    }
+
+    /// Sends boxes back, as far as their mailboxes take them.
+    fn deliver(&mut self) {
+        self.held_ns = 0;
+        for _ in 0..self.answers.len() {
+            let Some(transfer) = self.answers.pop_front() else { return };
+            let reply = transfer.reply.clone();
+            // One whose mailbox is gone is dropped with its memory: the device is done with it.
+            if let Err(TrySendError::Full(transfer)) = reply.offer(transfer) {
+                self.answers.push_back(transfer);
+            }
         }
     }
 
-    fn offer_again(&mut self) {
-        for _ in 0..self.answers.len() {
-            let Some(transfer) = self.answers.pop_front() else { return };
-            let status = transfer.status;
-            self.answer(transfer, status);
-        }
+    /// How long one completion may wait for others.
+    fn patience_us(&self) -> u64 {
+        (self.usual_us / BATCH_SHARE).min(BATCH_US)
     }
 
     /// How long to wait for completions, and for how many.
     fn wait(&mut self, now_us: u64) -> Wait {
-        self.letters.announce();
-        // The second look of the wake-up protocol.
+        let busy = self.device.busy();
+        // So much is on its way that something ends soon: no sender needs to ring.
+        let soon = busy >= BATCH_FROM && now_us - self.moved_us < SOON_US;
+        if !soon {
+            self.letters.announce();
+        }
+        // After an announcement: the second look of the wake-up protocol.
         if !self.letters.is_empty() && self.scheduler.len() < QUEUE_MAX {
             return Wait::default();
         }
-        let busy = self.device.busy();
-        let batch = if busy >= BATCH_FROM { (busy / 4).min(BATCH_MOST) } else { 1 };
-        let batch_us = (self.usual_us / BATCH_SHARE).min(BATCH_US) as u32;
+        let want = if soon { (busy / 4).min(BATCH_MOST) } else { 1 };
+        let batch_us = self.patience_us() as u32;
         let mut until = self.scheduler.due_us();
         let mut also = |us: u64| until = Some(until.map_or(us, |until| until.min(us)));
         if busy > 0 {
@@ -427,7 +458,10 @@ impl Runner {
         if !self.answers.is_empty() {
             most = Some(most.map_or(OFFER_AGAIN, |most| most.min(OFFER_AGAIN)));
         }
-        Wait { want: batch, batch_us, most }
+        if soon {
+            most = Some(most.map_or(UNRUNG, |most| most.min(UNRUNG)));
+        }
+        Wait { want, batch_us, most }
     }
 
     fn look_us(&self) -> u64 {
@@ -571,8 +605,7 @@ impl Runner {
                 transfer.errno = errno;
                 self.answer(transfer, Status::Io);
             }
-            self.offer_again();
-            self.letters.announce();
+            self.deliver();
             match self.letters.wait() {
                 Some(DiskLetter::Transfer(transfer)) => waiting.push(transfer),
                 Some(DiskLetter::Status(reply)) => drop(reply.try_send(self.status(self.now_us()))),

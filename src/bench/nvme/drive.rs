@@ -1,0 +1,274 @@
+//! Somebody who keeps so many transfers on their way, as a core thread would: recycled boxes, one mailbox, sleep when there is
+//! nothing to do.
+
+use super::BenchError;
+use super::rig::Rig;
+use super::stop::{LOOK, Stop, failed};
+use crate::io::{DiskLetter, Part, SlotKey, Transfer};
+use crate::mail::{Address, Mailbox, mailbox};
+use kvtide_tiering::api::{IoClass, IoKind, Status};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Seconds of CPU that the whole process, or this thread, has used.
+pub(super) fn cpu_s(clock: ClockId) -> f64 {
+    let time = clock_gettime(clock);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// What some of the transfers do.
+#[derive(Clone, Debug)]
+pub(super) struct Stream {
+    /// Which way.
+    pub(super) kind: IoKind,
+    /// How urgent.
+    pub(super) class: IoClass,
+    /// How many at once.
+    pub(super) depth: u32,
+    /// The pages that they choose from.
+    pub(super) pages: Range<u64>,
+}
+
+/// What a stream has moved.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Moved {
+    /// Transfers that ended in the time.
+    pub(super) transfers: u64,
+    /// How long each took, from letter to box, in microseconds.
+    pub(super) us: Vec<u64>,
+}
+
+/// What came of a run.
+#[derive(Clone, Debug)]
+pub(super) struct Run {
+    /// By stream.
+    pub(super) moved: Vec<Moved>,
+    /// Its seconds.
+    pub(super) seconds: f64,
+    /// CPU seconds of the whole process, without checksums.
+    pub(super) cpu_s: f64,
+    /// CPU seconds of this thread, which are among them.
+    pub(super) driver_s: f64,
+    /// Seconds that checksums took.
+    pub(super) checksum_s: f64,
+}
+
+/// What is read before and after a run.
+struct Meter {
+    began: Instant,
+    process_s: f64,
+    driver_s: f64,
+    checksum_ns: u64,
+}
+
+impl Meter {
+    fn now(rig: &Rig) -> Result<Meter, BenchError> {
+        let checksum_ns = rig.status()?.checksum_ns;
+        let [process_s, driver_s] = [ClockId::ProcessCPUTime, ClockId::ThreadCPUTime].map(cpu_s);
+        Ok(Meter { began: Instant::now(), process_s, driver_s, checksum_ns })
+    }
+
+    fn until(&self, now: &Meter, moved: Vec<Moved>) -> Run {
+        let checksum_s = (now.checksum_ns - self.checksum_ns) as f64 / 1e9;
+        Run {
+            moved,
+            seconds: (now.began - self.began).as_secs_f64(),
+            cpu_s: now.process_s - self.process_s - checksum_s,
+            driver_s: now.driver_s - self.driver_s,
+            checksum_s,
+        }
+    }
+}
+
+/// A box for a transfer that is not on its way, with its stream.
+struct Ticket {
+    stream: usize,
+    sent: Instant,
+}
+
+/// The driver.
+pub(super) struct Driver {
+    boxes: Mailbox<Box<Transfer>>,
+    idle: Vec<Box<Transfer>>,
+    /// By id of the transfer.
+    tickets: Vec<Ticket>,
+    letters: Address<DiskLetter>,
+    page: u64,
+    pages_a_region: u64,
+    random: u64,
+}
+
+impl Driver {
+    /// With a box and a frame for each of `depth` transfers.
+    pub(super) fn new(rig: &Rig, depth: u32, page: u32) -> Result<Driver, BenchError> {
+        let (reply, boxes) = mailbox(depth as usize).map_err(|e| failed("make a mailbox", std::io::Error::other(e)))?;
+        let one = |id: u32| {
+            let offset = u64::from(id) * u64::from(page);
+            let part =
+                Part { plane: 0, at: 0, bytes: page, memory: Arc::clone(&rig.memory), offset, crc: 0, ok: false };
+            Box::new(Transfer {
+                space: 0,
+                id,
+                kind: IoKind::Read,
+                class: IoClass::Demand,
+                offset: 0,
+                bytes: page.into(),
+                whole: true,
+                key: SlotKey::default(),
+                parts: vec![part],
+                reply: reply.clone(),
+                status: Status::Internal,
+                errno: 0,
+                waited_us: 0,
+                device_us: 0,
+            })
+        };
+        let now = Instant::now();
+        let letters = rig.disk().letters();
+        send(&letters, DiskLetter::Register(Arc::clone(&rig.memory)))?;
+        Ok(Driver {
+            boxes,
+            idle: (0..depth).map(one).collect(),
+            tickets: (0..depth).map(|_| Ticket { stream: 0, sent: now }).collect(),
+            letters,
+            page: page.into(),
+            pages_a_region: rig.disk().region_bytes() / u64::from(page),
+            random: 0x9E37_79B9_7F4A_7C15,
+        })
+    }
+
+    /// Keeps the streams going for so long.
+    pub(super) fn run(
+        &mut self,
+        rig: &mut Rig,
+        streams: &[Stream],
+        time: Duration,
+        stop: &Stop,
+    ) -> Result<Run, BenchError> {
+        let mut moved = vec![Moved::default(); streams.len()];
+        let before = Meter::now(rig)?;
+        for (number, stream) in streams.iter().enumerate() {
+            for _ in 0..stream.depth {
+                let transfer = self.idle.pop().ok_or_else(|| BenchError::Odd("more streams than boxes".into()))?;
+                let page = self.choose(&stream.pages);
+                self.send(rig, number, stream, page, transfer)?;
+            }
+        }
+        while before.began.elapsed() < time {
+            while let Some(transfer) = self.boxes.take() {
+                let ticket = &self.tickets[transfer.id as usize];
+                let (number, us) = (ticket.stream, ticket.sent.elapsed().as_micros() as u64);
+                moved[number].transfers += 1;
+                moved[number].us.push(us);
+                self.note(rig, &transfer)?;
+                let page = self.choose(&streams[number].pages);
+                self.send(rig, number, &streams[number], page, transfer)?;
+            }
+            self.sleep(rig)?;
+            stop.check()?;
+        }
+        let run = before.until(&Meter::now(rig)?, moved);
+        self.settle(rig)?;
+        Ok(run)
+    }
+
+    /// Writes every page once, in order.
+    pub(super) fn fill(&mut self, rig: &mut Rig, stop: &Stop) -> Result<(), BenchError> {
+        let stream = Stream { kind: IoKind::Write, class: IoClass::WriteBack, depth: 0, pages: 0..rig.pages };
+        for page in 0..rig.pages {
+            stop.check()?;
+            let transfer = match self.idle.pop() {
+                Some(transfer) => transfer,
+                None => self.wait(rig)?,
+            };
+            self.send(rig, 0, &stream, page, transfer)?;
+        }
+        self.settle(rig)
+    }
+
+    /// Takes everything back that is on its way.
+    fn settle(&mut self, rig: &mut Rig) -> Result<(), BenchError> {
+        while self.idle.len() < self.tickets.len() {
+            let transfer = self.wait(rig)?;
+            self.idle.push(transfer);
+        }
+        Ok(())
+    }
+
+    /// The next box, looked at.
+    fn wait(&mut self, rig: &mut Rig) -> Result<Box<Transfer>, BenchError> {
+        loop {
+            if let Some(transfer) = self.boxes.take() {
+                self.note(rig, &transfer)?;
+                return Ok(transfer);
+            }
+            self.sleep(rig)?;
+        }
+    }
+
+    /// Sleeps until a box is there, or not much longer.
+    fn sleep(&mut self, rig: &Rig) -> Result<(), BenchError> {
+        self.boxes.announce();
+        if self.boxes.is_empty() {
+            let look = Timespec { tv_sec: 0, tv_nsec: LOOK.subsec_nanos().into() };
+            match poll(&mut [PollFd::new(&self.boxes, PollFlags::IN)], Some(&look)) {
+                Ok(0) if rig.status()?.stalled => return Err(BenchError::Odd("the device does not answer".into())),
+                Ok(0) | Err(Errno::INTR) => {}
+                Ok(_) => self.boxes.quiet(),
+                Err(errno) => return Err(failed("wait for the disk", errno)),
+            }
+        }
+        self.boxes.awake();
+        Ok(())
+    }
+
+    /// A page, at random (xorshift64*).
+    fn choose(&mut self, pages: &Range<u64>) -> u64 {
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        let word = self.random.wrapping_mul(0x2545_F491_4F6C_DD1D);
+        pages.start + ((u128::from(word) * u128::from(pages.end - pages.start)) >> 64) as u64
+    }
+
+    fn send(
+        &mut self,
+        rig: &Rig,
+        number: usize,
+        stream: &Stream,
+        page: u64,
+        mut transfer: Box<Transfer>,
+    ) -> Result<(), BenchError> {
+        let (region, slot) = ((page / self.pages_a_region) as u32, (page % self.pages_a_region) as u32);
+        (transfer.kind, transfer.class) = (stream.kind, stream.class);
+        transfer.offset = rig.disk().offset(region, u64::from(slot) * self.page);
+        // Which content a page has does not matter here: that it is this page's does.
+        transfer.key = SlotKey { region, slot, generation: 1 };
+        transfer.parts[0].crc = rig.crcs[page as usize];
+        self.tickets[transfer.id as usize] = Ticket { stream: number, sent: Instant::now() };
+        send(&self.letters, DiskLetter::Transfer(transfer))
+    }
+
+    /// Looks at a box that came back.
+    fn note(&self, rig: &mut Rig, transfer: &Transfer) -> Result<(), BenchError> {
+        if transfer.status != Status::Ok {
+            let (status, errno) = (transfer.status, transfer.errno);
+            return Err(BenchError::Odd(format!("a transfer ended with {status:?} (error {errno})")));
+        }
+        let page = u64::from(transfer.key.region) * self.pages_a_region + u64::from(transfer.key.slot);
+        match transfer.kind {
+            IoKind::Write => rig.crcs[page as usize] = transfer.parts[0].crc,
+            IoKind::Read if transfer.parts[0].ok => {}
+            IoKind::Read => return Err(BenchError::Odd(format!("page {page} is not what was written"))),
+        }
+        Ok(())
+    }
+}
+
+fn send(letters: &Address<DiskLetter>, letter: DiskLetter) -> Result<(), BenchError> {
+    letters.send(letter).map_err(|gone| failed("send the disk a transfer", std::io::Error::other(gone)))
+}

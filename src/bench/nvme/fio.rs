@@ -1,0 +1,152 @@
+//! fio on the same file: io_uring, direct, registered buffers and files.
+
+use super::rig::Rig;
+use super::stop::{LOOK, Stop, failed};
+use super::{BenchError, NvmeArgs};
+use kvtide_tiering::api::IoKind;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use std::io::{PipeReader, Read};
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How much longer than its time fio may take.
+const GRACE: Duration = Duration::from_secs(30);
+/// How much of its complaints is shown.
+const SHOWN: usize = 800;
+
+/// What fio shall do.
+#[derive(Clone, Debug)]
+pub(super) struct Job {
+    pub(super) name: &'static str,
+    pub(super) kind: IoKind,
+    pub(super) depth: u32,
+    pub(super) pages: Range<u64>,
+}
+
+/// What it did.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Done {
+    pub(super) bytes: f64,
+    pub(super) seconds: f64,
+    pub(super) cpu_s: f64,
+    pub(super) p50_us: f64,
+    pub(super) p99_us: f64,
+}
+
+/// Whether there is a fio.
+pub(super) fn look(stop: &Stop) -> Result<(), BenchError> {
+    let mut command = Command::new("fio");
+    command.arg("--version");
+    hear(command, Duration::ZERO, stop).map(drop)
+}
+
+/// Runs jobs at the same time.
+pub(super) fn run(args: &NvmeArgs, rig: &Rig, jobs: &[Job], stop: &Stop) -> Result<Vec<Done>, BenchError> {
+    let page = u64::from(args.page);
+    let mut command = Command::new("fio");
+    command.args(["--ioengine=io_uring", "--direct=1", "--fixedbufs=1", "--registerfiles=1", "--output-format=json"]);
+    command.args(["--time_based=1", "--randrepeat=0", "--norandommap=1", "--lat_percentiles=1", "--thinktime=0"]);
+    command.arg(format!("--filename={}", rig.file().display())).arg(format!("--bs={page}"));
+    command.arg(format!("--runtime={}ms", args.round().as_millis()));
+    let begin = rig.disk().offset(0, 0);
+    for job in jobs {
+        let way = match job.kind {
+            IoKind::Read => "randread",
+            IoKind::Write => "randwrite",
+        };
+        command.arg(format!("--name={}", job.name)).arg(format!("--rw={way}")).arg(format!("--iodepth={}", job.depth));
+        command.arg(format!("--offset={}", begin + job.pages.start * page));
+        command.arg(format!("--size={}", (job.pages.end - job.pages.start) * page));
+    }
+    let said = hear(command, args.round(), stop)?;
+    parse(&said, jobs).ok_or_else(|| peer("read fio's report", &said))
+}
+
+/// Reads its report. Nothing: it is not one of these jobs.
+fn parse(said: &str, jobs: &[Job]) -> Option<Vec<Done>> {
+    // Notes may stand before the object.
+    let report: serde_json::Value = serde_json::from_str(&said[said.find('{')?..]).ok()?;
+    let done = report["jobs"].as_array()?;
+    let one = |(job, done): (&Job, &serde_json::Value)| {
+        let way = match job.kind {
+            IoKind::Read => &done["read"],
+            IoKind::Write => &done["write"],
+        };
+        let seconds = way["runtime"].as_f64()? / 1000.0;
+        let share = (done["usr_cpu"].as_f64()? + done["sys_cpu"].as_f64()?) / 100.0;
+        let percentile = |percent| Some(way["lat_ns"]["percentile"][percent].as_f64()? / 1000.0);
+        Some(Done {
+            bytes: way["io_bytes"].as_f64()?,
+            seconds,
+            cpu_s: share * done["job_runtime"].as_f64()? / 1000.0,
+            p50_us: percentile("50.000000")?,
+            p99_us: percentile("99.000000")?,
+        })
+    };
+    (done.len() == jobs.len()).then(|| jobs.iter().zip(done).map(one).collect())?
+}
+
+/// Runs a program; what it prints. It ends with a signal or when its time is over.
+fn hear(mut command: Command, time: Duration, stop: &Stop) -> Result<String, BenchError> {
+    let (mut stdout, theirs) = std::io::pipe().map_err(|e| failed("make a pipe", e))?;
+    let until = Instant::now() + time + GRACE;
+    let spawned = command.stdin(Stdio::null()).stdout(theirs).stderr(Stdio::piped()).spawn();
+    // Its end of the pipe is closed here, so that the end of what it says is seen.
+    drop(command);
+    let mut child = spawned.map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => peer("compare with fio", "there is no fio here; install it or leave --fio out"),
+        _ => failed("start fio", e),
+    })?;
+    let listened = listen(&mut stdout, until, stop);
+    if listened.is_err() {
+        // It fails only if it has ended.
+        let _ = child.kill();
+    }
+    let complaints = ended(&mut child)?;
+    let said = listened?;
+    match complaints {
+        None => Ok(said),
+        Some(why) => Err(peer("run fio", &why)),
+    }
+}
+
+/// What comes over the pipe until its end.
+fn listen(stdout: &mut PipeReader, until: Instant, stop: &Stop) -> Result<String, BenchError> {
+    let mut said = Vec::new();
+    let mut chunk = [0; 4096];
+    loop {
+        stop.check()?;
+        if Instant::now() >= until {
+            return Err(peer("wait for fio", "it did not end in its time"));
+        }
+        let look = Timespec { tv_sec: 0, tv_nsec: LOOK.subsec_nanos().into() };
+        match poll(&mut [PollFd::from_borrowed_fd(stdout.as_fd(), PollFlags::IN)], Some(&look)) {
+            Ok(0) | Err(Errno::INTR) => continue,
+            Ok(_) => {}
+            Err(errno) => return Err(failed("wait for fio", errno)),
+        }
+        match stdout.read(&mut chunk).map_err(|e| failed("read from fio", e))? {
+            0 => return Ok(String::from_utf8_lossy(&said).into_owned()),
+            count => said.extend_from_slice(&chunk[..count]),
+        }
+    }
+}
+
+/// Waits for the child, whose output has ended or who was killed; its complaints if it failed.
+fn ended(child: &mut Child) -> Result<Option<String>, BenchError> {
+    let mut complaints = String::new();
+    if let Some(stderr) = &mut child.stderr {
+        stderr.read_to_string(&mut complaints).map_err(|e| failed("read from fio", e))?;
+    }
+    let status = child.wait().map_err(|e| failed("wait for fio", e))?;
+    Ok((!status.success()).then(|| format!("{status}: {complaints}")))
+}
+
+fn peer(tried: &str, why: &str) -> BenchError {
+    let why = why.trim();
+    let end = why.char_indices().nth(SHOWN).map_or(why.len(), |(at, _)| at);
+    BenchError::Peer { tried: tried.into(), why: why[..end].into() }
+}

@@ -1,0 +1,162 @@
+//! `kvtide bench nvme`: the daemon's own I/O thread (queue, scheduler, ring, checksums, answers) on a file of its own in a
+//! directory, driven as a core thread drives it: transfers in by letter, boxes out by mailbox, so many at once.
+//!
+//! With `--fio` the same file is given to fio in alternation (io_uring, direct, registered buffers and files; same offsets, page,
+//! depth and time), and ratios are those of neighbouring rounds, so that a noisy machine disturbs both. CPU is what the whole
+//! process used, driver included, less what the I/O thread spent in checksums, which is told apart.
+
+mod drive;
+mod fio;
+mod rig;
+mod rounds;
+mod stop;
+
+use super::report::{Report, Target};
+use super::{BenchError, Output, percentile};
+use rig::Rig;
+use rounds::{Mixed, Plain, Round};
+use std::path::PathBuf;
+use std::time::Duration;
+use stop::Stop;
+
+/// What `kvtide bench nvme` takes.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct NvmeArgs {
+    /// Directory on the disk that shall be measured; a file of --size bytes is made there and removed at the end
+    #[arg(long)]
+    dir: PathBuf,
+    /// Bytes of a page: what one transfer moves
+    #[arg(long, default_value_t = 65536)]
+    page: u32,
+    /// Transfers on their way at once
+    #[arg(long, default_value_t = 32)]
+    depth: u32,
+    /// How long each figure is measured, over all its rounds
+    #[arg(long, default_value_t = 5.0)]
+    seconds: f64,
+    /// Bytes of the file
+    #[arg(long, default_value_t = 1 << 30)]
+    size: u64,
+    /// Measure fio in alternation
+    #[arg(long)]
+    fio: bool,
+    /// Measure demand reads (a quarter of the depth) while write-back (the rest) runs
+    #[arg(long)]
+    mixed: bool,
+    #[command(flatten)]
+    pub(super) output: Output,
+}
+
+/// Alternated rounds of each figure; what is told is the median.
+const ROUNDS: usize = 5;
+/// Throughput beside fio's.
+const RATE: Target = Target::AtLeast(0.95);
+/// CPU beside fio's.
+const CPU: Target = Target::AtMost(1.25);
+/// CPU seconds that the checksums of a gigabyte may take.
+const CHECKSUM: Target = Target::AtMost(0.05);
+/// 99th percentile of demand reads beside fio's at the same mix.
+const P99: Target = Target::AtMost(2.0);
+
+impl NvmeArgs {
+    fn check(&self) -> Result<(), BenchError> {
+        let wrong = |what, value, expected: &str| BenchError::Setting { what, value, expected: expected.into() };
+        if !(4096..=64 << 20).contains(&self.page) || !self.page.is_multiple_of(4096) {
+            return Err(wrong("--page", self.page.into(), "a multiple of 4096, from 4096 to 67108864"));
+        }
+        if !(1..=512).contains(&self.depth) || (self.mixed && self.depth < 4) {
+            return Err(wrong("--depth", self.depth.into(), "1 to 512, with --mixed at least 4"));
+        }
+        if !(0.5..=3600.0).contains(&self.seconds) {
+            return Err(wrong("--seconds", self.seconds.max(0.0) as u64, "0.5 to 3600"));
+        }
+        let least = u64::from(self.page) * u64::from(self.depth) * 4;
+        if self.size < least {
+            return Err(wrong("--size", self.size, &format!("at least {least}: four times what is on its way")));
+        }
+        Ok(())
+    }
+
+    fn round(&self) -> Duration {
+        Duration::from_secs_f64(self.seconds / ROUNDS as f64)
+    }
+}
+
+/// Measures.
+pub(super) fn measure(args: &NvmeArgs) -> Result<Report, BenchError> {
+    args.check()?;
+    let stop = Stop::on_signals()?;
+    if args.fio {
+        fio::look(&stop)?;
+    }
+    let mut rig = Rig::open(args, &stop)?;
+    let mut report = Report::default();
+    if args.mixed {
+        report_mixed(&mut report, args, &rounds::mixed(args, &mut rig, &stop)?);
+    } else {
+        let plain = rounds::plain(args, &mut rig, &stop)?;
+        report_plain(&mut report, args, &plain);
+    }
+    report.words("io_mode", "how the bytes moved", rig.mode().into());
+    Ok(report)
+}
+
+fn report_plain(report: &mut Report, args: &NvmeArgs, plain: &Plain) {
+    let with_fio = |target| args.fio.then_some(target);
+    let bytes = "bytes/s";
+    report.count("read_bytes_per_s", "random reads", median(&plain.read, |r| r.bytes_per_s) as u64, bytes, None);
+    report.count("write_bytes_per_s", "random writes", median(&plain.write, |r| r.bytes_per_s) as u64, bytes, None);
+    let cpu = |report: &mut Report, key, what, value| report.fine(key, what, (value, 4), "s/GB", None);
+    cpu(report, "cpu_s_per_gb_read", "CPU of reads, without checksums", median(&plain.read, |r| r.cpu));
+    cpu(report, "cpu_s_per_gb_write", "CPU of writes, without checksums", median(&plain.write, |r| r.cpu));
+    let checksum = median(&plain.read, |r| r.checksum).max(median(&plain.write, |r| r.checksum));
+    report.fine("checksum_cpu_s_per_gb", "CPU of checksums", (checksum, 4), "s/GB", Some(CHECKSUM));
+    let driver = [&plain.read, &plain.write].map(|rounds| median(rounds, |r| r.driver));
+    report.note(format!("of that CPU, this bench's own driver: reads {:.4}, writes {:.4} s/GB", driver[0], driver[1]));
+    if !args.fio {
+        return;
+    }
+    let fio = |report: &mut Report, key, what, value| report.count(key, what, value as u64, bytes, None);
+    fio(report, "fio_read_bytes_per_s", "fio: random reads", median(&plain.fio_read, |r| r.bytes_per_s));
+    fio(report, "fio_write_bytes_per_s", "fio: random writes", median(&plain.fio_write, |r| r.bytes_per_s));
+    cpu(report, "fio_cpu_s_per_gb_read", "fio: CPU of reads", median(&plain.fio_read, |r| r.cpu));
+    cpu(report, "fio_cpu_s_per_gb_write", "fio: CPU of writes", median(&plain.fio_write, |r| r.cpu));
+    let mut ratio = |key, what, value, target| report.fine(key, what, (value, 3), "x", with_fio(target));
+    let read = (&*plain.read, &*plain.fio_read);
+    let write = (&*plain.write, &*plain.fio_write);
+    ratio("ratio_read", "reads against fio", ratios(read, |r| r.bytes_per_s), RATE);
+    ratio("ratio_write", "writes against fio", ratios(write, |r| r.bytes_per_s), RATE);
+    ratio("ratio_cpu_read", "CPU of reads against fio", ratios(read, |r| r.cpu), CPU);
+    ratio("ratio_cpu_write", "CPU of writes against fio", ratios(write, |r| r.cpu), CPU);
+}
+
+fn report_mixed(report: &mut Report, args: &NvmeArgs, mixed: &Mixed) {
+    let us = |report: &mut Report, key, what, value| report.count(key, what, value as u64, "us", None);
+    us(report, "demand_p50_us", "demand reads beside write-back, p50", median(&mixed.ours, |r| r.p50_us));
+    us(report, "demand_p99_us", "demand reads beside write-back, p99", median(&mixed.ours, |r| r.p99_us));
+    let rate = |report: &mut Report, key, what, value| report.count(key, what, value as u64, "bytes/s", None);
+    rate(report, "demand_bytes_per_s", "demand reads", median(&mixed.ours, |r| r.read_bytes_per_s));
+    rate(report, "writeback_bytes_per_s", "write-back", median(&mixed.ours, |r| r.write_bytes_per_s));
+    if !args.fio {
+        return;
+    }
+    us(report, "fio_demand_p50_us", "fio: reads beside writes, p50", median(&mixed.fio, |r| r.p50_us));
+    us(report, "fio_demand_p99_us", "fio: reads beside writes, p99", median(&mixed.fio, |r| r.p99_us));
+    rate(report, "fio_demand_bytes_per_s", "fio: reads", median(&mixed.fio, |r| r.read_bytes_per_s));
+    rate(report, "fio_writeback_bytes_per_s", "fio: writes", median(&mixed.fio, |r| r.write_bytes_per_s));
+    let p99 = median(&mixed.ours, |r| r.p99_us) / median(&mixed.fio, |r| r.p99_us);
+    report.fine("ratio_p99", "p99 of demand reads against fio", (p99, 3), "x", Some(P99));
+}
+
+/// The median of a figure over rounds.
+fn median<T>(rounds: &[T], figure: impl Fn(&T) -> f64) -> f64 {
+    let mut values: Vec<f64> = rounds.iter().map(figure).collect();
+    values.sort_unstable_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// The median of the ratios of neighbouring rounds.
+fn ratios((ours, theirs): (&[Round], &[Round]), figure: impl Fn(&Round) -> f64) -> f64 {
+    let pairs: Vec<f64> = ours.iter().zip(theirs).map(|(ours, theirs)| figure(ours) / figure(theirs)).collect();
+    median(&pairs, |ratio| *ratio)
+}

@@ -1,0 +1,161 @@
+//! The bench's own directory, disk and host memory.
+
+use super::stop::{LOOK, Stop, failed};
+use super::{BenchError, NvmeArgs};
+use crate::io::{Disk, DiskEvent, DiskStatus, DiskThread, Floor, Memory, Settings};
+use crossbeam::channel::{Receiver, RecvTimeoutError, unbounded};
+use kvtide_wire::os::map::{Access, Map};
+use kvtide_wire::os::memfd::Memfd;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Bytes of a region: as the daemon's default.
+const REGION_BYTES: u64 = 256 << 20;
+/// What is told of a wait that is longer.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// A device that does not answer for so long has failed the bench.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A directory that is removed with its guard.
+#[derive(Debug)]
+struct Own(PathBuf);
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            eprintln!("kvtide bench: cannot remove {}: {error}", self.0.display());
+        }
+    }
+}
+
+/// Everything that is measured with.
+pub(super) struct Rig {
+    thread: Option<DiskThread>,
+    mode: String,
+    /// Host memory: a frame for every transfer.
+    pub(super) memory: Arc<Memory>,
+    /// Pages in the file.
+    pub(super) pages: u64,
+    /// Checksums of the pages.
+    pub(super) crcs: Vec<u32>,
+    // Last: it goes when nobody uses it any more.
+    dir: Own,
+}
+
+impl Rig {
+    /// Makes the directory and the file, written whole.
+    pub(super) fn open(args: &NvmeArgs, stop: &Stop) -> Result<Rig, BenchError> {
+        if !args.dir.is_dir() {
+            let why = std::io::Error::from(std::io::ErrorKind::NotADirectory);
+            return Err(failed(format!("use {}", args.dir.display()), why));
+        }
+        let dir = Own(args.dir.join(format!("kvtide-bench-{}", std::process::id())));
+        let page = u64::from(args.page);
+        // Regions hold whole pages, so that pages of all regions are in one row.
+        let region_bytes = (REGION_BYTES.min(args.size) / page).max(1) * page;
+        let settings = Settings {
+            dir: dir.0.clone(),
+            capacity_bytes: args.size.next_multiple_of(region_bytes),
+            region_bytes,
+            reserve_free: Floor::Percent(1),
+            depth: args.depth.max(128),
+            timeout: TIMEOUT,
+            ..Settings::default()
+        };
+        let opened = DiskThread::open(&settings)?;
+        let (mode, regions) = (opened.mode().to_owned(), opened.regions());
+        let (told, events) = unbounded();
+        let thread = opened.start(Box::new(move |event| {
+            // Nobody listens any more once the file is written.
+            let _ = told.send(event);
+        }))?;
+        let frames = u64::from(args.depth) * page;
+        let map = memory(frames, stop)?;
+        let memory = Memory::new(map).ok_or_else(|| BenchError::Odd("host memory cannot be written".into()))?;
+        let pages = u64::from(regions) * region_bytes / page;
+        let crcs = vec![0; pages as usize];
+        let rig = Rig { thread: Some(thread), mode, memory: Arc::new(memory), pages, crcs, dir };
+        rig.wait(&events, regions, stop)?;
+        Ok(rig)
+    }
+
+    /// Until all regions are written.
+    fn wait(&self, events: &Receiver<DiskEvent>, all: u32, stop: &Stop) -> Result<(), BenchError> {
+        let mut told = Instant::now();
+        let mut written = 0;
+        while written < all {
+            stop.check()?;
+            match events.recv_timeout(LOOK) {
+                Ok(DiskEvent::Ready { regions, .. }) => written = regions,
+                Ok(DiskEvent::Failed { errno, .. }) => {
+                    let why = std::io::Error::from_raw_os_error(errno);
+                    return Err(failed(format!("write the file in {}", self.dir.0.display()), why));
+                }
+                Ok(DiskEvent::Stalled { stalled: true, .. }) => {
+                    return Err(BenchError::Odd(format!("{}: the device does not answer", self.dir.0.display())));
+                }
+                Ok(DiskEvent::Stalled { .. }) | Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(BenchError::Odd("the disk's thread has ended".into()));
+                }
+            }
+            if told.elapsed() >= PATIENCE {
+                told = Instant::now();
+                eprintln!("kvtide bench: the file is being written: {written} of {all} parts");
+            }
+        }
+        Ok(())
+    }
+
+    fn thread(&self) -> &DiskThread {
+        self.thread.as_ref().expect("it runs until the drop")
+    }
+
+    /// How the bytes move.
+    pub(super) fn mode(&self) -> &str {
+        &self.mode
+    }
+
+    /// The disk.
+    pub(super) fn disk(&self) -> &Disk {
+        self.thread().disk()
+    }
+
+    /// How the disk stands.
+    pub(super) fn status(&self) -> Result<DiskStatus, BenchError> {
+        self.thread().status().ok_or_else(|| BenchError::Odd("the disk's thread does not answer".into()))
+    }
+
+    /// The file.
+    pub(super) fn file(&self) -> PathBuf {
+        Path::new(&self.dir.0).join("kvtide.store")
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            thread.end();
+        }
+    }
+}
+
+/// Host memory full of noise: what a drive might compress would not be KV.
+fn memory(bytes: u64, stop: &Stop) -> Result<Map, BenchError> {
+    let wire = |e| failed(format!("take {bytes} bytes of memory"), std::io::Error::other(e));
+    let memfd = Memfd::shared("kvtide-bench", bytes).map_err(wire)?;
+    let mut noise = File::open("/dev/urandom").map_err(|e| failed("open /dev/urandom", e))?;
+    let mut chunk = vec![0; 1 << 20];
+    let mut at = 0;
+    while at < bytes {
+        stop.check()?;
+        let count = chunk.len().min((bytes - at) as usize);
+        noise.read_exact(&mut chunk[..count]).map_err(|e| failed("read /dev/urandom", e))?;
+        let wrote = rustix::io::pwrite(&memfd, &chunk[..count], at).map_err(|e| failed("fill host memory", e))?;
+        at += wrote as u64;
+    }
+    memfd.map(Access::ReadWrite).map_err(wire)
+}

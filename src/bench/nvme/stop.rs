@@ -1,0 +1,36 @@
+//! SIGINT and SIGTERM: the bench ends by itself, so that its files are removed.
+
+use super::BenchError;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How long anything in here waits before it looks whether a signal came.
+pub(super) const LOOK: Duration = Duration::from_millis(100);
+
+/// Whether a signal came.
+#[derive(Clone, Debug)]
+pub(super) struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    /// Takes the signals from now on.
+    pub(super) fn on_signals() -> Result<Stop, BenchError> {
+        let came = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            signal_hook::flag::register(signal, Arc::clone(&came)).map_err(|e| failed("take signals", e))?;
+        }
+        Ok(Stop(came))
+    }
+
+    /// An error if one came.
+    pub(super) fn check(&self) -> Result<(), BenchError> {
+        if self.0.load(Ordering::Relaxed) { Err(BenchError::Interrupted) } else { Ok(()) }
+    }
+}
+
+/// A failed system call.
+pub(super) fn failed(tried: impl Into<String>, source: impl Into<io::Error>) -> BenchError {
+    BenchError::System { tried: tried.into(), source: source.into() }
+}
