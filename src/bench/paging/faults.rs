@@ -19,11 +19,11 @@ impl Faults {
     }
 }
 
-/// Sequences of one page each, read in turn, so that the least recently used one is always absent: of as many pages as said. `nvme`:
-/// whether they must come from NVMe.
-pub(super) fn measure(daemon: &mut PrivateDaemon, name: &str, pages: u32, nvme: bool) -> Result<Faults, BenchError> {
-    let space = format!("bench-{name}");
-    let mut engine = Engine::attach(daemon.socket(), name, 1, TIER0_FRAMES, pages)?;
+/// Sequences of one page each, as many as said, read in turn, so that the next one is seldom resident. `nvme`: whether pages must
+/// come from NVMe.
+pub(super) fn measure(daemon: &mut PrivateDaemon, pages: u32, nvme: bool) -> Result<Faults, BenchError> {
+    let space = "bench-fault";
+    let mut engine = Engine::attach(daemon.socket(), "fault", 1, TIER0_FRAMES, pages)?;
     let seqs = (0..pages).map(|_| engine.sealed(1)).collect::<Result<Vec<_>, _>>()?;
     let mut samples = Vec::new();
     let rounds = SAMPLES.div_ceil(pages);
@@ -31,7 +31,7 @@ pub(super) fn measure(daemon: &mut PrivateDaemon, name: &str, pages: u32, nvme: 
     for round in 0..=rounds {
         // The first round brings everything into the order in which it is read, and is not counted.
         if round == 1 {
-            read = counted(daemon, &space, "/nvme_to_host/pages")?;
+            read = counted(daemon, space, "/nvme_to_host/pages")?;
         }
         for &seq in &seqs {
             let loaded = engine.client.stats().bytes_host_to_tier0;
@@ -48,12 +48,10 @@ pub(super) fn measure(daemon: &mut PrivateDaemon, name: &str, pages: u32, nvme: 
             }
         }
     }
-    let read = counted(daemon, &space, "/nvme_to_host/pages")? - read;
-    let steps = u64::from(rounds * pages);
-    let few = samples.len() as u64 * 10 < steps * 9;
-    let elsewhere = if nvme { read * 10 < steps * 9 } else { read > 0 };
-    if few || elsewhere {
-        let loads = samples.len();
+    let read = counted(daemon, space, "/nvme_to_host/pages")? - read;
+    let (steps, loads) = (u64::from(rounds * pages), samples.len() as u64);
+    let elsewhere = if nvme { read * 10 < loads * 8 } else { read > 0 };
+    if loads * 4 < steps || elsewhere {
         return Err(BenchError::Odd(format!(
             "of {steps} steps {loads} had to load their page, {read} pages came from NVMe"
         )));

@@ -20,19 +20,19 @@ pub(super) struct Rates {
 }
 
 /// Of a sequence of `pages` pages.
-pub(super) fn measure(daemon: &mut PrivateDaemon, name: &str, pages: u32) -> Result<Rates, BenchError> {
-    let space = format!("bench-{name}");
-    let mut engine = Engine::attach(daemon.socket(), name, PLANES as usize, TIER0_FRAMES, 4)?;
+pub(super) fn measure(daemon: &mut PrivateDaemon, pages: u32) -> Result<Rates, BenchError> {
+    let space = "bench-rate";
+    let mut engine = Engine::attach(daemon.socket(), "rate", PLANES as usize, TIER0_FRAMES, 4)?;
     let blocks = u64::from(pages / PLANES);
     let began = Instant::now();
     let seq = engine.sealed(blocks)?;
     let time = began.elapsed().as_secs_f64();
     let tier0_to_host = engine.client.stats().bytes_tier0_to_host as f64 / time;
-    let host_to_nvme = counted(daemon, &space, "/host_to_nvme/bytes")? as f64 / time;
+    let host_to_nvme = counted(daemon, space, "/host_to_nvme/bytes")? as f64 / time;
     // The first step brings everything into the order in which it is read.
     step(&mut engine, seq, blocks)?;
     let loaded = engine.client.stats().bytes_host_to_tier0;
-    let read = counted(daemon, &space, "/nvme_to_host/bytes")?;
+    let read = counted(daemon, space, "/nvme_to_host/bytes")?;
     let began = Instant::now();
     while began.elapsed() < TIME {
         step(&mut engine, seq, blocks)?;
@@ -41,7 +41,7 @@ pub(super) fn measure(daemon: &mut PrivateDaemon, name: &str, pages: u32) -> Res
     Ok(Rates {
         host_to_tier0: (engine.client.stats().bytes_host_to_tier0 - loaded) as f64 / time,
         tier0_to_host,
-        nvme_to_host: (counted(daemon, &space, "/nvme_to_host/bytes")? - read) as f64 / time,
+        nvme_to_host: (counted(daemon, space, "/nvme_to_host/bytes")? - read) as f64 / time,
         host_to_nvme,
     })
 }
