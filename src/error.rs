@@ -95,6 +95,25 @@ pub enum Error {
         /// Bytes that there are.
         available: u64,
     },
+    /// Nobody answers where a daemon should serve HTTP.
+    #[error(
+        "no daemon answers on http://{address}: {source}: is kvtided running, with its [http] listen there? --http ADDR asks \
+         elsewhere"
+    )]
+    NoDaemon {
+        /// Where it was asked.
+        address: String,
+        /// What happened.
+        source: io::Error,
+    },
+    /// Something else answers there.
+    #[error("what answers on http://{address} is no daemon that this kvtide knows: it said {what}")]
+    NotADaemon {
+        /// Where it was asked.
+        address: String,
+        /// What came.
+        what: String,
+    },
     /// A system call of the shared layer failed.
     #[error("cannot {action}: {source}")]
     Wire {

@@ -4,6 +4,8 @@
 
 mod daemon;
 pub mod private_daemon;
+mod status;
+mod top;
 
 use crate::{bench, demo};
 use clap::{Parser, Subcommand};
@@ -25,6 +27,10 @@ enum Command {
     Daemon(DaemonArgs),
     /// Decodes a real model with most of its KV outside of tier 0, and compares every logit with the all-resident run.
     Demo(demo::Args),
+    /// Says how a running daemon stands.
+    Status(status::StatusArgs),
+    /// Shows a running daemon live, by tier, disk, space and session; q quits.
+    Top(top::TopArgs),
     /// Measures what this project promises, each figure beside its target.
     Bench(bench::Args),
     /// The demo's engine, a process of its own that the demo starts.
@@ -45,6 +51,8 @@ struct Kvtided {
 pub fn kvtide() -> ExitCode {
     match Kvtide::parse().command {
         Command::Daemon(args) => daemon::run(&args),
+        Command::Status(args) => status::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::DemoEngine(args) => demo::engine::run(&args),

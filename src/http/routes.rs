@@ -73,19 +73,12 @@ async fn readyz(State(watch): State<Watch>) -> Response {
 }
 
 fn verdict(good: bool, what: &str, snapshot: &Snapshot) -> Response {
-    let mut reasons: Vec<_> = snapshot.unhealthy.iter().map(|reason| (json!(reason), reason.to_string())).collect();
+    let mut reasons: Vec<_> = snapshot.unhealthy.iter().map(|reason| json!(reason)).collect();
     match snapshot.stage {
         Stage::Serving => {}
-        Stage::Starting => reasons.push((json!({"reason": "starting"}), "the daemon is starting".into())),
-        Stage::Draining => reasons.push((json!({"reason": "draining"}), "the daemon is ending".into())),
+        Stage::Starting => reasons.push(json!({"reason": "starting", "text": "the daemon is starting"})),
+        Stage::Draining => reasons.push(json!({"reason": "draining", "text": "the daemon is ending"})),
     }
-    let reasons: Vec<_> = reasons
-        .into_iter()
-        .map(|(mut reason, text)| {
-            reason["text"] = json!(text);
-            reason
-        })
-        .collect();
     let code = if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     answer(code, &json!({ what: good, "stage": snapshot.stage, "reasons": reasons }))
 }

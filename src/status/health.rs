@@ -12,10 +12,20 @@ use std::path::PathBuf;
 /// between two letters tens of milliseconds: a machine so busy that this is exceeded serves nobody either.
 pub(super) const SILENT_MAX_S: f64 = 5.0;
 
-/// One thing that is wrong.
+/// One thing that is wrong, for programs and for people.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Reason {
+    /// What.
+    #[serde(flatten)]
+    pub what: Wrong,
+    /// In words.
+    pub text: String,
+}
+
+/// What may be wrong.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
-pub(crate) enum Reason {
+pub(crate) enum Wrong {
     /// A thread of the daemon does not answer.
     ThreadSilent {
         /// Which one.
@@ -39,25 +49,32 @@ pub(crate) enum Reason {
 impl Reason {
     /// Whether two reasons are about the same thing, however long it has lasted.
     pub fn is_same(&self, other: &Reason) -> bool {
-        match (self, other) {
-            (Reason::ThreadSilent { thread: a, .. }, Reason::ThreadSilent { thread: b, .. }) => a == b,
-            (Reason::DiskStalled { disk: a, .. }, Reason::DiskStalled { disk: b, .. }) => a == b,
+        match (&self.what, &other.what) {
+            (Wrong::ThreadSilent { thread: a, .. }, Wrong::ThreadSilent { thread: b, .. }) => a == b,
+            (Wrong::DiskStalled { disk: a, .. }, Wrong::DiskStalled { disk: b, .. }) => a == b,
             _ => false,
         }
     }
 }
 
+impl From<Wrong> for Reason {
+    fn from(what: Wrong) -> Reason {
+        let text = match &what {
+            Wrong::ThreadSilent { thread, silent_s, limit_s } => {
+                format!("thread {thread} has not answered for {silent_s:.1} s (at most {limit_s} s are allowed)")
+            }
+            Wrong::DiskStalled { disk, dir, requests } => {
+                let dir = dir.display();
+                format!("disk {disk} ({dir}) has had {requests} requests for longer than tiers.nvme.timeout_ms")
+            }
+        };
+        Reason { what, text }
+    }
+}
+
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Reason::ThreadSilent { thread, silent_s, limit_s } => {
-                write!(f, "thread {thread} has not answered for {silent_s:.1} s (at most {limit_s} s are allowed)")
-            }
-            Reason::DiskStalled { disk, dir, requests } => {
-                let dir = dir.display();
-                write!(f, "disk {disk} ({dir}) has had {requests} requests for longer than tiers.nvme.timeout_ms")
-            }
-        }
+        f.write_str(&self.text)
     }
 }
 
@@ -65,18 +82,18 @@ impl fmt::Display for Reason {
 pub(super) fn reasons(stage: Stage, threads: &[Thread], disks: &[DiskStatus]) -> Vec<Reason> {
     // At the start the host thread takes the whole tier's memory, and disks are opened: that may last.
     let hung = threads.iter().filter(|thread| stage != Stage::Starting && thread.silent_s > SILENT_MAX_S);
-    let silent = hung.map(|thread| Reason::ThreadSilent {
+    let silent = hung.map(|thread| Wrong::ThreadSilent {
         thread: thread.name.clone(),
         silent_s: thread.silent_s,
         limit_s: SILENT_MAX_S,
     });
     let stalled = disks.iter().filter(|disk| disk.stalled);
-    let stalled = stalled.map(|disk| Reason::DiskStalled {
+    let stalled = stalled.map(|disk| Wrong::DiskStalled {
         disk: disk.number,
         dir: disk.dir.clone(),
         requests: disk.stalled_requests,
     });
-    silent.chain(stalled).collect()
+    silent.chain(stalled).map(Reason::from).collect()
 }
 
 #[cfg(test)]
@@ -89,7 +106,8 @@ mod tests {
         assert_eq!(reasons(Stage::Serving, &[thread("host", 0.0), thread("space-1", SILENT_MAX_S)], &[]), []);
         let threads = [thread("control", 0.1), thread("space-1", 7.25)];
         let found = reasons(Stage::Serving, &threads, &[]);
-        assert_eq!(found, [Reason::ThreadSilent { thread: "space-1".into(), silent_s: 7.25, limit_s: SILENT_MAX_S }]);
+        let silent = Wrong::ThreadSilent { thread: "space-1".into(), silent_s: 7.25, limit_s: SILENT_MAX_S };
+        assert_eq!(found, [Reason::from(silent)]);
         assert_eq!(found[0].to_string(), "thread space-1 has not answered for 7.2 s (at most 5 s are allowed)");
         assert_eq!(serde_json::to_value(&found[0]).unwrap()["reason"], "thread_silent");
         assert_eq!(reasons(Stage::Starting, &threads, &[]), [], "prefaulting may last");
@@ -99,8 +117,10 @@ mod tests {
     fn a_stalled_disk_is_wrong_at_any_time() {
         let disk = |number, stalled| DiskStatus { number, stalled, stalled_requests: 3, ..DiskStatus::default() };
         let found = reasons(Stage::Starting, &[], &[disk(0, false), disk(1, true)]);
-        let [Reason::DiskStalled { disk: 1, requests: 3, .. }] = &found[..] else { panic!("{found:?}") };
-        let later = Reason::DiskStalled { disk: 1, dir: "/elsewhere".into(), requests: 9 };
-        assert!(found[0].is_same(&later));
+        let [Reason { what: Wrong::DiskStalled { disk: 1, requests: 3, .. }, .. }] = &found[..] else {
+            panic!("{found:?}")
+        };
+        let later = Wrong::DiskStalled { disk: 1, dir: "/elsewhere".into(), requests: 9 };
+        assert!(found[0].is_same(&later.into()));
     }
 }

@@ -1,0 +1,279 @@
+//! What the tool reads of a daemon's status. Fields that a daemon does not tell are zero or empty.
+
+use crate::error::Error;
+use serde::Deserialize;
+
+/// The form that is understood here: fields may be added to it, not changed.
+const SCHEMA: u32 = 1;
+
+/// Everything.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Status {
+    pub schema: u32,
+    pub build: Build,
+    pub pid: u32,
+    pub uptime_s: f64,
+    pub stage: String,
+    pub unhealthy: Vec<Reason>,
+    pub threads: Vec<Thread>,
+    pub session_totals: SessionTotals,
+    pub sessions: Vec<Session>,
+    pub spaces: Vec<Space>,
+    pub host: Option<Host>,
+    pub disks: Vec<Disk>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Build {
+    pub version: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Reason {
+    pub text: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Thread {
+    pub name: String,
+    pub silent_s: f64,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct SessionTotals {
+    pub attached: u64,
+    pub ended: u64,
+    pub expelled: u64,
+    pub refused: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Session {
+    pub session: u32,
+    pub space: u32,
+    pub pid: u32,
+    pub uid: u32,
+    pub shard: u16,
+    pub live: bool,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Space {
+    pub space: u32,
+    pub name: String,
+    pub domain: String,
+    pub sessions: u64,
+    pub lingering: u64,
+    pub transfers: u64,
+    pub occupancy: Occupancy,
+    pub core: Core,
+    pub request_times: RequestTimes,
+    pub attached: Vec<Attached>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Occupancy {
+    pub blocks: u64,
+    pub blocks_max: u64,
+    pub published: u64,
+    pub host: Fill,
+    pub tier0: Fill,
+    pub nvme_slots: u64,
+    pub nvme_slots_used: u64,
+    pub nvme_slot_bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Fill {
+    pub free: Amount,
+    pub clean: Amount,
+    pub dirty: Amount,
+    pub pinned: Amount,
+    pub busy: Amount,
+    pub quarantined: Amount,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Amount {
+    pub bytes: u64,
+}
+
+impl Fill {
+    /// Bytes with something in them, and all bytes.
+    pub fn used_of_all(&self) -> (u64, u64) {
+        let used = [self.clean, self.dirty, self.pinned, self.busy, self.quarantined].iter().map(|a| a.bytes).sum();
+        (used, used + self.free.bytes)
+    }
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Core {
+    pub found_tier0: u64,
+    pub found_host: u64,
+    pub found_nvme: u64,
+    pub found_nowhere: u64,
+    pub host_to_tier0: Edge,
+    pub tier0_to_host: Edge,
+    pub nvme_to_host: Edge,
+    pub host_to_nvme: Edge,
+    pub evictions: u64,
+    pub faults: u64,
+    pub stalls: u64,
+    pub requests_failed: u64,
+    pub io_failed: u64,
+    pub checksum_failed: u64,
+    pub pages_lost: u64,
+    pub prefetch_used: u64,
+    pub prefetch_late: u64,
+    pub prefetch_wasted: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Edge {
+    /// By reason.
+    pub bytes: Vec<u64>,
+}
+
+impl Edge {
+    /// Over all reasons.
+    pub fn total(&self) -> u64 {
+        self.bytes.iter().sum()
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct RequestTimes {
+    pub fault: Times,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Times {
+    pub sum_us: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Attached {
+    pub session: u32,
+    pub requests: u64,
+    pub requests_in_flight: u64,
+    pub jobs_in_flight: u64,
+    pub faults: u64,
+    pub stalled_us: u64,
+    pub loaded_bytes: u64,
+    pub stored_bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Host {
+    pub capacity_bytes: u64,
+    pub granted_bytes: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Disk {
+    pub number: u32,
+    pub dir: String,
+    pub mode: String,
+    pub capacity_bytes: u64,
+    pub regions: u64,
+    pub regions_ready: u64,
+    pub classes: Vec<Class>,
+    pub at_device: u64,
+    pub depth: u64,
+    pub stalled: bool,
+    pub checksum_failures: u64,
+    pub written_today_bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Class {
+    pub queued: u64,
+    pub reads: Way,
+    pub writes: Way,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Way {
+    pub bytes: u64,
+    pub failed: u64,
+}
+
+impl Status {
+    /// Whether it serves and nothing is wrong.
+    pub fn is_well(&self) -> bool {
+        self.stage == "serving" && self.unhealthy.is_empty()
+    }
+
+    /// What `kvtide status` and `top` say of its health, in few words.
+    pub fn health(&self) -> String {
+        match &self.unhealthy[..] {
+            [] => "healthy".into(),
+            [only] => only.text.clone(),
+            [first, rest @ ..] => format!("{} (and {} more)", first.text, rest.len()),
+        }
+    }
+}
+
+impl Disk {
+    /// Bytes read, and bytes written.
+    pub fn bytes(&self) -> (u64, u64) {
+        let sum = |way: fn(&Class) -> u64| self.classes.iter().map(way).sum();
+        (sum(|class| class.reads.bytes), sum(|class| class.writes.bytes))
+    }
+
+    /// Transfers that failed.
+    pub fn failed(&self) -> u64 {
+        self.classes.iter().map(|class| class.reads.failed + class.writes.failed).sum()
+    }
+
+    /// Transfers that wait for their turn.
+    pub fn queued(&self) -> u64 {
+        self.classes.iter().map(|class| class.queued).sum()
+    }
+}
+
+/// Reads an answer.
+///
+/// # Errors
+/// It is no status, or one of a form that this tool does not know.
+pub(crate) fn parse(address: &str, text: &str) -> Result<Status, Error> {
+    let other = |what: String| Error::NotADaemon { address: address.into(), what };
+    let status: Status = serde_json::from_str(text).map_err(|error| other(format!("no status ({error})")))?;
+    match status.schema {
+        SCHEMA => Ok(status),
+        schema => Err(other(format!("a status of form {schema}, and this kvtide reads form {SCHEMA}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_of_another_form_is_refused_and_more_fields_are_not() {
+        let status = parse("here", r#"{"schema": 1, "stage": "serving", "new": {"a": 1}}"#).unwrap();
+        assert!(status.is_well() && status.host.is_none());
+        let error = parse("here", r#"{"schema": 2}"#).unwrap_err().to_string();
+        assert!(error.contains("form 2") && error.contains("form 1"), "{error}");
+        assert!(parse("here", "<html>").unwrap_err().to_string().contains("no status"));
+    }
+}

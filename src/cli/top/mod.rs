@@ -1,0 +1,140 @@
+//! `kvtide top`: a daemon live, by tier, disk, space and session.
+//!
+//! A thread of its own asks the daemon, so that a daemon that hangs does not take the keyboard along. [`rates`] makes figures a
+//! second of two answers, [`screen`] draws them. The terminal is given back at the end, also after a panic.
+
+mod rates;
+mod screen;
+
+use super::status::{client, model};
+use crate::config::defaults;
+use crate::error::Error;
+use clap::Args;
+use crossbeam::channel::{Receiver, bounded};
+use model::Status;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use rates::Rates;
+use std::io::{self, IsTerminal};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// How long a key may wait while nothing else happens.
+const GLANCE: Duration = Duration::from_millis(100);
+/// Exit status when there is no terminal, as for other wrong uses.
+const EXIT_USAGE: u8 = 2;
+
+/// Flags of `kvtide top`.
+#[derive(Debug, Args)]
+pub struct TopArgs {
+    /// Where the daemon serves HTTP
+    #[arg(long, value_name = "ADDR", default_value = defaults::HTTP_LISTEN)]
+    http: String,
+    /// Seconds between two looks
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
+}
+
+/// What came of a look at the daemon.
+struct Look {
+    at: Instant,
+    told: Result<Status, Error>,
+}
+
+/// Shows a daemon until `q` is pressed.
+pub(super) fn run(args: &TopArgs) -> ExitCode {
+    if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
+        eprintln!("kvtide: top needs a terminal; `kvtide status --json` is for programs");
+        return ExitCode::from(EXIT_USAGE);
+    }
+    // Whether anybody is there is said before the screen changes.
+    let first = match look(&args.http) {
+        Look { told: Err(error), .. } => {
+            eprintln!("kvtide: {error}");
+            return ExitCode::FAILURE;
+        }
+        look => look,
+    };
+    match show(args, first) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("kvtide: the terminal cannot be used: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn look(address: &str) -> Look {
+    let told = client::get(address, client::STATUS).and_then(|text| model::parse(address, &text));
+    Look { at: Instant::now(), told }
+}
+
+fn show(args: &TopArgs, first: Look) -> io::Result<()> {
+    let looks = watch(args, first)?;
+    // Its panic hook gives the terminal back before the panic is printed.
+    let mut terminal = ratatui::try_init()?;
+    let shown = (|| {
+        let mut rates = Rates::default();
+        loop {
+            while let Ok(Look { at, told }) = looks.try_recv() {
+                match told {
+                    Ok(status) => rates.take(status, at),
+                    Err(error) => rates.lose(error.to_string()),
+                }
+            }
+            terminal.draw(|frame| screen::draw(frame, &rates))?;
+            if event::poll(GLANCE)? && is_end(&event::read()?) {
+                return Ok(());
+            }
+        }
+    })();
+    ratatui::try_restore()?;
+    shown
+}
+
+/// Looks again and again on a thread of its own, which ends with the process or with who listens.
+fn watch(args: &TopArgs, first: Look) -> io::Result<Receiver<Look>> {
+    let (looks, seen) = bounded(1);
+    let (address, pause) = (args.http.clone(), Duration::from_secs(args.seconds));
+    std::thread::Builder::new().name("kvtide-top".into()).spawn(move || {
+        let mut next = first;
+        loop {
+            let due = next.at + pause;
+            if looks.send(next).is_err() {
+                return;
+            }
+            // PACE: the interval that the user asked for.
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            next = look(&address);
+        }
+    })?;
+    Ok(seen)
+}
+
+/// Whether a key says that it is over. In raw mode Ctrl-C is a key too.
+fn is_end(event: &Event) -> bool {
+    let Event::Key(KeyEvent { code, modifiers, kind: KeyEventKind::Press, .. }) = event else { return false };
+    match code {
+        KeyCode::Char('q' | 'Q') | KeyCode::Esc => true,
+        KeyCode::Char('c') => modifiers.contains(KeyModifiers::CONTROL),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn q_escape_and_ctrl_c_end_it_and_nothing_else() {
+        let key = |code, modifiers| Event::Key(KeyEvent::new(code, modifiers));
+        let none = KeyModifiers::NONE;
+        for end in
+            [key(KeyCode::Char('q'), none), key(KeyCode::Esc, none), key(KeyCode::Char('c'), KeyModifiers::CONTROL)]
+        {
+            assert!(is_end(&end), "{end:?}");
+        }
+        for other in [key(KeyCode::Char('c'), none), key(KeyCode::Char('x'), none), Event::Resize(80, 24)] {
+            assert!(!is_end(&other), "{other:?}");
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Two answers of a daemon as figures a second.
+
+use super::model::{Attached, Disk, Edge, Space, Status};
+use std::time::Instant;
+
+/// What the daemon told last, what it told before, and whether it still answers.
+#[derive(Debug, Default)]
+pub(super) struct Rates {
+    now: Option<(Status, Instant)>,
+    before: Option<(Status, Instant)>,
+    lost: Option<String>,
+}
+
+/// Bytes a second over each edge.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Moves {
+    pub host_to_tier0: f64,
+    pub tier0_to_host: f64,
+    pub nvme_to_host: f64,
+    pub host_to_nvme: f64,
+}
+
+/// Pages that steps needed, by where they were found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Found {
+    pub tier0: u64,
+    pub host: u64,
+    pub nvme: u64,
+    pub nowhere: u64,
+}
+
+impl Found {
+    /// All of them.
+    pub fn all(&self) -> u64 {
+        self.tier0 + self.host + self.nvme + self.nowhere
+    }
+}
+
+/// A session's figures.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct SessionRates {
+    pub loaded: f64,
+    pub stored: f64,
+    pub requests: f64,
+    pub faults: f64,
+    /// Seconds of waiting for pages, a second.
+    pub stalled: f64,
+}
+
+impl Rates {
+    /// Takes an answer. That of another process has nothing before it to compare with.
+    pub fn take(&mut self, status: Status, at: Instant) {
+        self.lost = None;
+        let before = self.now.take();
+        self.before = before.filter(|(before, _)| before.pid == status.pid && before.uptime_s <= status.uptime_s);
+        self.now = Some((status, at));
+    }
+
+    /// The daemon did not answer.
+    pub fn lose(&mut self, why: String) {
+        self.lost = Some(why);
+    }
+
+    /// Why the figures are old, if they are.
+    pub fn lost(&self) -> Option<&str> {
+        self.lost.as_deref()
+    }
+
+    /// The last answer.
+    pub fn status(&self) -> Option<&Status> {
+        self.now.as_ref().map(|(status, _)| status)
+    }
+
+    fn seconds(&self) -> f64 {
+        match (&self.now, &self.before) {
+            (Some((_, now)), Some((_, before))) => now.saturating_duration_since(*before).as_secs_f64(),
+            _ => 0.0,
+        }
+    }
+
+    /// So much more a second than before; 0 without a before.
+    fn rate(&self, now: u64, before: Option<u64>) -> f64 {
+        match (before, self.seconds()) {
+            (Some(before), seconds) if seconds > 0.0 => now.saturating_sub(before) as f64 / seconds,
+            _ => 0.0,
+        }
+    }
+
+    fn space_before(&self, space: &Space) -> Option<&Space> {
+        self.before.as_ref()?.0.spaces.iter().find(|before| before.space == space.space)
+    }
+
+    /// Where pages were found since the last look, or since the space began if this is the first.
+    pub fn found(&self, space: &Space) -> Found {
+        let before = self.space_before(space).map(|space| &space.core);
+        let since = |now: u64, before: Option<u64>| now.saturating_sub(before.unwrap_or(0));
+        Found {
+            tier0: since(space.core.found_tier0, before.map(|core| core.found_tier0)),
+            host: since(space.core.found_host, before.map(|core| core.found_host)),
+            nvme: since(space.core.found_nvme, before.map(|core| core.found_nvme)),
+            nowhere: since(space.core.found_nowhere, before.map(|core| core.found_nowhere)),
+        }
+    }
+
+    /// What a space moves.
+    pub fn moves(&self, space: &Space) -> Moves {
+        let before = self.space_before(space).map(|space| &space.core);
+        let rate = |now: &Edge, before: Option<&Edge>| self.rate(now.total(), before.map(Edge::total));
+        Moves {
+            host_to_tier0: rate(&space.core.host_to_tier0, before.map(|core| &core.host_to_tier0)),
+            tier0_to_host: rate(&space.core.tier0_to_host, before.map(|core| &core.tier0_to_host)),
+            nvme_to_host: rate(&space.core.nvme_to_host, before.map(|core| &core.nvme_to_host)),
+            host_to_nvme: rate(&space.core.host_to_nvme, before.map(|core| &core.host_to_nvme)),
+        }
+    }
+
+    /// Faults of a space a second, and the seconds that lanes waited in them, a second.
+    pub fn faults(&self, space: &Space) -> (f64, f64) {
+        let before = self.space_before(space);
+        let faults = self.rate(space.core.faults, before.map(|space| space.core.faults));
+        let waited = self.rate(space.request_times.fault.sum_us, before.map(|space| space.request_times.fault.sum_us));
+        (faults, waited * 1e-6)
+    }
+
+    /// What a session does.
+    pub fn session(&self, space: &Space, session: &Attached) -> SessionRates {
+        let before = self
+            .space_before(space)
+            .and_then(|space| space.attached.iter().find(|before| before.session == session.session));
+        SessionRates {
+            loaded: self.rate(session.loaded_bytes, before.map(|before| before.loaded_bytes)),
+            stored: self.rate(session.stored_bytes, before.map(|before| before.stored_bytes)),
+            requests: self.rate(session.requests, before.map(|before| before.requests)),
+            faults: self.rate(session.faults, before.map(|before| before.faults)),
+            stalled: self.rate(session.stalled_us, before.map(|before| before.stalled_us)) * 1e-6,
+        }
+    }
+
+    /// Bytes a second that a disk reads, and that it writes.
+    pub fn disk(&self, disk: &Disk) -> (f64, f64) {
+        let before = self
+            .before
+            .as_ref()
+            .and_then(|(before, _)| before.disks.iter().find(|before| before.number == disk.number).map(Disk::bytes));
+        let (read, written) = disk.bytes();
+        (self.rate(read, before.map(|(read, _)| read)), self.rate(written, before.map(|(_, written)| written)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn told(pid: u32, uptime_s: f64, found_host: u64, bytes: u64) -> Status {
+        let json = format!(
+            r#"{{"schema": 1, "pid": {pid}, "uptime_s": {uptime_s}, "spaces": [{{"space": 1, "core": {{"found_host": {found_host},
+            "host_to_tier0": {{"bytes": [{bytes}, 0]}}}}}}]}}"#
+        );
+        serde_json::from_str(&json).unwrap()
+    }
+
+    #[test]
+    fn rates_are_of_one_daemon_and_one_space() {
+        let (mut rates, began) = (Rates::default(), Instant::now());
+        rates.take(told(7, 1.0, 10, 1000), began);
+        let first = rates.status().unwrap().spaces[0].clone();
+        assert_eq!((rates.found(&first).host, rates.moves(&first)), (10, Moves::default()));
+        rates.take(told(7, 3.0, 16, 5000), began + Duration::from_secs(2));
+        let second = rates.status().unwrap().spaces[0].clone();
+        assert_eq!((rates.found(&second).host, rates.moves(&second).host_to_tier0), (6, 2000.0));
+        rates.lose("gone".into());
+        assert_eq!(
+            (rates.lost(), rates.moves(&second).host_to_tier0),
+            (Some("gone"), 2000.0),
+            "the last is still shown"
+        );
+        // Another process: its counters began again.
+        rates.take(told(8, 0.5, 2, 100), began + Duration::from_secs(4));
+        let other = rates.status().unwrap().spaces[0].clone();
+        assert_eq!((rates.lost(), rates.found(&other).host, rates.moves(&other)), (None, 2, Moves::default()));
+    }
+}
