@@ -17,6 +17,7 @@ mod roles;
 mod systemd;
 mod threads;
 mod tokens;
+mod tool;
 
 use kvtide_daemon::cli::private_daemon::{Options, PrivateDaemon};
 use serde_json::Value;

@@ -48,7 +48,7 @@ fn exchange(address: &str, path: &str) -> io::Result<Vec<u8>> {
     }
     let mut stream = connected.ok_or(last)?;
     stream.set_write_timeout(Some(left()?))?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").as_bytes())?;
     let mut answer = Vec::new();
     let mut limited = stream.try_clone()?.take(ANSWER_BYTES_MAX);
     loop {

@@ -25,7 +25,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, rates: &Rates) {
     };
     let sessions: usize = status.spaces.iter().map(|space| space.attached.len()).sum();
     let disks = if status.disks.is_empty() { Constraint::Length(0) } else { height(status.disks.len()) };
-    let parts = [Constraint::Length(2), height(3), disks, height(status.spaces.len().max(1)), height(sessions.max(1))];
+    let parts = [Constraint::Length(2), height(3), disks, height(status.spaces.len()), height(sessions)];
     let [head, tiers, disks, spaces, sessions] = Layout::vertical(parts).areas(frame.area());
     frame.render_widget(heading(status, rates), head);
     frame.render_widget(tier_table(status, rates), tiers);
@@ -62,7 +62,7 @@ fn quit_hint(frame: &mut Frame<'_>, head: Rect) {
 }
 
 fn table<'a>(title: &'a str, names: &[&'a str], widths: &[u16], rows: Vec<Row<'a>>) -> Table<'a> {
-    let block = Block::new().borders(Borders::TOP).title(Span::styled(title, BOLD)).border_style(DIM);
+    let block = Block::new().borders(Borders::TOP).title(Span::styled(format!("{title} "), BOLD)).border_style(DIM);
     let header = Row::new(names.iter().map(|name| Span::styled(*name, DIM)));
     Table::new(rows, widths.iter().map(|width| Constraint::Length(*width))).header(header).block(block)
 }
@@ -151,17 +151,13 @@ fn space_table<'a>(status: &Status, rates: &Rates) -> Table<'a> {
         let lost = space.core.pages_lost + space.core.checksum_failed > 0;
         rows.push(Row::new(cells).style(if lost { ALARM } else { Style::new() }));
     }
-    if rows.is_empty() {
-        rows.push(Row::new(["", "no engine has attached"]));
-    }
+    let title = match rows.is_empty() {
+        true => "spaces: no engine has attached",
+        false => "spaces: where pages were found, what moves, who waits",
+    };
     let names =
         ["", "name", "tier 0", "host", "nvme", "host→t0", "t0→host", "nvme→host", "host→nvme", "faults/s", "stall"];
-    table(
-        "spaces: where pages were found, what moves, who waits",
-        &names,
-        &[4, 14, 6, 6, 6, 11, 11, 11, 11, 8, 7],
-        rows,
-    )
+    table(title, &names, &[4, 14, 6, 6, 6, 11, 11, 11, 11, 8, 7], rows)
 }
 
 fn session_table<'a>(status: &Status, rates: &Rates) -> Table<'a> {
@@ -185,9 +181,6 @@ fn session_table<'a>(status: &Status, rates: &Rates) -> Table<'a> {
                 format!("{}+{}", attached.requests_in_flight, attached.jobs_in_flight),
             ]));
         }
-    }
-    if rows.is_empty() {
-        rows.push(Row::new(["-"]));
     }
     let names = ["", "space", "shard", "pid", "uid", "loads", "stores", "req/s", "faults/s", "stall", "in flight"];
     table("sessions", &names, &[4, 5, 5, 8, 6, 12, 12, 8, 8, 7, 9], rows)
