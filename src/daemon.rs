@@ -1,8 +1,9 @@
 //! The daemon's entry, the same for `kvtided` and `kvtide daemon`.
 
-use crate::config::Config;
+use crate::config::{Config, Source};
 use crate::control::Control;
 use crate::error::Error;
+use crate::log::Log;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs;
 use std::io::{self, Write};
@@ -16,9 +17,16 @@ pub const DUMPED: &str = "kvtided wrote ";
 /// What it says, before their directory, when it has written the flight recordings that it was asked for.
 pub const RECORDED: &str = "kvtided recorded into ";
 
-/// What the command line says beyond the configuration.
-#[derive(Clone, Debug, Default)]
+/// What it says, before the file's path, when it has read its configuration again, or found that wrong: the log says which.
+pub const RELOADED: &str = "kvtided has read ";
+
+/// What the command line says beyond the configuration, and what the daemon needs to read that again.
+#[derive(Clone, Debug)]
 pub struct Options {
+    /// Where the configuration comes from.
+    pub source: Source,
+    /// The log that runs.
+    pub log: Log,
     /// Process, this one's parent, whose end is this one's end.
     pub parent: Option<u32>,
     /// Directories that go too when the parent has ended: nobody else would remove them. In this order.
@@ -35,7 +43,7 @@ pub fn run(config: Config, options: Options) -> Result<(), Error> {
     let failed = |source| Error::File { action: "create the daemon's directory", path: dir.clone(), source };
     fs::create_dir_all(&dir).map_err(failed)?;
     let socket = config.daemon.socket.clone();
-    let control = Control::new(config, &options)?;
+    let control = Control::new(config, options)?;
     tracing::info!("serving {}", socket.display());
     say(READY, &socket);
     control.run()

@@ -1,5 +1,6 @@
 //! The daemon's error type: what was tried, on what, and why it failed.
 
+use crate::config::ByteSize;
 use std::io;
 use std::path::PathBuf;
 
@@ -52,6 +53,16 @@ pub enum Error {
         b: String,
         /// What must hold.
         rule: String,
+    },
+    /// The host tier is larger than what can be had.
+    #[error("tiers.host.capacity = {capacity} exceeds {source_of_limit}, which is {limit}")]
+    HostTier {
+        /// What is configured.
+        capacity: ByteSize,
+        /// What can be had.
+        limit: ByteSize,
+        /// Who says so.
+        source_of_limit: String,
     },
     /// A token file is not safe to use, or holds no token.
     #[error("cannot use the token file {}: {why}", .path.display())]

@@ -17,6 +17,7 @@ mod host;
 mod http;
 #[allow(unsafe_code)] // io_uring, and memory that the device and engines share with this process
 mod io;
+mod log;
 mod mail;
 mod session;
 mod space;

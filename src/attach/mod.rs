@@ -10,5 +10,5 @@ mod tokens;
 
 pub(crate) use handshake::{Handshake, Progress, refuse};
 pub(crate) use listener::bind;
-pub(crate) use policy::{Refusal, admit, domain_of};
+pub(crate) use policy::{Refusal, admit, bounds, domain_of, policy};
 pub(crate) use tokens::Tokens;

@@ -1,9 +1,9 @@
 //! Who may attach, and whether what they ask for fits the limits.
 
 use super::tokens::Tokens;
-use crate::config::{Config, Domain, NvmeTier, defaults};
+use crate::config::{Config, Domain, Limits, NvmeTier, defaults};
 use crate::translate;
-use kvtide_tiering::api::{Plane, SpaceConfig};
+use kvtide_tiering::api::{self, Plane, SpaceConfig};
 use kvtide_tiering::format::SlotLayout;
 use kvtide_wire::geometry::stride;
 use kvtide_wire::hello::{Hello, Token};
@@ -38,10 +38,9 @@ pub(crate) fn domain_of(
 }
 
 /// The space that a hello describes, checked against the limits.
-pub(crate) fn admit(config: &Config, domain: &Domain, hello: &Hello) -> Result<SpaceConfig, Refusal> {
+pub(crate) fn admit(config: &Config, limits: &Limits, domain: &Domain, hello: &Hello) -> Result<SpaceConfig, Refusal> {
     let planes = translate::planes(&hello.planes)
         .map_err(|error| Refusal { status: Status::Invalid, text: format!("geometry: {error}") })?;
-    let limits = &config.limits;
     at_most("lanes", hello.lanes.into(), limits.lanes_max.into(), "limits.lanes_max")?;
     at_most("channels", hello.channels.into(), limits.channels_max.into(), "limits.channels_max")?;
     at_most("depth of a channel", hello.depth.into(), limits.depth_max.into(), "limits.depth_max")?;
@@ -57,7 +56,7 @@ pub(crate) fn admit(config: &Config, domain: &Domain, hello: &Hello) -> Result<S
     }
     let pages = u64::from(limits.blocks_max) * planes.len() as u64;
     at_most("limits.blocks_max times planes", pages, u64::from(u32::MAX) - 1, "the width of a page id")?;
-    Ok(space_config(config, domain, hello, planes))
+    Ok(space_config(config, limits, domain, hello, planes))
 }
 
 fn at_most(what: &str, asked: u64, max: u64, key: &str) -> Result<(), Refusal> {
@@ -67,13 +66,13 @@ fn at_most(what: &str, asked: u64, max: u64, key: &str) -> Result<(), Refusal> {
     Err(Refusal { status: Status::Limit, text: format!("{what}: {asked} asked for, at most {max} allowed ({key})") })
 }
 
-fn space_config(config: &Config, domain: &Domain, hello: &Hello, planes: Vec<Plane>) -> SpaceConfig {
-    let limits = &config.limits;
+fn space_config(config: &Config, limits: &Limits, domain: &Domain, hello: &Hello, planes: Vec<Plane>) -> SpaceConfig {
+    let (host_bytes_max, nvme_bytes_max) = bounds(config, domain);
     SpaceConfig {
         page_tokens: hello.page_tokens,
         planes,
         shards: hello.shards,
-        limits: kvtide_tiering::api::Limits {
+        limits: api::Limits {
             sessions_max: limits.space_sessions_max,
             blocks_max: limits.blocks_max,
             seqs_max: limits.seqs_max,
@@ -81,30 +80,42 @@ fn space_config(config: &Config, domain: &Domain, hello: &Hello, planes: Vec<Pla
             lanes_max: limits.lanes_max,
             jobs_max: limits.jobs_max,
             requests_max: u32::from(limits.channels_max) * u32::from(limits.depth_max),
-            host_bytes_max: domain.host_bytes,
-            nvme_bytes_max: config.nvme.as_ref().map_or(0, |nvme| domain.nvme_bytes.min(nvme.slabs_bytes())),
+            host_bytes_max,
+            nvme_bytes_max,
             ios_max: config.nvme.as_ref().map_or(1, NvmeTier::ios_max),
         },
-        policy: kvtide_tiering::api::Policy {
-            clean_low_percent: config.edges.tier0_to_host.low_percent,
-            clean_high_percent: config.edges.tier0_to_host.high_percent,
-            host_high_percent: config.host.high_percent,
-            host_low_percent: config.host.low_percent,
-            host_clean_low_percent: config.edges.host_to_nvme.low_percent,
-            host_clean_high_percent: config.edges.host_to_nvme.high_percent,
-            host_scan_frames: config.edges.nvme_to_host.frames,
-            nvme_high_percent: config.nvme.as_ref().map_or(defaults::NVME_HIGH_PERCENT, |nvme| nvme.high_percent),
-            nvme_low_percent: config.nvme.as_ref().map_or(defaults::NVME_LOW_PERCENT, |nvme| nvme.low_percent),
-            scan_frames: config.edges.host_to_tier0.frames,
-            request_timeout_us: limits.request_timeout.as_micros() as u64,
-        },
+        policy: policy(config),
+    }
+}
+
+/// Bytes of host memory and of NVMe space that one space of a domain may hold: what its domain may.
+pub(crate) fn bounds(config: &Config, domain: &Domain) -> (u64, u64) {
+    let nvme = config.nvme.as_ref().map_or(0, |nvme| domain.nvme_bytes.min(nvme.slabs_bytes()));
+    (domain.host_bytes, nvme)
+}
+
+/// The policy of every space.
+pub(crate) fn policy(config: &Config) -> api::Policy {
+    let nvme = |of: fn(&NvmeTier) -> u8, default| config.nvme.as_ref().map_or(default, of);
+    api::Policy {
+        clean_low_percent: config.edges.tier0_to_host.low_percent,
+        clean_high_percent: config.edges.tier0_to_host.high_percent,
+        host_high_percent: config.host.high_percent,
+        host_low_percent: config.host.low_percent,
+        host_clean_low_percent: config.edges.host_to_nvme.low_percent,
+        host_clean_high_percent: config.edges.host_to_nvme.high_percent,
+        host_scan_frames: config.edges.nvme_to_host.frames,
+        nvme_high_percent: nvme(|nvme| nvme.high_percent, defaults::NVME_HIGH_PERCENT),
+        nvme_low_percent: nvme(|nvme| nvme.low_percent, defaults::NVME_LOW_PERCENT),
+        scan_frames: config.edges.host_to_tier0.frames,
+        request_timeout_us: config.limits.request_timeout.as_micros() as u64,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Overrides;
+    use crate::config::{Machine, Overrides};
     use kvtide_wire::geometry::PlaneSpec;
 
     fn hello() -> Hello {
@@ -137,16 +148,16 @@ mod tests {
 
     #[test]
     fn what_exceeds_a_limit_is_refused_with_the_limits_key() {
-        let config = Config::without_file(&Overrides::default()).unwrap();
+        let config = Config::parse("", "", &Overrides::default(), &Machine::look().unwrap()).unwrap();
         let domain = &config.domains[0];
-        assert!(admit(&config, domain, &hello()).is_ok());
-        let text = |hello: Hello| admit(&config, domain, &hello).unwrap_err().text;
+        assert!(admit(&config, &config.limits, domain, &hello()).is_ok());
+        let text = |hello: Hello| admit(&config, &config.limits, domain, &hello).unwrap_err().text;
         assert_eq!(text(Hello { lanes: 17, ..hello() }), "lanes: 17 asked for, at most 16 allowed (limits.lanes_max)");
         assert!(text(Hello { depth: 1024, ..hello() }).contains("limits.depth_max"));
         assert!(text(Hello { seqs_max: 1 << 20, ..hello() }).contains("limits.seqs_max"));
         let large = PlaneSpec { page_bytes: (64 << 20) + 1, ..PlaneSpec::default() };
         assert!(text(Hello { planes: vec![large], ..hello() }).contains("tiers.host.slab"));
         let none = Hello { planes: vec![], ..hello() };
-        assert_eq!(admit(&config, domain, &none).unwrap_err().status, Status::Invalid);
+        assert_eq!(admit(&config, &config.limits, domain, &none).unwrap_err().status, Status::Invalid);
     }
 }

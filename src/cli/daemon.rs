@@ -1,13 +1,12 @@
 //! `kvtide daemon` and `kvtided`: flags, configuration, logs, then the daemon's own entry.
 
-use crate::config::{ByteSize, Config, Overrides};
+use crate::config::{ByteSize, Overrides, Source};
 use crate::daemon::{self, Options};
 use crate::error::Error;
+use crate::log::Log;
 use clap::Args;
-use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use tracing_subscriber::EnvFilter;
 
 /// Exit status for a configuration that is wrong, as sysexits' `EX_CONFIG`: a supervisor need not retry.
 const EXIT_CONFIG: u8 = 78;
@@ -54,7 +53,7 @@ pub struct DaemonArgs {
 }
 
 impl DaemonArgs {
-    fn load(&self) -> Result<Config, Error> {
+    fn source(&self) -> Result<Source, Error> {
         let overrides = Overrides {
             socket: self.socket.clone(),
             dir: self.dir.clone(),
@@ -65,17 +64,15 @@ impl DaemonArgs {
             nvme_bytes: self.nvme_bytes,
             http: self.http.clone(),
         };
-        match &self.config {
-            Some(path) => Config::load(path, &overrides),
-            None => Config::without_file(&overrides),
-        }
+        Source::new(self.config.clone(), overrides)
     }
 }
 
 /// Runs the daemon until it is told to end.
 pub(super) fn run(args: &DaemonArgs) -> ExitCode {
-    let config = match args.load() {
-        Ok(config) => config,
+    let loaded = args.source().and_then(|source| Ok((source.load()?, source)));
+    let (config, source) = match loaded {
+        Ok(loaded) => loaded,
         Err(error) => {
             eprintln!("kvtided: {error}");
             return ExitCode::from(EXIT_CONFIG);
@@ -85,16 +82,10 @@ pub(super) fn run(args: &DaemonArgs) -> ExitCode {
         println!("{config:#?}");
         return ExitCode::SUCCESS;
     }
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(&config.daemon.log));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
-        .with_target(false)
-        .init();
+    let log = Log::start(&config.daemon.log);
     let own = args.remove_dir.then(|| args.nvme_dir.iter().chain(&args.dir).cloned());
     let remove = own.into_iter().flatten().collect();
-    match daemon::run(config, Options { parent: args.parent, remove }) {
+    match daemon::run(config, Options { source, log, parent: args.parent, remove }) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");

@@ -2,7 +2,7 @@
 //!
 //! The demo, the benches and the tests start one. It ends with its guard, and with the process that started it.
 
-use crate::daemon::{DUMPED, READY, RECORDED};
+use crate::daemon::{DUMPED, READY, RECORDED, RELOADED};
 use crate::error::Error;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
@@ -169,6 +169,18 @@ impl PrivateDaemon {
     pub fn record(&mut self) -> Result<(), Error> {
         self.signal(Signal::USR2)?;
         self.hear(RECORDED, DUMP)
+    }
+
+    /// Has it read another configuration (SIGHUP); the log says what became of it. It must have been started with one.
+    ///
+    /// # Errors
+    /// It is gone, or does not read it within a bound.
+    pub fn reload(&mut self, config: &str) -> Result<(), Error> {
+        let path = self.dir.join("kvtided.toml");
+        let action = "write the private daemon's configuration";
+        fs::write(&path, config).map_err(|source| Error::File { action, path, source })?;
+        self.signal(Signal::HUP)?;
+        self.hear(RELOADED, DUMP)
     }
 
     /// Waits for a line on its stdout that begins with `what`.

@@ -3,6 +3,7 @@
 //! A limit of a cgroup holds for everything below it, so all of them from the daemon's own up to the mount's root count, of
 //! version 2 (`memory.max`, `memory.high`) and of version 1 (`memory.limit_in_bytes`).
 
+use super::{ByteSize, HostTier};
 use crate::error::Error;
 use std::fs;
 use std::io;
@@ -59,6 +60,29 @@ impl Machine {
             }
         }
         Ok(machine)
+    }
+
+    /// Whether a host tier of this capacity can be had at all.
+    ///
+    /// # Errors
+    /// The machine has less memory, or the daemon's cgroup may have less; the file that says so is named.
+    pub fn holds(&self, host: &HostTier) -> Result<(), Error> {
+        let refuse = |bytes, source: String| {
+            Err(Error::HostTier {
+                capacity: ByteSize(host.capacity_bytes),
+                limit: ByteSize(bytes),
+                source_of_limit: source,
+            })
+        };
+        match &self.cgroup {
+            Some(limit) if limit.bytes < host.capacity_bytes => {
+                refuse(limit.bytes, format!("the limit of the daemon's cgroup in {}", limit.file.display()))
+            }
+            _ if self.total_bytes < host.capacity_bytes => {
+                refuse(self.total_bytes, "the memory of this machine (MemTotal in /proc/meminfo)".to_owned())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Takes in the limits from the cgroup at `path` up to the mount's root.

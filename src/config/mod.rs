@@ -4,18 +4,22 @@
 //! session. An error names the file, the line, the key and what is allowed; a contradiction names both sides.
 
 pub mod defaults;
+mod keys;
 mod machine;
 mod raw;
+mod reload;
 mod resolve;
 mod size;
 mod sourced;
 
 use crate::error::Error;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
+pub use keys::{Effect, Setting};
 pub use machine::{CgroupLimit, Machine};
+pub use reload::Change;
 pub use size::{ByteSize, Reserve};
 
 /// Everything the daemon was told, checked.
@@ -266,32 +270,57 @@ pub struct Overrides {
     pub http: Option<String>,
 }
 
+/// Where a configuration comes from, so that it can be read again.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// The file; `None`: the defaults hold.
+    pub file: Option<PathBuf>,
+    /// What the command line says.
+    pub overrides: Overrides,
+    /// What the file leaves open follows from this. It stays the same when the file is read again.
+    pub machine: Machine,
+}
+
+impl Source {
+    /// This file, on this machine.
+    ///
+    /// # Errors
+    /// It cannot be told what the machine has.
+    pub fn new(file: Option<PathBuf>, overrides: Overrides) -> Result<Source, Error> {
+        Ok(Source { file, overrides, machine: Machine::look()? })
+    }
+
+    /// Its name, in errors.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.file.as_ref().map_or_else(|| "(no file)".to_owned(), |file| file.display().to_string())
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// An unreadable file, a syntax error, an unknown key, a value out of range, a contradiction; more memory than the machine, or
+    /// the daemon's cgroup, has.
+    pub fn load(&self) -> Result<Config, Error> {
+        let text = match &self.file {
+            None => String::new(),
+            Some(path) => std::fs::read_to_string(path).map_err(|source| Error::File {
+                action: "read the configuration",
+                path: path.clone(),
+                source,
+            })?,
+        };
+        let config = Config::parse(&self.name(), &text, &self.overrides, &self.machine)?;
+        self.machine.holds(&config.host)?;
+        Ok(config)
+    }
+}
+
 impl Config {
-    /// The defaults, with what the command line says.
-    ///
-    /// # Errors
-    /// An override out of range, or one that contradicts another value.
-    pub fn without_file(overrides: &Overrides) -> Result<Config, Error> {
-        Config::parse("(no file)", "", overrides, &Machine::look()?)
-    }
-
-    /// Reads a file.
-    ///
-    /// # Errors
-    /// An unreadable file, a syntax error, an unknown key, a value out of range, a contradiction.
-    pub fn load(path: &Path, overrides: &Overrides) -> Result<Config, Error> {
-        let text = std::fs::read_to_string(path).map_err(|source| Error::File {
-            action: "read the configuration",
-            path: path.into(),
-            source,
-        })?;
-        Config::parse(&path.display().to_string(), &text, overrides, &Machine::look()?)
-    }
-
     /// Checks the text of a file; `file` is its name in errors, `machine` decides what the text leaves open.
     ///
     /// # Errors
-    /// As [`Config::load`].
+    /// A syntax error, an unknown key, a value out of range, a contradiction.
     pub fn parse(file: &str, text: &str, overrides: &Overrides, machine: &Machine) -> Result<Config, Error> {
         let raw = toml::from_str(text).map_err(|error| resolve::syntax(file, text, &error))?;
         resolve::resolve(file, text, raw, overrides, machine)

@@ -1,6 +1,7 @@
 //! What a file may say, and the text of what is wrong with it.
 
 use super::*;
+use std::path::Path;
 
 /// A machine of no particular size, whose default host tier has 2 GiB.
 fn machine() -> Machine {
@@ -124,4 +125,26 @@ fn a_damaged_file_is_an_error_with_its_name_or_a_configuration_and_never_a_panic
         }
     }
     assert!(right > 300 && wrong > 300, "{right} right, {wrong} wrong: the damage is one-sided");
+}
+
+#[test]
+fn a_reload_takes_what_may_change_and_reports_the_rest() {
+    let running = parse("[tiers.host]\ncapacity = \"1GiB\"\n[[domains]]\nname = \"a\"\nuids = [1]\n").unwrap();
+    let text = "[tiers.host]\ncapacity = \"4GiB\"\nlow_percent = 80\n[limits]\nseqs_max = 7\n[edges.host_to_tier0]\nscan_frames = 9\n\
+                [[domains]]\nname = \"b\"\nuids = [1]\n";
+    let new = parse(text).unwrap();
+    let changes = running.changes(&new);
+    let effect = |key: &str| changes.iter().find(|change| change.key == key).map(|change| change.effect);
+    assert_eq!(effect("tiers.host.capacity"), Some(Effect::Restart));
+    assert_eq!(effect("tiers.host.low_percent"), Some(Effect::Now));
+    assert_eq!(effect("limits.seqs_max"), Some(Effect::NewSpaces));
+    assert_eq!(effect("edges.host_to_tier0.scan_frames"), Some(Effect::NewSessions));
+    assert_eq!(effect("limits.lanes_max"), None);
+    let gone = changes.iter().find(|change| change.key == "domains[a].uids").unwrap();
+    assert_eq!((gone.from.as_deref(), gone.to.as_deref()), (Some("[1]"), None));
+    let next = running.reloaded(&new);
+    assert_eq!((next.host.capacity_bytes, next.host.low_percent), (1 << 30, 80));
+    let names: Vec<_> = next.domains.iter().map(|d| (d.name.as_str(), d.uids.len(), d.host_bytes)).collect();
+    assert_eq!(names, [("a", 0, 1 << 30), ("b", 1, 1 << 30)], "a keeps its place, b's quota fits what is there");
+    assert!(running.changes(&running).is_empty());
 }

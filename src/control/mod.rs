@@ -5,16 +5,18 @@
 
 mod disks;
 mod drain;
+mod reload;
 mod signals;
 mod spaces;
 
 use crate::attach::{self, Handshake, Progress, Refusal, Tokens};
-use crate::config::Config;
+use crate::config::{Config, Source};
 use crate::daemon::{DUMPED, Options, RECORDED, say};
 use crate::error::Error;
 use crate::host::{HostThread, NodeLetter};
 use crate::http::{self, HttpServer};
 use crate::io::Disk;
+use crate::log::Log;
 use crate::mail::{Address, Mailbox, mailbox};
 use crate::session::{Registry, SessionInfo};
 use crate::space::{Letter, Newcomer, Report};
@@ -50,6 +52,9 @@ pub(crate) struct Control {
     listener: Option<Listener>,
     signals: Signals,
     parent: Option<OwnedFd>,
+    /// Where the configuration comes from.
+    source: Source,
+    log: Log,
     /// What goes if it ends because its parent did.
     remove: Vec<PathBuf>,
     reports: Mailbox<Report>,
@@ -76,7 +81,7 @@ enum Ending {
 
 impl Control {
     /// Takes the socket and everything else that may fail.
-    pub fn new(config: Config, options: &Options) -> Result<Control, Error> {
+    pub fn new(config: Config, options: Options) -> Result<Control, Error> {
         let http = config.http.listen.map(http::bind).transpose()?;
         let signals = Signals::install()?;
         let tokens = Tokens::load(&config.domains)?;
@@ -105,7 +110,9 @@ impl Control {
             listener,
             signals,
             parent,
-            remove: options.remove.clone(),
+            remove: options.remove,
+            source: options.source,
+            log: options.log,
             reports,
             handshakes,
             spaces,
@@ -146,6 +153,7 @@ impl Control {
             while let Some(signal) = self.signals.take() {
                 match signal {
                     Signal::End => return Ok(Ending::Signal),
+                    Signal::Reload => self.reload(),
                     Signal::Dump => self.dump(),
                     Signal::Record => {
                         self.spaces.record();
@@ -239,8 +247,13 @@ impl Control {
         let peer = handshake.peer();
         let index = attach::domain_of(&self.config.domains, &self.tokens, peer.uid, hello.token.as_ref())?;
         let domain = &self.config.domains[index];
-        let config = attach::admit(&self.config, domain, hello)?;
-        let limits = &self.config.limits;
+        let key = Key::new(index, hello);
+        let found = self.spaces.find(&key);
+        let limits = &match found.and_then(|space| self.spaces.limits(space)) {
+            Some(begun) => self.config.limits.in_space(begun),
+            None => self.config.limits,
+        };
+        let config = attach::admit(&self.config, limits, domain, hello)?;
         let counts = [
             (self.registry.count(None), limits.sessions_max, "limits.sessions_max"),
             (self.registry.count(Some(index)), domain.sessions_max, "the domain's sessions_max"),
@@ -262,14 +275,16 @@ impl Control {
         let system = |error: String| Refusal { status: Status::System, text: error };
         let (side, fds) = DaemonSide::create(granted.shape)
             .map_err(|error| system(format!("the session's shared memory could not be made: {error}")))?;
-        let key = Key::new(index, hello);
-        let space = match self.spaces.find(&key) {
+        let space = match found {
             Some(space) => space,
             None if self.spaces.len() >= limits.spaces_max as usize => {
                 let text = format!("the daemon already has {} spaces (limits.spaces_max)", limits.spaces_max);
                 return Err(Refusal { status: Status::Limit, text });
             }
-            None => self.spaces.start(key, &hello.name, domain, config).map_err(|error| system(error.to_string()))?,
+            None => self
+                .spaces
+                .start(key, &hello.name, domain, (config, *limits))
+                .map_err(|error| system(error.to_string()))?,
         };
         let info = |session| SessionInfo {
             session,

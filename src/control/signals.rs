@@ -3,7 +3,7 @@
 use crate::error::Error;
 use kvtide_wire::os::poll::readable;
 use rustix::process::{Pid, PidfdFlags, getppid, pidfd_open};
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::low_level::pipe;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,6 +15,8 @@ use std::time::Duration;
 pub(super) enum Signal {
     /// SIGTERM, SIGINT.
     End,
+    /// SIGHUP.
+    Reload,
     /// SIGUSR1.
     Dump,
     /// SIGUSR2.
@@ -27,6 +29,7 @@ pub(super) struct Signals {
     /// All kinds ring here, so that one descriptor is enough to sleep on.
     any: UnixStream,
     end: UnixStream,
+    reload: UnixStream,
     dump: UnixStream,
     record: UnixStream,
 }
@@ -47,9 +50,10 @@ impl Signals {
         let (any, wake) = UnixStream::pair().map_err(failed)?;
         any.set_nonblocking(true).map_err(failed)?;
         let end = pair(&[SIGTERM, SIGINT], &wake).map_err(failed)?;
+        let reload = pair(&[SIGHUP], &wake).map_err(failed)?;
         let dump = pair(&[SIGUSR1], &wake).map_err(failed)?;
         let record = pair(&[SIGUSR2], &wake).map_err(failed)?;
-        Ok(Signals { any, end, dump, record })
+        Ok(Signals { any, end, reload, dump, record })
     }
 
     /// A signal that has come; several of one kind are one.
@@ -57,6 +61,9 @@ impl Signals {
         take(&mut self.any);
         if take(&mut self.end) {
             return Some(Signal::End);
+        }
+        if take(&mut self.reload) {
+            return Some(Signal::Reload);
         }
         if take(&mut self.dump) {
             return Some(Signal::Dump);

@@ -1,13 +1,14 @@
 //! The spaces of the daemon, by what makes them the same: domain, geometry, fingerprint.
 
 use super::{Address, Letter, Newcomer, NodeLetter, Report};
-use crate::config::{Daemon, Domain};
+use crate::attach;
+use crate::config::{Config, Daemon, Domain, Limits};
 use crate::error::Error;
 use crate::io::Disk;
-use crate::space::{SpaceThread, Spec};
+use crate::space::{Reconfigure, SpaceThread, Spec};
 use crate::status::Roll;
 use crate::translate;
-use crossbeam::channel::bounded;
+use crossbeam::channel::{Sender, bounded};
 use kvtide_tiering::api::SpaceConfig;
 use kvtide_tiering::format::SlotLayout;
 use kvtide_wire::geometry::{PlaneSpec, stride};
@@ -16,7 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long core threads may take to write their flight recordings.
+/// How long core threads may take to do what they are asked to.
 const ANSWER: Duration = Duration::from_secs(2);
 
 /// What makes two engines' spaces one. The name is for humans only.
@@ -40,6 +41,8 @@ impl Key {
 #[derive(Debug)]
 struct Space {
     key: Key,
+    /// Limits that it began under.
+    limits: Limits,
     running: SpaceThread,
     /// Newcomers sent.
     sent: u64,
@@ -81,8 +84,29 @@ impl Spaces {
         self.spaces.iter().find(|(_, space)| space.key == *key && !space.retired).map(|(number, _)| *number)
     }
 
+    /// The limits that a space began under.
+    pub fn limits(&self, space: u32) -> Option<&Limits> {
+        self.spaces.get(&space).map(|space| &space.limits)
+    }
+
+    /// Tells all of another configuration, waits until it holds, within a bound, and starts new ones by it.
+    pub fn reconfigure(&mut self, config: &Config) {
+        let policy = attach::policy(config);
+        self.ask("take the new configuration", |space, done| {
+            let (host_bytes_max, nvme_bytes_max) = attach::bounds(config, &config.domains[space.key.domain]);
+            Letter::Reconfigure(Box::new(Reconfigure { policy, host_bytes_max, nvme_bytes_max, done }))
+        });
+        self.daemon = config.daemon.clone();
+    }
+
     /// Starts one.
-    pub fn start(&mut self, key: Key, name: &str, domain: &Domain, config: SpaceConfig) -> Result<u32, Error> {
+    pub fn start(
+        &mut self,
+        key: Key,
+        name: &str,
+        domain: &Domain,
+        (config, limits): (SpaceConfig, Limits),
+    ) -> Result<u32, Error> {
         let number = self.next;
         let (address, letters) = SpaceThread::mailbox()?;
         let strides = translate::classes(&config.planes).into_iter().map(stride).collect();
@@ -114,7 +138,7 @@ impl Spaces {
         };
         self.next += 1;
         self.roll.join(number, running.address.clone());
-        self.spaces.insert(number, Space { key, running, sent: 0, retired: false });
+        self.spaces.insert(number, Space { key, limits, running, sent: 0, retired: false });
         Ok(number)
     }
 
@@ -165,18 +189,24 @@ impl Spaces {
 
     /// Has every space write its flight recording; waits until they have, within a bound.
     pub fn record(&self) {
+        self.ask("write its flight recording", |_, done| Letter::Record(done));
+    }
+
+    /// Sends every space a letter that it answers; waits for the answers, within a bound.
+    fn ask(&self, what: &str, letter: impl Fn(&Space, Sender<()>) -> Letter) {
         let deadline = Instant::now() + ANSWER;
         let asked: Vec<_> = self
             .spaces
             .iter()
             .filter_map(|(number, space)| {
                 let (reply, answer) = bounded(1);
-                space.running.address.send(Letter::Record(reply)).ok().map(|()| (number, answer))
+                // Gone already: it will report its end.
+                space.running.address.send(letter(space, reply)).ok().map(|()| (number, answer))
             })
             .collect();
         for (number, answer) in asked {
             if answer.recv_deadline(deadline).is_err() {
-                tracing::warn!("space {number} did not write its flight recording within {ANSWER:?}");
+                tracing::warn!("space {number} did not {what} within {ANSWER:?}");
             }
         }
     }

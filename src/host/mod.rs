@@ -78,6 +78,14 @@ pub(crate) enum NodeLetter {
         /// Its number.
         space: u32,
     },
+    /// Domains may hold this much from now on, by index; there may be new domains. What is held beyond it comes back when its
+    /// space gives it back.
+    Quotas {
+        /// Bytes of host memory.
+        host: Vec<u64>,
+        /// Bytes of NVMe space.
+        nvme: Vec<u64>,
+    },
     /// Something happened to a disk.
     Disk(DiskEvent),
     /// Tell how things stand.

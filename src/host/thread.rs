@@ -81,6 +81,11 @@ impl Host {
                 }
                 self.grant_disks();
             }
+            Some(NodeLetter::Quotas { host, nvme }) => {
+                self.node.set_quotas(host);
+                self.disks.set_quotas(nvme);
+                self.grant_disks();
+            }
             Some(NodeLetter::Leave { space }) => self.leave(space),
             Some(NodeLetter::Disk(event)) => self.heed(event),
             // Whoever asked and does not wait any more has its answer dropped.

@@ -3,6 +3,7 @@
 use super::SpaceStatus;
 use crate::io::Memory;
 use crossbeam::channel::Sender;
+use kvtide_tiering::api::Policy;
 use kvtide_tiering::node::DiskGrant;
 use kvtide_wire::hello::{Limits, Slab};
 use kvtide_wire::os::memfd::Memfd;
@@ -35,10 +36,25 @@ pub(crate) enum Letter {
     },
     /// No peer will be sent any more: end, if still vacant.
     Retire,
+    /// The operator changed the policy, or what the space may hold.
+    Reconfigure(Box<Reconfigure>),
     /// Tell how things stand.
     Status(Sender<SpaceStatus>),
     /// Write the flight recording.
     Record(Sender<()>),
+}
+
+/// What changes in a running space.
+#[derive(Debug)]
+pub(crate) struct Reconfigure {
+    /// Its policy.
+    pub policy: Policy,
+    /// Host memory that it may hold.
+    pub host_bytes_max: u64,
+    /// NVMe space that it may hold.
+    pub nvme_bytes_max: u64,
+    /// Told once it holds.
+    pub done: Sender<()>,
 }
 
 /// An admitted peer with everything its session needs.

@@ -28,6 +28,6 @@ mod slabs;
 mod sleep;
 mod status;
 
-pub(crate) use letters::{Granted, Letter, Newcomer, Report};
+pub(crate) use letters::{Granted, Letter, Newcomer, Reconfigure, Report};
 pub(crate) use run::{SpaceThread, Spec};
 pub(crate) use status::SpaceStatus;

@@ -1,6 +1,6 @@
 //! Letters to a core thread.
 
-use super::letters::{Granted, Letter};
+use super::letters::{Granted, Letter, Reconfigure};
 use super::serve::Space;
 use crate::host::NodeLetter;
 use kvtide_tiering::api::Event;
@@ -17,6 +17,12 @@ impl Space {
                 self.tell(now_us, Event::DiskGranted { slab: grant.slab, slots: grant.slots });
             }
             Letter::DiskRefused => self.tell(now_us, Event::DiskRefused),
+            Letter::Reconfigure(new) => {
+                let Reconfigure { policy, host_bytes_max, nvme_bytes_max, done } = *new;
+                self.tell(now_us, Event::Reconfigure { policy, host_bytes_max, nvme_bytes_max });
+                // Whoever asked and does not wait any more needs no answer.
+                let _ = done.try_send(());
+            }
             Letter::Drain { until } => self.drain_until_us = Some(self.clock.of(until)),
             Letter::Retire => return self.is_vacant(),
             Letter::Record(written) => {

@@ -12,6 +12,7 @@ mod nvme;
 mod peers;
 mod raw;
 mod recorder;
+mod reload;
 mod requests;
 mod roles;
 mod systemd;

@@ -121,6 +121,13 @@ impl Disks {
         Disks { disks, by_domain, spaces: Vec::new(), cfg }
     }
 
+    /// As [`super::Node::set_quotas`].
+    pub fn set_quotas(&mut self, quotas_bytes: Vec<u64>) {
+        self.by_domain.resize(quotas_bytes.len().max(self.by_domain.len()), 0);
+        self.cfg.quotas_bytes = quotas_bytes;
+        self.cfg.quotas_bytes.resize(self.by_domain.len(), 0);
+    }
+
     /// A region was written whole and may serve. False if there is no such region, or it is ready already.
     pub fn ready(&mut self, disk: u32, region: u32) -> bool {
         let Some(disk) = self.disks.get_mut(disk as usize).filter(|disk| region < disk.status.regions) else {

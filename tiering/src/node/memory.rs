@@ -53,6 +53,14 @@ impl Node {
         Node { granted: 0, by_domain: vec![0; cfg.quotas_bytes.len()], spaces: Vec::new(), cfg }
     }
 
+    /// Domains may hold this much from now on; those beyond the ones that there were are new. A domain that holds more is granted
+    /// nothing until it holds less.
+    pub fn set_quotas(&mut self, quotas_bytes: Vec<u64>) {
+        self.by_domain.resize(quotas_bytes.len().max(self.by_domain.len()), 0);
+        self.cfg.quotas_bytes = quotas_bytes;
+        self.cfg.quotas_bytes.resize(self.by_domain.len(), 0);
+    }
+
     /// A space begins: `strides` by size class. False when the id is in use or the domain has no quota.
     #[must_use]
     pub fn join(&mut self, space: u32, domain: usize, strides: &[u32]) -> bool {

@@ -1,0 +1,172 @@
+//! Every key with its value in force and with when a new value holds: what a reload compares and what an explanation lists.
+
+use super::{ByteSize, Cleaning, Config, Demand, Domain, IoEngine, NvmeTier, Scan};
+use serde::Serialize;
+use std::fmt;
+
+/// When a value that was changed in the file holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Effect {
+    /// As soon as the daemon has read it.
+    Now,
+    /// For sessions that attach from then on.
+    NewSessions,
+    /// For spaces that begin from then on.
+    NewSpaces,
+    /// After a restart.
+    Restart,
+}
+
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Effect::Now => "holds now",
+            Effect::NewSessions => "holds for sessions that attach from now on",
+            Effect::NewSpaces => "holds for spaces that begin from now on",
+            Effect::Restart => "needs a restart",
+        })
+    }
+}
+
+/// One key's value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// The key as errors name it; a domain's with its name in place of its index.
+    pub key: String,
+    /// The value as it would stand in the file.
+    pub value: String,
+    /// When another value holds.
+    pub effect: Effect,
+}
+
+struct Settings(Vec<Setting>);
+
+impl Settings {
+    fn put(&mut self, effect: Effect, key: impl Into<String>, value: impl fmt::Display) {
+        self.0.push(Setting { key: key.into(), value: value.to_string(), effect });
+    }
+}
+
+impl Config {
+    /// All of them, in the order of the reference.
+    #[must_use]
+    pub fn settings(&self) -> Vec<Setting> {
+        let mut all = Settings(Vec::new());
+        self.daemon_settings(&mut all);
+        self.tier_settings(&mut all);
+        self.limit_settings(&mut all);
+        for domain in &self.domains {
+            domain_settings(domain, &mut all);
+        }
+        all.0
+    }
+
+    fn daemon_settings(&self, all: &mut Settings) {
+        let daemon = &self.daemon;
+        all.put(Effect::Restart, "daemon.socket", quoted(daemon.socket.display()));
+        all.put(Effect::Restart, "daemon.socket_mode", quoted(format_args!("{:04o}", daemon.socket_mode)));
+        all.put(Effect::Restart, "daemon.dir", quoted(daemon.dir.display()));
+        all.put(Effect::Now, "daemon.log", quoted(&daemon.log));
+        all.put(Effect::NewSpaces, "daemon.spin_us", daemon.spin.as_micros());
+        all.put(Effect::Now, "daemon.drain_ms", daemon.drain.as_millis());
+        all.put(Effect::Now, "daemon.handshake_ms", daemon.handshake.as_millis());
+        all.put(Effect::NewSpaces, "daemon.recorder", size(daemon.recorder_bytes));
+        let listen = self.http.listen.map(|address| address.to_string()).unwrap_or_default();
+        all.put(Effect::Restart, "http.listen", quoted(listen));
+    }
+
+    fn tier_settings(&self, all: &mut Settings) {
+        let host = &self.host;
+        all.put(Effect::Restart, "tiers.host.capacity", size(host.capacity_bytes));
+        all.put(Effect::Restart, "tiers.host.slab", size(host.slab_bytes));
+        all.put(Effect::Restart, "tiers.host.prefault", host.prefault);
+        all.put(Effect::Now, "tiers.host.high_percent", host.high_percent);
+        all.put(Effect::Now, "tiers.host.low_percent", host.low_percent);
+        if let Some(nvme) = &self.nvme {
+            nvme_settings(nvme, all);
+        }
+        let edges = &self.edges;
+        let mut cleaning = |edge: &str, cleaning: Cleaning| {
+            all.put(Effect::Now, format!("edges.{edge}.clean_low_percent"), cleaning.low_percent);
+            all.put(Effect::Now, format!("edges.{edge}.clean_high_percent"), cleaning.high_percent);
+        };
+        cleaning("tier0_to_host", edges.tier0_to_host);
+        cleaning("host_to_nvme", edges.host_to_nvme);
+        let Scan { frames } = edges.nvme_to_host;
+        all.put(Effect::Now, "edges.nvme_to_host.scan_frames", frames);
+        let Scan { frames } = edges.host_to_tier0;
+        all.put(Effect::NewSessions, "edges.host_to_tier0.scan_frames", frames);
+    }
+
+    fn limit_settings(&self, all: &mut Settings) {
+        let limits = &self.limits;
+        all.put(Effect::Now, "limits.spaces_max", limits.spaces_max);
+        all.put(Effect::Now, "limits.sessions_max", limits.sessions_max);
+        all.put(Effect::NewSpaces, "limits.space_sessions_max", limits.space_sessions_max);
+        all.put(Effect::Now, "limits.handshakes_max", limits.handshakes_max);
+        all.put(Effect::NewSpaces, "limits.blocks_max", limits.blocks_max);
+        all.put(Effect::NewSpaces, "limits.seqs_max", limits.seqs_max);
+        all.put(Effect::NewSpaces, "limits.seq_blocks_max", limits.seq_blocks_max);
+        all.put(Effect::NewSpaces, "limits.lanes_max", limits.lanes_max);
+        all.put(Effect::NewSpaces, "limits.channels_max", limits.channels_max);
+        all.put(Effect::NewSessions, "limits.tier0_frames_max", limits.tier0_frames_max);
+        all.put(Effect::NewSpaces, "limits.depth_max", limits.depth_max);
+        all.put(Effect::NewSpaces, "limits.jobs_max", limits.jobs_max);
+        all.put(Effect::Now, "limits.request_timeout_ms", limits.request_timeout.as_millis());
+    }
+}
+
+fn nvme_settings(nvme: &NvmeTier, all: &mut Settings) {
+    all.put(Effect::Restart, "tiers.nvme.slab", size(nvme.slab_bytes));
+    all.put(Effect::Now, "tiers.nvme.high_percent", nvme.high_percent);
+    all.put(Effect::Now, "tiers.nvme.low_percent", nvme.low_percent);
+    all.put(Effect::Restart, "tiers.nvme.io", quoted(nvme.io));
+    all.put(Effect::Restart, "tiers.nvme.direct", quoted(nvme.direct));
+    all.put(Effect::Restart, "tiers.nvme.registered", quoted(nvme.registered));
+    all.put(Effect::Restart, "tiers.nvme.depth", nvme.depth);
+    all.put(Effect::Restart, "tiers.nvme.writeback", size(nvme.writeback_bytes));
+    all.put(Effect::Restart, "tiers.nvme.timeout_ms", nvme.timeout.as_millis());
+    for (index, disk) in nvme.disks.iter().enumerate() {
+        all.put(Effect::Restart, format!("tiers.nvme.disks[{index}].dir"), quoted(disk.dir.display()));
+        all.put(Effect::Restart, format!("tiers.nvme.disks[{index}].capacity"), size(disk.capacity_bytes));
+        all.put(Effect::Restart, format!("tiers.nvme.disks[{index}].reserve_free"), quoted(disk.reserve_free));
+    }
+}
+
+fn domain_settings(domain: &Domain, all: &mut Settings) {
+    let mut put = |field: &str, value: String| all.put(Effect::Now, format!("domains[{}].{field}", domain.name), value);
+    put("uids", format!("{:?}", domain.uids));
+    put("tokens", format!("{:?}", domain.tokens));
+    put("host", size(domain.host_bytes));
+    put("nvme", size(domain.nvme_bytes));
+    put("sessions_max", domain.sessions_max.to_string());
+}
+
+fn quoted(value: impl fmt::Display) -> String {
+    format!("{:?}", value.to_string())
+}
+
+fn size(bytes: u64) -> String {
+    quoted(ByteSize(bytes))
+}
+
+impl fmt::Display for IoEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            IoEngine::Auto => "auto",
+            IoEngine::IoUring => "io_uring",
+            IoEngine::Threads => "threads",
+        })
+    }
+}
+
+impl fmt::Display for Demand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Demand::Auto => "auto",
+            Demand::Required => "required",
+            Demand::Off => "off",
+        })
+    }
+}

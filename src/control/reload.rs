@@ -1,0 +1,61 @@
+//! SIGHUP: the configuration and the token files are read again. What may change while engines are attached changes; what cannot
+//! is named. A file that is wrong changes nothing.
+
+use super::Control;
+use crate::attach::Tokens;
+use crate::config::{Change, Effect};
+use crate::daemon::{RELOADED, say};
+use crate::error::Error;
+use crate::host::NodeLetter;
+use crate::supervisor;
+use std::path::Path;
+
+impl Control {
+    /// Reads everything again and says what became of it.
+    pub(super) fn reload(&mut self) {
+        supervisor::reloading();
+        match self.try_reload() {
+            Ok(changes) => report(&changes),
+            Err(error) => tracing::error!("the configuration stays as it is: {error}"),
+        }
+        supervisor::ready(&format!("serving {}", self.config.daemon.socket.display()));
+        say(RELOADED, Path::new(&self.source.name()));
+    }
+
+    fn try_reload(&mut self) -> Result<Vec<Change>, Error> {
+        let new = self.source.load()?;
+        let changes = self.config.changes(&new);
+        let next = self.config.reloaded(&new);
+        // Everything that may fail comes before anything that changes.
+        let tokens = Tokens::load(&next.domains)?;
+        if next.daemon.log != self.config.daemon.log {
+            self.log.change(&next.daemon.log)?;
+        }
+        let quotas = NodeLetter::Quotas {
+            host: next.domains.iter().map(|domain| domain.host_bytes).collect(),
+            nvme: next.domains.iter().map(|domain| domain.nvme_bytes).collect(),
+        };
+        self.host
+            .address()
+            .send(quotas)
+            .map_err(|gone| Error::system("tell the host thread of the quotas", std::io::Error::other(gone)))?;
+        self.spaces.reconfigure(&next);
+        self.config = next;
+        self.tokens = tokens;
+        Ok(changes)
+    }
+}
+
+fn report(changes: &[Change]) {
+    for change in changes {
+        match change.effect {
+            Effect::Restart => tracing::warn!("{change}"),
+            _ => tracing::info!("{change}"),
+        }
+    }
+    let restarts = changes.iter().filter(|change| change.effect == Effect::Restart).count();
+    tracing::info!(
+        "the configuration and the token files were read again: {} values changed, {restarts} of them need a restart",
+        changes.len()
+    );
+}

@@ -1,0 +1,163 @@
+//! SIGHUP: what changes while engines are attached, what waits for a restart, and what a wrong file does.
+
+use crate::raw::{Raw, hello, sub};
+use crate::roles::park_four_blocks;
+use crate::{BOUND, daemon, sessions};
+use kvtide_daemon::cli::private_daemon::PrivateDaemon;
+use kvtide_wire::entry::{Op, Submission};
+use kvtide_wire::error::Error;
+use kvtide_wire::hello::{Hello, Token};
+use kvtide_wire::os::session::attach;
+use kvtide_wire::status::Status;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+fn refusal(daemon: &PrivateDaemon, hello: &Hello) -> String {
+    match attach(daemon.socket(), hello, BOUND) {
+        Err(Error::Refused { text, .. }) => text,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+fn log(daemon: &PrivateDaemon) -> String {
+    fs::read_to_string(daemon.dir().join("daemon.log")).unwrap()
+}
+
+fn own(rest: &str) -> String {
+    let uid = rustix::process::geteuid().as_raw();
+    format!("[[domains]]\nname = \"own\"\nuids = [{uid}]\n{rest}")
+}
+
+#[test]
+fn a_running_space_gets_the_new_policy_and_its_sessions_stay() {
+    let mut daemon = daemon("[edges.tier0_to_host]\nclean_low_percent = 10\n");
+    let mut raw = Raw::attach(daemon.socket());
+    park_four_blocks(&mut raw, 0);
+    let config = "[edges.tier0_to_host]\nclean_low_percent = 20\n[limits]\nrequest_timeout_ms = 1\n\
+                  [tiers.host]\nhigh_percent = 96\n[daemon]\nlog = \"debug\"\ndrain_ms = 77\n";
+    daemon.reload(config).unwrap();
+    // Its jobs are left lying, so that only the deadline can end it: 1 ms now, and not half a minute.
+    raw.submit(0, &sub(Op::Resume));
+    let done = raw.completion_without_jobs(0).unwrap();
+    assert_eq!(Status::from_code(done.status), Some(Status::TimedOut));
+    let log = log(&daemon);
+    for line in [
+        "limits.request_timeout_ms: 30000 is 1 now: holds now",
+        "edges.tier0_to_host.clean_low_percent: 10 is 20 now: holds now",
+        "tiers.host.high_percent: 95 is 96 now: holds now",
+        "daemon.log: \"info\" is \"debug\" now: holds now",
+        "daemon.drain_ms: 5000 is 77 now: holds now",
+        "5 values changed, 0 of them need a restart",
+    ] {
+        assert!(log.contains(line), "{line} is not in: {log}");
+    }
+}
+
+#[test]
+fn what_needs_a_restart_is_named_and_stays() {
+    let mut daemon = daemon("[limits]\nblocks_max = 100\nseq_blocks_max = 100\n");
+    let mut raw = Raw::attach(daemon.socket());
+    let config = "[daemon]\nsocket = \"/nowhere/s\"\nsocket_mode = \"0600\"\n[tiers.host]\nprefault = false\n\
+                  [http]\nlisten = \"\"\n[limits]\nblocks_max = 200\nseq_blocks_max = 200\nsessions_max = 2\n";
+    daemon.reload(config).unwrap();
+    let said = log(&daemon);
+    let socket = format!("daemon.socket: {:?} is \"/nowhere/s\" now: needs a restart", daemon.socket());
+    for line in [
+        socket.as_str(),
+        "daemon.socket_mode: \"0660\" is \"0600\" now: needs a restart",
+        "tiers.host.prefault: true is false now: needs a restart",
+        "limits.blocks_max: 100 is 200 now: holds for spaces that begin from now on",
+        "limits.sessions_max: 256 is 2 now: holds now",
+        "3 of them need a restart",
+    ] {
+        assert!(said.contains(line), "{line} is not in: {said}");
+    }
+    // The space that runs keeps its size, also for sessions that join it; a new one has the new size. No third session.
+    let blocks =
+        |hello: &Hello| attach(daemon.socket(), hello, BOUND).map(|(_, _, limits, side)| (limits.blocks_max, side));
+    let (running, _side) = blocks(&hello()).unwrap();
+    assert_eq!(running, 100);
+    assert_eq!(raw.status(sub(Op::Nop)), Status::Ok);
+    drop((raw, _side));
+    crate::until_status(&mut daemon, "lost the sessions", |status| sessions(status) == (0, 0));
+    let (fresh, _side) = attach(daemon.socket(), &Hello { fingerprint: [9; 32], ..hello() }, BOUND)
+        .map(|a| (a.2.blocks_max, a.3))
+        .unwrap();
+    assert_eq!(fresh, 200);
+}
+
+#[test]
+fn a_wrong_file_changes_nothing_and_says_why() {
+    let mut daemon = daemon(&own("sessions_max = 1\n"));
+    let _raw = Raw::attach(daemon.socket());
+    for (wrong, why) in [
+        ("[limits]\nsessions_max = 5\nsession_max = 6\n".to_owned(), "kvtided.toml:3:1: unknown field `session_max`"),
+        (own("sessions_max = 5000\n"), "domains[0].sessions_max = 5000 (line 4) contradicts"),
+        (own("tokens = [\"/nowhere/token\"]\n"), "cannot read a token file: /nowhere/token"),
+        ("[tiers.host\n".to_owned(), "kvtided.toml:1:"),
+    ] {
+        daemon.reload(&wrong).unwrap();
+        let log = log(&daemon);
+        assert!(log.contains("the configuration stays as it is") && log.contains(why), "{why} is not in: {log}");
+        assert!(refusal(&daemon, &hello()).contains("at most 1 are allowed"));
+    }
+    daemon.reload(&own("sessions_max = 2\n")).unwrap();
+    let _second = Raw::attach(daemon.socket());
+}
+
+#[test]
+fn quotas_change_under_a_running_space() {
+    let mut daemon = daemon(&own("host = \"8KiB\"\n"));
+    let mut raw = Raw::attach(daemon.socket());
+    let reserve = |seq| Submission { seq, count: 4, ..sub(Op::Reserve) };
+    let refused = (0..8).find(|&seq| {
+        assert_eq!(raw.status(Submission { seq, ..sub(Op::SeqCreate) }), Status::Ok);
+        let reserved = raw.status(reserve(seq));
+        if reserved == Status::Ok {
+            assert_eq!(raw.status(Submission { seq, value: 64, ..sub(Op::Commit) }), Status::Ok);
+        }
+        reserved == Status::NoSpace
+    });
+    let seq = refused.expect("two pages of host memory and 32 frames, some to stream through, do not hold 32 pages");
+    assert!(seq >= 4, "what fits is taken: {seq}");
+    daemon.reload(&own("host = \"8MiB\"\n")).unwrap();
+    assert_eq!(raw.status(reserve(seq)), Status::Ok);
+}
+
+fn token(dir: &Path, name: &str, secret: &str) -> PathBuf {
+    let path = dir.join(name);
+    fs::write(&path, secret).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    path
+}
+
+#[test]
+fn tenants_come_and_go_and_tokens_change() {
+    const OLD: &str = "old-0123456789abcdef0123456789abcdef";
+    const NEW: &str = "new-0123456789abcdef0123456789abcdef";
+    let with = |secret: &str| Hello { token: Some(Token::new(secret.as_bytes()).unwrap()), ..hello() };
+    let mut daemon = daemon(&own(""));
+    let dir = daemon.dir().to_owned();
+    let (a, b) = (token(&dir, "a.token", OLD), token(&dir, "b.token", &"b".repeat(32)));
+    assert!(refusal(&daemon, &with(OLD)).contains("does not know the token"));
+    let tenant =
+        |name: &str, path: &Path| format!("[[domains]]\nname = \"{name}\"\ntokens = [{path:?}]\nhost = \"1MiB\"\n");
+    daemon.reload(&format!("{}{}", own(""), tenant("a", &a))).unwrap();
+    let mut first = Raw::attach_as(daemon.socket(), &with(OLD)).unwrap();
+    park_four_blocks(&mut first, 0);
+    // The same files with another content, and another tenant before the first: sessions keep their domain.
+    token(&dir, "a.token", NEW);
+    daemon.reload(&format!("{}{}{}", tenant("b", &b), own(""), tenant("a", &a))).unwrap();
+    assert!(refusal(&daemon, &with(OLD)).contains("does not know the token"));
+    let mut second = Raw::attach_as(daemon.socket(), &with(NEW)).unwrap();
+    let mut other = Raw::attach_as(daemon.socket(), &with(&"b".repeat(32))).unwrap();
+    park_four_blocks(&mut other, 0);
+    let status = daemon.status().unwrap();
+    let domains: Vec<_> = status["spaces"].as_array().unwrap().iter().map(|space| space["domain"].clone()).collect();
+    assert_eq!(domains, ["a", "b"], "the second session of a joined its space");
+    // A tenant that the file does not name any more: nobody attaches, who is attached stays.
+    daemon.reload(&format!("{}{}", own(""), tenant("b", &b))).unwrap();
+    assert!(refusal(&daemon, &with(NEW)).contains("does not know the token"));
+    assert_eq!((first.status(sub(Op::Nop)), second.status(sub(Op::Nop))), (Status::Ok, Status::Ok));
+}
