@@ -46,7 +46,7 @@ struct MSeq {
 enum Asked {
     Plain,
     Reserve { seq: SeqId },
-    Fork { child: SeqId, snapshot: MSeq },
+    Fork { parent: SeqId, child: SeqId, snapshot: MSeq },
     Truncate { seq: SeqId, tokens: u64 },
     Map { seq: SeqId, hashes: Vec<u128> },
     Park { seq: SeqId },
@@ -209,7 +209,7 @@ impl Chaos {
                     self.seqs.get_mut(&(s, seq)).unwrap().blocks.extend(blocks);
                 }
             }
-            Asked::Fork { child, snapshot } => {
+            Asked::Fork { child, snapshot, .. } => {
                 self.busy.remove(&(s, child));
                 if ok {
                     let shared = done.value as usize;
@@ -334,6 +334,13 @@ impl Chaos {
         }
     }
 
+    /// Whether a fork of the sequence is under way: an engine that writes into its tail meanwhile would be read as it writes.
+    fn is_forked(&self, s: SessionId, seq: SeqId) -> bool {
+        let of =
+            |(k, a): (&(SessionId, u16), &Asked)| k.0 == s && matches!(a, Asked::Fork { parent, .. } if *parent == seq);
+        self.pending.iter().any(of)
+    }
+
     /// First block index that a step at that length reads.
     fn first_needed(&self, plane: u16, tokens: u64) -> u64 {
         match self.kinds[usize::from(plane)] {
@@ -382,7 +389,7 @@ impl Chaos {
                 let child = self.rng.below(u64::from(SEQS)) as u32;
                 if !self.seqs.contains_key(&(s, child)) && !self.busy.contains(&(s, child)) {
                     let snapshot = self.seqs[&key].clone();
-                    self.ask(s, Request::Fork { parent: seq, child }, Asked::Fork { child, snapshot });
+                    self.ask(s, Request::Fork { parent: seq, child }, Asked::Fork { parent: seq, child, snapshot });
                 }
             }
             26 if idle => {
@@ -407,7 +414,7 @@ impl Chaos {
                     self.ask(s, Request::Map { seq, hashes: &hashes }, Asked::Map { seq, hashes: hashes.clone() });
                 }
             }
-            29 if idle => {
+            29 if idle && !self.is_forked(s, seq) => {
                 let request = if self.seqs[&key].parked {
                     Request::Resume { seq }
                 } else {

@@ -27,7 +27,7 @@ impl Core {
             let starved = c.starved.saturating_sub(c.storing);
             let early = c.early.len.min((jobs_max / 4).max(1));
             for i in 0..ahead.max(starved).max(early) {
-                if !self.can_send(s, buf) || !self.clean_coldest(s, class as u8, i < starved, buf) {
+                if !self.can_send_last(s, buf) || !self.clean_coldest(s, class as u8, i < starved, buf) {
                     break;
                 }
             }

@@ -40,7 +40,7 @@ impl Core {
         }
         let class = self.geo.class_of_page(page);
         if !self.can_send(s, buf) {
-            if self.can_unpublish(s, buf) {
+            if self.can_send_last(s, buf) {
                 self.call_off_latest(s, class, (rec.lane, rec.use_pos), buf);
             }
             return;
@@ -121,7 +121,7 @@ impl Core {
     /// for one that the lane comes to only after it has the page, the job is called off, and the page takes another frame.
     fn hurry(&mut self, s: u16, f: u32, (lane, pos): (u16, u64), buf: &mut ActionBuf) {
         let slot = self.frame(s, f).job;
-        if slot == NONE || !self.can_unpublish(s, buf) {
+        if slot == NONE || !self.can_send_last(s, buf) {
             return;
         }
         let job = self.sessions[usize::from(s)].jobs[slot];
@@ -192,7 +192,7 @@ impl Core {
         if f == NONE {
             return self.lose_if_nowhere(page);
         }
-        if self.frame(s, f).state == FrameState::Present && self.frame(s, f).job == NONE && self.can_send(s, buf) {
+        if self.frame(s, f).state == FrameState::Present && self.frame(s, f).job == NONE && self.can_send_last(s, buf) {
             self.store(s, f, Reason::Demand, NONE, true, buf);
         }
     }

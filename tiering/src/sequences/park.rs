@@ -116,7 +116,7 @@ impl Core {
         if self.pages[page as usize].below() || self.pages[page as usize].storing() {
             return true;
         }
-        if !self.can_send(s, buf) {
+        if !self.can_send_last(s, buf) {
             return false;
         }
         if self.store(s, f, Reason::Park, op, true, buf) {

@@ -114,7 +114,7 @@ impl Jobs {
         !self.free.is_empty()
     }
 
-    /// Whether one is free beside the one that is left for unpublishing pages, which others may wait for.
+    /// Whether one is free beside the one that is left for jobs that give no page a frame, which those that do may wait for.
     pub fn has_two_free(&self) -> bool {
         self.free.len > 1
     }

@@ -88,8 +88,8 @@ impl Core {
         buf.room() > 0 && self.sessions[usize::from(s)].jobs.has_two_free()
     }
 
-    /// The same for a job that takes no frame and that others may wait for.
-    pub(crate) fn can_unpublish(&self, s: u16, buf: &ActionBuf) -> bool {
+    /// The same for a job that gives no page a frame: it waits for none, and others may wait for it.
+    pub(crate) fn can_send_last(&self, s: u16, buf: &ActionBuf) -> bool {
         buf.room() > 0 && self.sessions[usize::from(s)].jobs.has_free()
     }
 
