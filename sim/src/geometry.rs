@@ -63,19 +63,22 @@ impl Geometry {
                 class as u8
             })
             .collect();
-        let roomy = rng.chance(200);
-        let seq_blocks = rng.between(3, 14) as u32;
-        let seqs = rng.between(2, 6) as u32;
+        let room = Room::draw(rng);
+        let (roomy, deep) = (room == Room::Plenty, room == Room::Deep);
+        let seq_blocks = if deep { rng.between(16, 40) } else { rng.between(3, 14) } as u32;
+        let seqs = if deep { rng.between(1, 2) } else { rng.between(2, 6) } as u32;
         let scan_frames = rng.between(1, 3) as u32;
         let lanes = rng.between(1, 2) as u16;
         let channels = rng.between(1, 2) as u16;
         let depth = rng.pick(&[2, 4, 8]);
         let (shards, replicas) = rng.pick(&[(1, 1), (1, 1), (1, 2), (2, 1), (2, 2), (1, 3)]);
+        let (shards, replicas) = if deep { (1, 1) } else { (shards, replicas) };
         let tier0: Vec<u32> = class_planes
             .iter()
             .map(|planes| {
                 // From less than one plane of one sequence, over a few sequences, to everything.
                 let share = match rng.below(3) {
+                    _ if deep => rng.between(2, 7) as u32,
                     0 => rng.between(2, 4) as u32,
                     1 => rng.between(4, u64::from(seq_blocks) + 4) as u32,
                     _ => rng.between(u64::from(seq_blocks), u64::from(seq_blocks * seqs)) as u32,
@@ -91,10 +94,11 @@ impl Geometry {
             .map(|(bytes, planes)| u64::from(wire::stride(*bytes)) * u64::from(planes * seq_blocks * seqs * sessions))
             .sum();
         let blocks = seq_blocks * seqs * sessions;
-        let disk = Disk::draw(rng, &planes, blocks, roomy);
+        let disk = Disk::draw(rng, &planes, blocks, room);
         let slab_each: u64 = class_bytes.iter().map(|b| u64::from(wire::stride(*b) * SLAB_FRAMES)).sum();
         // With a disk below it, host memory may be a fraction of what lives; a slab or two of each class at the least.
         let host_bytes_max = match (roomy, disk.bytes_max > 0) {
+            _ if deep => slab_each * rng.between(1, 2),
             (true, true) if rng.chance(600) => slab_each * rng.between(2, 6),
             (true, _) => whole * 16 + (1 << 24),
             (false, true) if rng.chance(600) => slab_each * rng.between(1, 3),
@@ -192,6 +196,27 @@ impl Geometry {
     }
 }
 
+/// How much room there is for what engines keep.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Room {
+    /// For everything, in every tier or at least in the last.
+    Plenty,
+    /// Few long sequences, each many times what tier 0 and host hold together, on a disk that has room.
+    Deep,
+    /// Anything between too little and enough.
+    Any,
+}
+
+impl Room {
+    fn draw(rng: &mut Rng) -> Room {
+        match rng.below(100) {
+            0..20 => Room::Plenty,
+            20..32 => Room::Deep,
+            _ => Room::Any,
+        }
+    }
+}
+
 /// The NVMe tier of a space.
 struct Disk {
     bytes_max: u64,
@@ -200,12 +225,13 @@ struct Disk {
 
 impl Disk {
     /// None in one space of three; else from one slab, over less than what engines keep, to more than there can be blocks.
-    fn draw(rng: &mut Rng, planes: &[Plane], blocks: u32, roomy: bool) -> Disk {
+    fn draw(rng: &mut Rng, planes: &[Plane], blocks: u32, room: Room) -> Disk {
         let slots = rng.pick(&[1, 2, 3, 4, 8, 16]);
         let kind = rng.below(10);
         let most = match kind {
+            _ if room == Room::Deep => blocks * 2 + 64,
             0..3 => return Disk { bytes_max: 0, slots },
-            _ if roomy => blocks * 32 + 64,
+            _ if room == Room::Plenty => blocks * 32 + 64,
             3 => slots * rng.between(1, 3) as u32,
             4 | 5 => blocks * rng.between(2, 15) as u32 / 10,
             _ => blocks * 4 + 64,

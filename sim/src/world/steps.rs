@@ -139,6 +139,8 @@ impl Session {
         let page_tokens = cx.geometry.config.page_tokens;
         let mut members: Vec<Member> = Vec::new();
         let batch = cx.rng.between(1, 3) as usize;
+        // Long sequences are filled by larger steps: a prefill in chunks.
+        let chunk = if cx.geometry.seq_blocks > 14 { 8 } else { 2 };
         let first = cx.rng.index(self.seqs.len());
         for at in 0..self.seqs.len() {
             let slot = (first + at) % self.seqs.len();
@@ -147,7 +149,7 @@ impl Session {
                 continue;
             }
             let room = seq.blocks.len() as u64 * u64::from(page_tokens) - seq.text.len();
-            let most = if cx.rng.chance(600) { room.min(1) } else { room.min(2 * u64::from(page_tokens)) };
+            let most = if cx.rng.chance(600) { room.min(1) } else { room.min(chunk * u64::from(page_tokens)) };
             let new =
                 if most == 0 || (!seq.text.is_empty() && cx.rng.chance(150)) { 0 } else { cx.rng.between(1, most) };
             if seq.text.len() + new == 0 {
