@@ -35,6 +35,8 @@ pub struct Geometry {
     pub seq_blocks: u32,
     /// Sequences that an engine keeps at once.
     pub seqs: u32,
+    /// Microseconds that an engine's thread mostly spends at most between two requests.
+    pub think_us: u64,
     /// Slots of one slab on NVMe.
     pub disk_slots: u32,
     /// Whether engines pin pages. Pins can keep an engine's own lanes waiting: without them every wait is a finding.
@@ -132,6 +134,8 @@ impl Geometry {
             replicas,
             seq_blocks,
             seqs,
+            // Steps over three tiers take long: who asks for more all the while leaves no time for them.
+            think_us: if deep { 1500 } else { 40 },
             disk_slots: disk.slots,
             pins: rng.chance(600),
             roomy,

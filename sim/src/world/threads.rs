@@ -27,7 +27,7 @@ impl Session {
         if cx.rng.chance(100) {
             self.read_pins(cx)?;
         }
-        let delay = cx.rng.delay(1, 40, 10);
+        let delay = cx.rng.delay(1, cx.geometry.think_us, 10);
         cx.queue.after(delay, Ev::Channel { session, channel });
         Ok(())
     }
