@@ -41,6 +41,12 @@ impl Ledger {
         self.harmed.extend(tags);
     }
 
+    /// Whether the disk ever failed to deliver a page.
+    #[must_use]
+    pub fn any_harm(&self) -> bool {
+        !self.harmed.is_empty()
+    }
+
     /// Whether the disk once failed to deliver a page that holds this.
     #[must_use]
     pub fn harmed(&self, tag: Tag) -> bool {

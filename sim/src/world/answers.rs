@@ -148,6 +148,10 @@ impl Session {
     fn harmed(&self, cx: &Context, slot: u32) -> bool {
         let Some(seq) = self.seq(slot) else { return false };
         let page_tokens = cx.geometry.config.page_tokens;
+        // What stands in pages that were reserved and not written on, nobody can say; parked, they are on disk as well.
+        if seq.parked && (seq.blocks.len() as u64) * u64::from(page_tokens) > seq.text.len() && cx.ledger.any_harm() {
+            return true;
+        }
         let harmed = |plane: u16, block: u32| {
             let spec = cx.geometry.specs[usize::from(plane)];
             let tags = (0..cx.geometry.slots())
