@@ -54,6 +54,14 @@ impl Memfd {
     }
 
     fn allocate(name: &str, bytes: u64) -> Result<Memfd, Error> {
+        let memfd = Memfd::create(name, bytes)?;
+        rustix::fs::fallocate(&memfd.fd, FallocateFlags::empty(), 0, bytes)
+            .map_err(|e| failed("fallocate of shared memory", format!("{name}, {bytes} bytes"), e))?;
+        Ok(memfd)
+    }
+
+    /// Of this size, with no memory in it.
+    fn create(name: &str, bytes: u64) -> Result<Memfd, Error> {
         let on = || format!("{name}, {bytes} bytes");
         // NOEXEC_SEAL is from Linux 6.3; older kernels refuse the flag.
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -63,8 +71,6 @@ impl Memfd {
         }
         .map_err(|e| failed("memfd_create", on(), e))?;
         rustix::fs::ftruncate(&fd, bytes).map_err(|e| failed("ftruncate of shared memory", on(), e))?;
-        rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, bytes)
-            .map_err(|e| failed("fallocate of shared memory", on(), e))?;
         Ok(Memfd { fd, bytes })
     }
 
@@ -92,10 +98,26 @@ pub struct Reserved {
 }
 
 impl Reserved {
-    /// Takes memory. It is mapped for a moment, which zeroes it here and now and not at the first touch of whoever gets it.
+    /// Takes memory by writing zeros: nothing is left to be done at the first touch of whoever gets it. (A GiB takes 0.37 s of a
+    /// core so, and 0.9 s by `fallocate` and a map that populates; Linux 6.18, 4 KiB pages.)
     pub fn take(name: &str, bytes: u64) -> Result<Reserved, Error> {
-        let memfd = Memfd::allocate(name, bytes)?;
-        memfd.map(Access::ReadWrite)?;
+        static ZEROS: [u8; 256 << 10] = [0; 256 << 10];
+        let memfd = Memfd::create(name, bytes)?;
+        let mut at = 0;
+        while at < bytes {
+            let count = (bytes - at).min(ZEROS.len() as u64) as usize;
+            match rustix::io::pwrite(&memfd.fd, &ZEROS[..count], at) {
+                Ok(count) => at += count as u64,
+                Err(Errno::INTR) => {}
+                Err(errno) => {
+                    return Err(failed(
+                        "write of zeros to shared memory",
+                        format!("{name}, {at} of {bytes} bytes"),
+                        errno,
+                    ));
+                }
+            }
+        }
         Ok(Reserved { memfd, name: name.into() })
     }
 
