@@ -26,13 +26,13 @@ const BLOCKS: u32 = 24;
 /// Blocks that are written in one step.
 const CHUNK: u32 = 8;
 const HOST_BYTES: u64 = 512 << 10;
-const NVME_BYTES: u64 = 8 << 20;
+pub const NVME_BYTES: u64 = 8 << 20;
 
 /// A directory of the test's own, removed at its end.
-struct Dir(PathBuf);
+pub struct Dir(PathBuf);
 
 impl Dir {
-    fn new() -> Dir {
+    pub fn new() -> Dir {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("kvtide-nvme-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let path = std::env::temp_dir().join(name);
@@ -51,7 +51,7 @@ impl Drop for Dir {
     }
 }
 
-fn nvme_options(dir: &Dir, bytes: u64, tier: &str, rest: &str) -> Options {
+pub fn nvme_options(dir: &Dir, bytes: u64, tier: &str, rest: &str) -> Options {
     let disk = dir.0.join("disk");
     let disk = format!("[[tiers.nvme.disks]]\ndir = \"{}\"\ncapacity = {bytes}\nreserve_free = 0\n", disk.display());
     let config = format!("{rest}\n[tiers.nvme]\nslab = {}\n{tier}\n{disk}", 1 << 20);
@@ -62,7 +62,8 @@ fn nvme_daemon(dir: &Dir) -> PrivateDaemon {
     PrivateDaemon::start(&nvme_options(dir, NVME_BYTES, "", "")).unwrap()
 }
 
-struct Engine {
+/// An engine that checks every byte that it reads.
+pub struct Engine {
     lane: Lane,
     channel: Channel,
     client: Client,
@@ -71,7 +72,7 @@ struct Engine {
 }
 
 impl Engine {
-    fn attach(socket: &Path, fingerprint: u8) -> Engine {
+    pub fn attach(socket: &Path, fingerprint: u8) -> Engine {
         let plane = |page_bytes| PlaneSpec { page_bytes, ..PlaneSpec::default() };
         let space = SpaceSpec {
             name: format!("nvme-{fingerprint}"),
@@ -147,7 +148,7 @@ impl Engine {
     }
 
     /// [`SEQS`] sequences of [`BLOCKS`] blocks.
-    fn write_all(&mut self) -> Vec<(SeqId, u32)> {
+    pub fn write_all(&mut self) -> Vec<(SeqId, u32)> {
         (0..SEQS).map(|_| (self.write(BLOCKS).unwrap(), BLOCKS)).collect()
     }
 
@@ -165,7 +166,7 @@ impl Engine {
     }
 
     /// Reads every sequence by itself, then all of them in one step.
-    fn read_all(&mut self, seqs: &[(SeqId, u32)]) -> Result<(), Status> {
+    pub fn read_all(&mut self, seqs: &[(SeqId, u32)]) -> Result<(), Status> {
         seqs.iter().try_for_each(|seq| self.step(&[*seq], seq.1))?;
         self.step(seqs, BLOCKS)
     }

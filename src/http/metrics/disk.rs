@@ -5,9 +5,13 @@ use crate::histogram::Histogram;
 use crate::io::{ClassStatus, DiskStatus, WayStatus};
 use crate::status::Snapshot;
 use rustix::io::Errno;
+use std::collections::BTreeMap;
 
 /// Names of a disk's classes, in its order.
 const CLASS_NAMES: [&str; 3] = ["demand", "prefetch", "write_back"];
+
+/// What disks fail with: a failing device, a full file system, one that went read-only.
+const EXPECTED: [Errno; 3] = [Errno::IO, Errno::NOSPC, Errno::ROFS];
 
 /// Calls `sample` for each disk with its label.
 fn each(snapshot: &Snapshot, samples: &mut Samples, sample: impl Fn(&DiskStatus, &str, &mut Samples)) {
@@ -165,8 +169,11 @@ pub(super) const FAMILIES: &[Family] = &[
         "Requests that the device or the kernel failed, by errno.",
         |snapshot, samples| {
             each(snapshot, samples, |disk, number, samples| {
-                for (errno, count) in &disk.errors {
-                    samples.whole(&[("disk", number), ("errno", &errno_name(*errno))], *count);
+                // Those that alarms are made of stand there before they happen: a rate needs a zero to begin with.
+                let mut errors = BTreeMap::from(EXPECTED.map(|errno| (errno.raw_os_error(), 0)));
+                errors.extend(&disk.errors);
+                for (errno, count) in errors {
+                    samples.whole(&[("disk", number), ("errno", &errno_name(errno))], count);
                 }
             });
         },

@@ -1,0 +1,182 @@
+//! The names that operators use are those that a daemon exports: docs/metrics.md, the dashboard and the alert rules against a
+//! scrape of a daemon under load.
+
+use crate::http::{get, metric};
+use crate::nvme::{Dir, Engine, NVME_BYTES, nvme_options};
+use kvtide_daemon::cli::private_daemon::{Options, PrivateDaemon};
+use std::collections::{BTreeMap, BTreeSet};
+
+const DOCS: &str = include_str!("../../docs/metrics.md");
+const ALERTS: &str = include_str!("../../configs/alerts/kvtide.yml");
+const DASHBOARD: &str = include_str!("../../configs/grafana/kvtide.json");
+
+/// Labels that the scraper adds, and that of buckets.
+const ADDED: [&str; 3] = ["instance", "job", "le"];
+
+/// What a daemon exports: names of families as they are documented, names of samples, and labels with their values by sample.
+#[derive(Default)]
+struct Exported {
+    families: BTreeSet<String>,
+    samples: BTreeMap<String, BTreeMap<String, BTreeSet<String>>>,
+}
+
+impl Exported {
+    fn read(page: &str) -> Exported {
+        let mut exported = Exported::default();
+        for line in page.lines() {
+            if let Some(described) = line.strip_prefix("# TYPE ") {
+                let (name, kind) = described.split_once(' ').unwrap();
+                exported.families.insert(if kind == "counter" { format!("{name}_total") } else { name.to_owned() });
+            } else if !line.starts_with('#') {
+                let end = line.find(['{', ' ']).unwrap();
+                let labels = exported.samples.entry(line[..end].to_owned()).or_default();
+                for (label, value) in selectors(&line[end..]).0 {
+                    labels.entry(label).or_default().insert(value);
+                }
+            }
+        }
+        exported
+    }
+}
+
+/// The `label="value"` pairs of a brace that a text begins with, those that are compared for equality only, and the labels of
+/// the others.
+fn selectors(text: &str) -> (Vec<(String, String)>, Vec<String>) {
+    let (mut equal, mut others) = (Vec::new(), Vec::new());
+    let Some(mut rest) = text.strip_prefix('{') else { return (equal, others) };
+    while let Some((label, after)) = rest.split_once(['=', '!']) {
+        let label = label.trim_matches([',', ' ']).to_owned();
+        let quote = after.find('"').unwrap();
+        let value_end = quote + 1 + after[quote + 1..].find('"').unwrap();
+        let value = after[quote + 1..value_end].to_owned();
+        match quote == 0 && !rest.contains(&format!("{label}!")) {
+            true => equal.push((label, value)),
+            false => others.push(label),
+        }
+        rest = &after[value_end + 1..];
+        if rest.starts_with('}') {
+            break;
+        }
+    }
+    (equal, others)
+}
+
+/// Every `kvtide_…` of a text, with what stands behind it.
+fn names(text: &str) -> Vec<(&str, &str)> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let starts = text.match_indices("kvtide_").map(|(at, _)| at);
+    let whole = starts.filter(|at| !text[..*at].ends_with(is_name));
+    whole
+        .map(|at| {
+            let end = text[at..].find(|c| !is_name(c)).map_or(text.len(), |len| at + len);
+            (&text[at..end], &text[end..])
+        })
+        .collect()
+}
+
+/// What is wrong with the names and labels of a query, against what a daemon exports.
+fn problems(query: &str, exported: &Exported) -> Vec<String> {
+    let mut problems = Vec::new();
+    for (name, rest) in names(query) {
+        let Some(labels) = exported.samples.get(name) else {
+            problems.push(format!("{name} is not exported"));
+            continue;
+        };
+        let (equal, others) = selectors(rest);
+        for (label, value) in &equal {
+            if !ADDED.contains(&label.as_str()) && !labels.get(label).is_some_and(|values| values.contains(value)) {
+                problems.push(format!("{name} has no {label}=\"{value}\""));
+            }
+        }
+        for label in others.iter().filter(|label| !ADDED.contains(&label.as_str()) && !labels.contains_key(*label)) {
+            problems.push(format!("{name} has no label {label}"));
+        }
+    }
+    problems
+}
+
+/// Every query of the dashboard.
+fn dashboard_queries(value: &serde_json::Value, queries: &mut Vec<String>) {
+    match value {
+        serde_json::Value::Object(fields) => {
+            for (key, value) in fields {
+                match value.as_str() {
+                    Some(query) if ["expr", "query", "definition"].contains(&key.as_str()) => {
+                        queries.push(query.into())
+                    }
+                    _ => dashboard_queries(value, queries),
+                }
+            }
+        }
+        serde_json::Value::Array(values) => values.iter().for_each(|value| dashboard_queries(value, queries)),
+        _ => {}
+    }
+}
+
+#[test]
+fn what_operators_name_is_what_a_loaded_daemon_exports() {
+    let dir = Dir::new();
+    let options = Options { http: Some("127.0.0.1:0".into()), ..nvme_options(&dir, NVME_BYTES, "", "") };
+    let mut daemon = PrivateDaemon::start(&options).unwrap();
+    let address = daemon.status().unwrap()["http"].as_str().unwrap().parse().unwrap();
+    let mut engine = Engine::attach(daemon.socket(), 1);
+    let seqs = engine.write_all();
+    engine.read_all(&seqs).unwrap();
+    let (code, _, page) = get(address, "/metrics");
+    assert_eq!(code, 200);
+    let exported = Exported::read(&page);
+
+    // What the load did can be seen.
+    for (name, labels) in [
+        ("kvtide_page_requests_total", &["tier=\"nvme\""][..]),
+        ("kvtide_migration_bytes_total", &["source=\"host\"", "destination=\"nvme\"", "reason=\"clean\""]),
+        ("kvtide_migration_bytes_total", &["source=\"nvme\"", "destination=\"host\""]),
+        ("kvtide_disk_bytes_total", &["operation=\"write\"", "class=\"write_back\""]),
+        ("kvtide_disk_device_seconds_count", &["operation=\"read\""]),
+        ("kvtide_job_seconds_count", &["source=\"host\"", "destination=\"tier0\""]),
+        ("kvtide_request_seconds_count", &["operation=\"step\""]),
+        ("kvtide_bytes", &["tier=\"nvme\"", "state=\"used\""]),
+        ("kvtide_disk_written_today_bytes", &[]),
+    ] {
+        assert!(metric(&page, name, labels) > Some(0.0), "{name} {labels:?} in:\n{page}");
+    }
+    assert_eq!(metric(&page, "kvtide_disk_info", &["mode=\""]), Some(1.0));
+    assert_eq!(metric(&page, "kvtide_lost_pages_total", &[]), Some(0.0));
+
+    // Everything exported is documented, with its question, and everything documented is exported.
+    let rows = DOCS.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+    let documented: BTreeSet<String> = rows.map(|(name, _)| name.to_owned()).collect();
+    assert_eq!(documented, exported.families, "left: docs/metrics.md, right: exported");
+    for (name, _) in names(DOCS) {
+        assert!(exported.families.contains(name), "docs/metrics.md speaks of {name}");
+    }
+
+    let mut queries = Vec::new();
+    dashboard_queries(&serde_json::from_str(DASHBOARD).unwrap(), &mut queries);
+    let of_dashboard = queries.iter().flat_map(|query| problems(query, &exported));
+    let rules = ALERTS.lines().filter_map(|line| line.trim().strip_prefix("expr: "));
+    let of_alerts = rules.clone().flat_map(|query| problems(query, &exported));
+    let found: Vec<String> = of_dashboard.chain(of_alerts).collect();
+    assert!(found.is_empty(), "{found:#?}");
+    assert!(queries.len() > 40 && rules.count() > 10, "the queries were not found where they stand");
+    for (name, _) in names(ALERTS).into_iter().chain(names(DASHBOARD)) {
+        assert!(exported.samples.contains_key(name), "{name} is named outside of a query");
+    }
+}
+
+#[test]
+fn the_check_fails_on_bad_names_labels_and_values() {
+    let page =
+        "# TYPE kvtide_a counter\nkvtide_a_total{tier=\"host\",name=\"x\"} 1\n# TYPE kvtide_b gauge\nkvtide_b 2\n";
+    let exported = Exported::read(page);
+    assert_eq!(exported.families, BTreeSet::from(["kvtide_a_total".into(), "kvtide_b".into()]));
+    let count = |query: &str| problems(query, &exported).len();
+    assert_eq!(
+        count("rate(kvtide_a_total{tier=\"host\", name=~\"$space\", instance=~\"$instance\"}[5m]) > kvtide_b"),
+        0
+    );
+    assert_eq!(count("kvtide_a"), 1, "without its _total");
+    assert_eq!(count("kvtide_a_total{tier=\"disk\"}"), 1);
+    assert_eq!(count("kvtide_a_total{tear=~\"host\"} + kvtide_a_total{tier!=\"none\", tear!~\"x\"}"), 2);
+    assert_eq!(count("kvtide_b{tier=\"host\"}"), 1);
+}
