@@ -1,4 +1,11 @@
-//! Disks as their users see them: the whole path from a letter to the box that comes back, over real files.
+//! Disks as their users see them: the whole path from a letter to the box that comes back, over real files; and the rooms that
+//! are pure, against plain models.
 
 mod conform;
+mod faults;
+mod faulty;
 mod fixture;
+mod limits;
+mod plans;
+mod refusals;
+mod schedules;

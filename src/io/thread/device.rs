@@ -7,6 +7,8 @@
 use super::super::engine::{BUFFERS, Command, Done, Engine, Piece};
 use super::super::memory::{Aligned, BUFFER_BYTES, Memory};
 use super::super::plan::{PIECES_MAX, Run};
+use super::super::probe::Mode;
+use super::super::settings::{Choice, Settings};
 use super::super::staging::Staging;
 use super::super::store::Align;
 use super::super::transfer::{Part, Transfer};
@@ -75,14 +77,9 @@ pub(super) struct Device {
 }
 
 impl Device {
-    pub fn new(
-        engine: Box<dyn Engine>,
-        number: u16,
-        align: Align,
-        depth: u32,
-        staging: Staging,
-        registers: bool,
-    ) -> Device {
+    /// Staging memory is registered where the configuration and the kernel allow it; host memory only if the mode says so.
+    pub fn new(engine: Box<dyn Engine>, settings: &Settings, align: Align, staging: Staging, mode: &Mode) -> Device {
+        let (number, depth, registers) = (settings.number, settings.depth, mode.registered);
         let none =
             Command { token: 0, kind: IoKind::Read, offset: 0, pieces: std::ptr::null(), count: 0, buffer: None };
         let request = |token| Request {
@@ -112,21 +109,20 @@ impl Device {
             registered_bytes: 0,
             unregistered_bytes: 0,
         };
-        device.register_staging();
+        if mode.uring && settings.registered != Choice::Off {
+            device.register_staging();
+        }
         device
     }
 
     fn register_staging(&mut self) {
-        if self.registers
-            && let Some(buffer) = self.free_buffers.pop()
-        {
-            // SAFETY: the device keeps the staging until it and the engine are gone, or leaks it.
-            match unsafe { self.engine.register(buffer, self.staging.piece()) } {
-                Ok(()) => self.staging.buffer = Some(buffer),
-                Err(errno) => {
-                    tracing::warn!("disk {}: its staging memory is not registered: {errno}", self.number);
-                    self.free_buffers.push(buffer);
-                }
+        let Some(buffer) = self.free_buffers.pop() else { return };
+        // SAFETY: the device keeps the staging until it and the engine are gone, or leaks it.
+        match unsafe { self.engine.register(buffer, self.staging.piece()) } {
+            Ok(()) => self.staging.buffer = Some(buffer),
+            Err(errno) => {
+                tracing::warn!("disk {}: its staging memory is not registered: {errno}", self.number);
+                self.free_buffers.push(buffer);
             }
         }
     }

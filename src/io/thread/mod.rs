@@ -9,7 +9,7 @@ use super::engine::{Engine, Threads, Uring, UringSetup};
 use super::error::DiskError;
 use super::memory::{DISKS_MAX, Memory};
 use super::probe::{Mode, probe};
-use super::settings::Settings;
+use super::settings::{Choice, Settings};
 use super::staging::{CHUNK_BYTES, Staging};
 use super::stats::DiskStatus;
 use super::store::Store;
@@ -196,7 +196,7 @@ fn engine(
 ) -> io::Result<Box<dyn Engine>> {
     let bell = mailbox.as_fd().try_clone_to_owned()?;
     Ok(if mode.uring {
-        let setup = UringSetup::new(settings.depth, mode.registered)?;
+        let setup = UringSetup::new(settings.depth, settings.registered != Choice::Off)?;
         Box::new(Uring::new(setup, Arc::clone(&store.file), bell)?)
     } else {
         Box::new(Threads::new(settings.depth, &store.file, bell)?)

@@ -37,7 +37,7 @@ const OFFER_AGAIN: Duration = Duration::from_millis(1);
 const SUPERBLOCK_SOON_US: u64 = 1_000_000;
 /// How often it is written while only its count of bytes changes.
 const SUPERBLOCK_LATE_US: u64 = 60_000_000;
-/// How long the end waits for the device.
+/// How long the end waits for the device: as long as its timeout, and no longer than this.
 const END_US: u64 = 5_000_000;
 /// How often progress is told.
 const PROGRESS_US: u64 = 5_000_000;
@@ -114,7 +114,7 @@ impl Runner {
         let status = DiskStatus {
             number: settings.number,
             dir: settings.dir.clone(),
-            mode: mode.text,
+            mode: mode.text.clone(),
             capacity_bytes: u64::from(block.regions) * block.region_bytes,
             file_bytes: block.file_bytes(),
             region_bytes: block.region_bytes,
@@ -123,7 +123,7 @@ impl Runner {
             ..DiskStatus::default()
         };
         Ok(Runner {
-            device: Device::new(engine, settings.number, store.align, depth, staging, mode.registered),
+            device: Device::new(engine, settings, store.align, staging, &mode),
             jobs: Jobs::new(depth + CROWD_MAX as u32),
             scheduler: Scheduler::new(depth, timeout_us, Cap::new(settings.writeback_bytes)),
             regions: Regions::new(&block)?,
@@ -206,7 +206,7 @@ impl Runner {
                 Some(DiskLetter::Forget(memory)) => self.device.forget(&memory),
                 // Whoever asked and does not wait any more has its answer dropped.
                 Some(DiskLetter::Status(reply)) => drop(reply.try_send(self.status(now_us))),
-                Some(DiskLetter::End) => self.ends_us = Some(now_us + END_US),
+                Some(DiskLetter::End) => self.ends_us = Some(now_us + END_US.min(self.timeout_us)),
                 None => return,
             }
         }

@@ -1,0 +1,247 @@
+//! Devices that fail, fall short, lie, and do not answer.
+
+use super::faulty::{Fault, Faults};
+use super::fixture::*;
+use crate::io::{Choice, DiskEvent, DiskLetter, EngineChoice, Part, Settings};
+use kvtide_tiering::api::{IoKind, Status};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const READ: Option<IoKind> = Some(IoKind::Read);
+const WRITE: Option<IoKind> = Some(IoKind::Write);
+/// A device that has had something for longer is stalled.
+const SHORT: Duration = Duration::from_millis(200);
+
+/// A disk whose faults begin when its regions are written.
+fn spoilt(settings: &Settings) -> (Rig, Faults) {
+    let faults = Faults::default();
+    let rig = Rig::with(settings, faults.wrap()).expect("the disk starts").ready();
+    (rig, faults)
+}
+
+/// Writes four pages into a slot and gives them back, to be read.
+fn written(rig: &mut Rig, slot: u32) -> Vec<Part> {
+    let host = memory(MIB);
+    for page in 0..4 {
+        fill(&host, page * 16384, 16384, page + 1);
+    }
+    let write = rig.transfer(IoKind::Write, slot, 65536, parts(&host, &[16384; 4], 4096, 16384));
+    let wrote = rig.run(write);
+    assert_eq!(wrote.status, Status::Ok);
+    wrote.parts
+}
+
+#[test]
+fn an_error_of_the_device_is_an_error_and_nothing_else_suffers() {
+    let dir = Dir::new();
+    let (mut rig, faults) = spoilt(&dir.settings());
+    let pages = written(&mut rig, 0);
+    for (kind, errno, status) in [
+        (IoKind::Read, libc::EIO, Status::Io),
+        (IoKind::Write, libc::EIO, Status::Io),
+        (IoKind::Write, libc::ENOSPC, Status::NoSpace),
+    ] {
+        faults.next(&[(Some(kind), Fault::Errno(errno))]);
+        let transfer = rig.transfer(kind, 1, 65536, pages.clone());
+        let back = rig.run(transfer);
+        assert_eq!((back.status, back.errno), (status, errno));
+        assert_eq!(back.parts.len(), pages.len(), "the box comes back whole");
+    }
+    let read = rig.transfer(IoKind::Read, 0, 65536, pages);
+    let read = rig.run(read);
+    assert!(read.status == Status::Ok && read.parts.iter().all(|part| part.ok));
+    let status = rig.status();
+    assert_eq!((status.errors.get(&libc::EIO), status.errors.get(&libc::ENOSPC)), (Some(&2), Some(&1)));
+    assert_eq!((status.classes[0].reads.failed, status.classes[2].writes.failed), (1, 2));
+}
+
+#[test]
+fn a_device_that_went_read_only_is_told_of_once() {
+    let dir = Dir::new();
+    let (mut rig, faults) = spoilt(&dir.settings());
+    let pages = written(&mut rig, 0);
+    faults.next(&[(WRITE, Fault::Errno(libc::EROFS)); 2]);
+    for _ in 0..2 {
+        let write = rig.transfer(IoKind::Write, 1, 65536, pages.clone());
+        assert_eq!(rig.run(write).status, Status::Io);
+    }
+    let failed = rig.until(|event| matches!(event, DiskEvent::Failed { .. }));
+    assert_eq!(failed, DiskEvent::Failed { disk: 0, errno: libc::EROFS });
+    assert!(rig.events.try_recv().is_err(), "once");
+    let read = rig.transfer(IoKind::Read, 0, 65536, pages);
+    assert_eq!(rig.run(read).status, Status::Ok, "it can still be read");
+}
+
+#[test]
+fn what_falls_short_is_asked_for_again_and_never_counts_as_success() {
+    let dir = Dir::new();
+    for engine in [EngineChoice::Uring, EngineChoice::Threads] {
+        for direct in [Choice::Auto, Choice::Off] {
+            let (mut rig, faults) = spoilt(&Settings { engine, direct, ..dir.settings() });
+            // Every request in halves, whatever its shape: one piece, several, staged, and filled before it is written.
+            faults.always(Some(Fault::Half));
+            let host = memory(4 * MIB);
+            rig.send(DiskLetter::Register(Arc::clone(&host)));
+            let shapes: [(&[u32], u64, u64, bool); 4] = [
+                (&[65536], 4096, 65536, true),
+                (&[8192; 8], 4096, 65536, true),
+                (&[1000, 3000, 77, 4097, 5000, 30000], 64, 65536, true),
+                (&[1000, 3000, 77, 4097, 5000, 30000], 64, 65536, false),
+            ];
+            for (sizes, align, stride, whole) in shapes {
+                let all = parts(&host, sizes, align, stride);
+                for part in &all {
+                    fill(&host, part.offset, part.bytes.into(), u64::from(part.plane) + 5);
+                }
+                let mut write = rig.transfer(IoKind::Write, 2, 65536, all);
+                write.whole = whole;
+                let wrote = rig.run(write);
+                assert_eq!(wrote.status, Status::Ok);
+                let mut back = wrote.parts;
+                back.iter_mut().for_each(|part| fill(&part.memory, part.offset, part.bytes.into(), 99));
+                let read = rig.transfer(IoKind::Read, 2, 65536, back);
+                let read = rig.run(read);
+                assert!(read.status == Status::Ok && read.parts.iter().all(|part| part.ok), "{sizes:?} {engine:?}");
+            }
+            assert!(rig.status().short > 0);
+            // A few bytes are no whole sector: they are read again, and again, and then it is an error.
+            faults.always(None);
+            faults.next(&[(READ, Fault::Short(100)); 3]);
+            let pages = written(&mut rig, 3);
+            let read = rig.transfer(IoKind::Read, 3, 65536, pages.clone());
+            let read = rig.run(read);
+            let direct = rig.status().mode.contains("direct");
+            if direct {
+                // What the kernel makes of 100 bytes past the cache is its own affair: an error, or none.
+                assert!(read.status == Status::Io || read.parts.iter().all(|part| part.ok));
+            } else {
+                assert!(read.status == Status::Ok && read.parts.iter().all(|part| part.ok));
+            }
+            faults.forget();
+            faults.always(Some(Fault::Nothing));
+            for kind in [IoKind::Read, IoKind::Write] {
+                let transfer = rig.transfer(kind, 3, 65536, pages.clone());
+                let back = rig.run(transfer);
+                assert_eq!((back.status, back.errno), (Status::Io, 0), "nothing moved is no success");
+            }
+            faults.always(None);
+        }
+    }
+}
+
+#[test]
+fn a_busy_kernel_is_asked_again_but_not_for_ever() {
+    let dir = Dir::new();
+    let (mut rig, faults) = spoilt(&dir.settings());
+    let pages = written(&mut rig, 0);
+    faults.next(&[(READ, Fault::Errno(libc::EAGAIN)); 3]);
+    let read = rig.transfer(IoKind::Read, 0, 65536, pages.clone());
+    assert_eq!(rig.run(read).status, Status::Ok);
+    faults.always(Some(Fault::Errno(libc::EAGAIN)));
+    let read = rig.transfer(IoKind::Read, 0, 65536, pages);
+    let read = rig.run(read);
+    assert_eq!((read.status, read.errno), (Status::Io, libc::EAGAIN));
+}
+
+#[test]
+fn a_flipped_bit_is_found_on_the_way_and_on_the_disk() {
+    let dir = Dir::new();
+    let (mut rig, faults) = spoilt(&dir.settings());
+    let mut pages = written(&mut rig, 0);
+    // Frames apart, so that the plan is one request with several pieces: the bit is in the first page.
+    pages.iter_mut().for_each(|part| part.offset = u64::from(part.plane) * 65536);
+    faults.next(&[(READ, Fault::Flip)]);
+    let read = rig.transfer(IoKind::Read, 0, 65536, pages.clone());
+    let read = rig.run(read);
+    assert_eq!(read.status, Status::Ok);
+    assert_eq!(read.parts.iter().map(|part| part.ok).collect::<Vec<_>>(), [false, true, true, true]);
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(dir.0.join("kvtide.store")).unwrap();
+    let (mut byte, at) = ([0], rig.disk().offset(0, 2 * 16384 + 77));
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+    file.sync_all().unwrap();
+    let read = rig.transfer(IoKind::Read, 0, 65536, pages);
+    let read = rig.run(read);
+    assert_eq!(read.parts.iter().map(|part| part.ok).collect::<Vec<_>>(), [true, true, false, true]);
+    assert_eq!(rig.status().checksum_failures, 2);
+}
+
+#[test]
+fn a_stuck_request_stalls_the_disk_and_nobody_else() {
+    let dir = Dir::new();
+    let (mut rig, faults) = spoilt(&Settings { timeout: SHORT, ..dir.settings() });
+    let pages = written(&mut rig, 0);
+    let frames = Arc::clone(&pages[0].memory);
+    faults.next(&[(READ, Fault::Stuck)]);
+    let stuck = rig.transfer(IoKind::Read, 0, 65536, pages.clone());
+    let id = stuck.id;
+    rig.send(DiskLetter::Transfer(stuck));
+    rig.until(|event| *event == DiskEvent::Stalled { disk: 0, stalled: true });
+    let read = rig.transfer(IoKind::Read, 0, 65536, pages);
+    let other = rig.run(read);
+    assert!(other.id != id && other.status == Status::Ok, "others go on");
+    drop(other);
+    let status = rig.status();
+    assert!(status.stalled && status.stalled_requests == 1 && status.oldest_us >= SHORT.as_micros() as u64);
+    assert!(Arc::strong_count(&frames) > 1, "the device may still write it");
+    faults.release();
+    let late = rig.take();
+    assert!(late.id == id && late.status == Status::Ok && late.parts.iter().all(|part| part.ok));
+    rig.until(|event| *event == DiskEvent::Stalled { disk: 0, stalled: false });
+    drop(late);
+    assert_eq!(Arc::strong_count(&frames), 1);
+}
+
+#[test]
+fn what_waits_too_long_is_never_begun() {
+    let dir = Dir::new();
+    let (mut rig, faults) = spoilt(&Settings { timeout: SHORT, depth: 1, ..dir.settings() });
+    let pages = written(&mut rig, 0);
+    faults.next(&[(READ, Fault::Stuck)]);
+    let stuck = rig.transfer(IoKind::Read, 0, 65536, pages.clone());
+    let id = stuck.id;
+    rig.send(DiskLetter::Transfer(stuck));
+    for _ in 0..3 {
+        let read = rig.transfer(IoKind::Read, 0, 65536, pages.clone());
+        rig.send(DiskLetter::Transfer(read));
+    }
+    for _ in 0..3 {
+        let late = rig.take();
+        assert!(late.id != id && late.status == Status::TimedOut && late.waited_us >= SHORT.as_micros() as u32);
+    }
+    assert_eq!(rig.status().classes[0].reads.timed_out, 3);
+    faults.release();
+    assert_eq!((rig.take().id, rig.boxes.is_empty()), (id, true));
+}
+
+#[test]
+fn an_end_with_a_stuck_request_is_bounded_and_frees_nothing_that_the_device_has() {
+    let dir = Dir::new();
+    let (mut rig, faults) = spoilt(&Settings { timeout: SHORT, ..dir.settings() });
+    let pages = written(&mut rig, 0);
+    let frames = Arc::clone(&pages[0].memory);
+    faults.next(&[(READ, Fault::Stuck)]);
+    let stuck = rig.transfer(IoKind::Read, 0, 65536, pages);
+    rig.send(DiskLetter::Transfer(stuck));
+    rig.until(|event| *event == DiskEvent::Stalled { disk: 0, stalled: true });
+    let began = Instant::now();
+    rig.end();
+    assert!(began.elapsed() < LONG);
+    assert!(Arc::strong_count(&frames) > 1, "the device may still write it");
+}
+
+#[test]
+fn a_region_that_cannot_be_written_serves_nobody() {
+    let dir = Dir::new();
+    let faults = Faults::default();
+    faults.next(&[(WRITE, Fault::None), (WRITE, Fault::None), (WRITE, Fault::Errno(libc::ENOSPC))]);
+    let rig = Rig::with(&dir.settings(), faults.wrap()).expect("the disk starts");
+    rig.until(|event| *event == DiskEvent::Failed { disk: 0, errno: libc::ENOSPC });
+    let status = rig.status();
+    assert!(status.regions_ready < status.regions && status.regions_errno == libc::ENOSPC, "{status:?}");
+    rig.end();
+    // The next start writes what is missing.
+    let rig = Rig::start(&dir.settings()).ready();
+    assert_eq!(rig.status().regions_errno, 0);
+}
