@@ -1,6 +1,6 @@
 //! The thread that serves HTTP: bound before anything else starts, ended after everything else has.
 
-use super::listener::Bounded;
+use super::listener::{BOUNDS, Bounded};
 use super::routes;
 use crate::error::Error;
 use crate::status::Watch;
@@ -55,7 +55,7 @@ impl HttpServer {
         let (end, ended) = oneshot::channel::<()>();
         let serve = async move {
             let listener = match tokio::net::TcpListener::from_std(listener) {
-                Ok(listener) => Bounded::new(listener),
+                Ok(listener) => Bounded::new(listener, BOUNDS),
                 Err(error) => return tracing::error!("HTTP is not served: {error}"),
             };
             let (stop, stopped) = oneshot::channel::<()>();

@@ -7,10 +7,12 @@ use kvtide_daemon::cli::private_daemon::{Options, PrivateDaemon};
 use kvtide_tiering::Reason;
 use kvtide_wire::entry::{Op, Submission};
 use kvtide_wire::status::Status;
+use rustix::process::Signal;
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
+use std::time::Instant;
 
 /// A private daemon that serves HTTP on a free port, and where.
 pub fn served(config: &str) -> (PrivateDaemon, SocketAddr) {
@@ -92,6 +94,28 @@ fn a_daemon_tells_how_it_stands() {
     let status: Value = serde_json::from_str(&body).unwrap();
     assert_eq!((code, status["schema"].as_u64(), status["pid"].as_u64()), (200, Some(1), Some(daemon.pid().into())));
     assert_eq!(crate::sessions(&status), (1, 0));
+}
+
+#[test]
+fn a_daemon_that_ends_is_healthy_and_not_ready() {
+    let (mut daemon, address) = served("[daemon]\ndrain_ms = 60000\n");
+    let mut raw = Raw::attach(daemon.socket());
+    park_four_blocks(&mut raw, 0);
+    // In flight: the pages come back by jobs, which this engine ends only when it waits for the answer.
+    raw.submit(0, &sub(Op::Resume));
+    daemon.status().unwrap();
+    daemon.signal(Signal::TERM).unwrap();
+    let deadline = Instant::now() + BOUND;
+    while get(address, "/readyz").0 == 200 {
+        assert!(Instant::now() < deadline, "still ready: {}", daemon.log());
+    }
+    let (code, _, body) = get(address, "/readyz");
+    let verdict: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!((code, &verdict["ready"], &verdict["reasons"][0]["reason"]), (503, &false.into(), &"draining".into()));
+    let (code, _, body) = get(address, "/healthz");
+    assert_eq!(code, 200, "{body}");
+    assert_eq!(raw.completion(0).unwrap().status, Status::Ok.code());
+    assert!(daemon.wait(BOUND).unwrap().success());
 }
 
 #[test]

@@ -148,6 +148,10 @@ fn the_service_manager_hears_of_readiness_life_and_end() {
     assert!(ready.contains(&format!("STATUS=serving {}", manager.socket().display())), "{ready}");
     manager.hear_until("WATCHDOG=1");
     manager.hear_until("WATCHDOG=1");
+    manager.signal(Signal::HUP);
+    let reloading = manager.hear_until("RELOADING=1");
+    assert!(reloading.last().unwrap().contains("MONOTONIC_USEC="), "{reloading:?}");
+    manager.hear_until("READY=1");
     manager.signal(Signal::TERM);
     manager.hear_until("STOPPING=1");
     assert!(manager.daemon.wait().unwrap().success());
