@@ -232,10 +232,10 @@ impl Core {
 
     /// A page is in host now: sessions that wait for that look again.
     pub(crate) fn wake_readers_elsewhere(&mut self, s: u16, page: u32) {
-        if self.blocks[self.geo.block_of(page)].refs_other > 0 {
+        let block = &self.blocks[self.geo.block_of(page)];
+        if block.refs_other > 0 || block.home != s {
             for other in 0..self.sessions.len() as u16 {
-                let waits = !self.sessions[usize::from(other)].ops.faults.is_empty();
-                if other != s && waits {
+                if other != s && self.sessions[usize::from(other)].life == crate::sessions::Life::Live {
                     self.wake(other);
                 }
             }
