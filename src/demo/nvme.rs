@@ -34,7 +34,7 @@ impl Figures {
     /// The status lacks the space, or a figure.
     pub fn between(begin: &Value, end: &Value, space: &str) -> Result<Figures, DemoError> {
         let spaces = end["spaces"].as_array().into_iter().flatten();
-        let core = spaces.filter(|candidate| candidate["name"] == space).map(|space| &space["core"]).last();
+        let core = spaces.filter(|candidate| candidate["name"] == space).map(|space| &space["core"]).next_back();
         let core = core.ok_or_else(|| DemoError::Status(format!("space {space}")))?;
         let grown = |path: &str| Ok::<u64, DemoError>(sum(end, path)?.saturating_sub(sum(begin, path)?));
         let mode = end.pointer("/disks/0/mode").and_then(Value::as_str);

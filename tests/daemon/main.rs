@@ -8,6 +8,7 @@ mod config;
 mod hostile;
 mod http;
 mod lifecycle;
+mod memory;
 mod names;
 mod nvme;
 mod peers;

@@ -108,7 +108,7 @@ pub(super) fn measure(args: &Args) -> Result<Report, BenchError> {
 fn counted(daemon: &mut PrivateDaemon, space: &str, path: &str) -> Result<u64, BenchError> {
     let status = daemon.status()?;
     let spaces = status["spaces"].as_array().into_iter().flatten();
-    let list = spaces.filter(|s| s["name"] == space).filter_map(|s| s["core"].pointer(path)?.as_array()).last();
+    let list = spaces.filter(|s| s["name"] == space).filter_map(|s| s["core"].pointer(path)?.as_array()).next_back();
     let list = list.ok_or_else(|| BenchError::Odd(format!("the daemon's status has no {path} of space {space}")))?;
     Ok(list.iter().filter_map(Value::as_u64).sum())
 }

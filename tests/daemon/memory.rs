@@ -1,0 +1,49 @@
+//! Host memory from the daemon's start to its end: taken before engines may attach, given out, and had again.
+
+use crate::raw::Raw;
+use crate::roles::park_four_blocks;
+use crate::{daemon, options, until_status};
+use kvtide_daemon::cli::private_daemon::{Options, PrivateDaemon};
+use serde_json::Value;
+
+fn host(status: &Value, field: &str) -> u64 {
+    status["host"][field].as_u64().unwrap()
+}
+
+#[test]
+fn the_whole_tier_is_there_before_anybody_attaches_and_after_all_have_left() {
+    let mut daemon = daemon("");
+    let status = daemon.status().unwrap();
+    let capacity = host(&status, "capacity_bytes");
+    assert_eq!((host(&status, "pooled_bytes"), host(&status, "granted_bytes")), (capacity, 0));
+    let mut raw = Raw::attach(daemon.socket());
+    park_four_blocks(&mut raw, 0);
+    let status = daemon.status().unwrap();
+    let (pooled, granted) = (host(&status, "pooled_bytes"), host(&status, "granted_bytes"));
+    assert!(granted > 0 && pooled + granted <= capacity, "{pooled} wait, {granted} are granted");
+    drop(raw);
+    until_status(&mut daemon, "had taken again what came back", |status| host(status, "pooled_bytes") == capacity);
+    assert!(daemon.log().contains("GiB taken in"), "{}", daemon.log());
+}
+
+#[test]
+fn a_tier_that_is_taken_slab_by_slab_is_empty_at_first() {
+    let mut daemon = daemon("[tiers.host]\nprefault = false\n");
+    assert_eq!(host(&daemon.status().unwrap(), "pooled_bytes"), 0);
+    let mut raw = Raw::attach(daemon.socket());
+    park_four_blocks(&mut raw, 0);
+    let status = daemon.status().unwrap();
+    assert!(host(&status, "granted_bytes") > 0 && host(&status, "pooled_bytes") == 0);
+}
+
+#[test]
+fn memory_that_is_not_free_is_refused_at_start_and_not_taken_until_something_is_killed() {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")).unwrap();
+    let kib: u64 = total.trim().trim_end_matches(" kB").parse().unwrap();
+    // All that the machine has is more than it can give, whoever else runs; a container may be allowed still less.
+    let all = (kib << 10) & !((1 << 20) - 1);
+    let error = PrivateDaemon::start(&Options { host_bytes: Some(all), ..options("") }).unwrap_err().to_string();
+    assert!(error.contains("tiers.host.capacity"), "{error}");
+    assert!(error.contains("are available on this machine") || error.contains("exceeds the"), "{error}");
+}
