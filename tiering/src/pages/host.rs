@@ -97,6 +97,8 @@ pub(crate) struct HostClass {
     pub ahead: List,
     /// Frames that were read ahead, or are being so, and are not consumed: in `ahead`, moving, or read by a load.
     pub unconsumed: u32,
+    /// Loads in flight of live sessions.
+    pub loading: u32,
     /// Frames that are being written to NVMe.
     pub writing: u32,
     /// Work that found no frame since frames were last cleaned for it.

@@ -93,7 +93,11 @@ impl Core {
             self.host_freed();
             self.counters.tier0_to_host.failed += u64::from(!ok);
         }
-        self.wake_disk();
+        if self.has_nvme() {
+            // It can be written down now.
+            self.host_freed();
+            self.wake_disk();
+        }
         self.settle_page(job.page);
         if job.op != NONE {
             let lasting = !ok && self.pages[job.page as usize].store_fails >= IO_TRIES;

@@ -137,6 +137,8 @@ impl Core {
 
     fn host_read(&mut self, page: u32) {
         self.pages[page as usize].loads -= 1;
+        let class = self.geo.class_of_page(page);
+        self.host.classes[usize::from(class)].loading -= 1;
         self.settle_host(page);
         if self.has_nvme() && self.pages[page as usize].loads == 0 {
             self.host_freed();

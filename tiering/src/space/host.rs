@@ -39,18 +39,20 @@ impl Core {
         at
     }
 
-    /// Somebody waits for a host frame of which none can be evicted. True if writing down will make some evictable: then nobody
-    /// else need give way.
+    /// Somebody waits for a host frame of which none can be evicted. True if what is in flight, or writing down, will make some
+    /// evictable: then nobody else need give way.
     fn starve_host(&mut self, class: u8) -> bool {
         if !self.has_nvme() {
             return false;
         }
         self.disk_woken = true;
         let slots = self.disk.free_slots() > 0;
+        let storing = self.sessions.iter().any(|s| s.classes.get(usize::from(class)).is_some_and(|c| c.storing > 0));
+        let reading = self.transfers.in_flight() > self.transfers.writes;
         let c = &mut self.host.classes[usize::from(class)];
         c.starved += 1;
-        let can = c.writing > 0 || !c.dirty.is_empty() && (slots || !self.disk.exhausted);
-        can && self.disk.write_fails < IO_TRIES
+        let writable = c.writing > 0 || !c.dirty.is_empty() && (slots || !self.disk.exhausted);
+        storing || reading || c.loading > 0 || writable && self.disk.write_fails < IO_TRIES
     }
 
     /// Makes a host frame free at the cost of others: what is cached goes, then what is held twice.

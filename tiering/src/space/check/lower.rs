@@ -72,6 +72,16 @@ impl Core {
             ensure!(c.used == used[class], "host class {class}: used {}, counted {}", c.used, used[class]);
             let free = self.host.count_free(class as u8);
             ensure!(free == self.host.free_frames(class as u8), "host class {class}: {free} free");
+            let loading = |j: &&crate::sessions::JobRec| {
+                let page = match j.task {
+                    crate::sessions::Task::Load => j.page,
+                    crate::sessions::Task::LoadCopy => j.source,
+                    _ => return false,
+                };
+                j.live && usize::from(self.geo.class_of_page(page)) == class
+            };
+            let loads = self.sessions.iter().flat_map(|s| &s.jobs.recs).filter(loading).count();
+            ensure!(c.loading as usize == loads, "host class {class}: {} loading, counted {loads}", c.loading);
             let moving = seen.writing.keys().filter(|&&at| usize::from(self.host.class_of(at)) == class).count();
             ensure!(c.writing as usize == moving, "host class {class}: {} written, counted {moving}", c.writing);
         }
