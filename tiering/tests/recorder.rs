@@ -52,6 +52,36 @@ fn a_recording_replays_to_the_same_actions() {
     );
 }
 
+/// Grants of slots, transfers, failures and bad pages are inputs like any other.
+#[test]
+fn a_recording_over_three_tiers_replays() {
+    let mut cfg = config(vec![full(1000), full(600)]);
+    cfg.limits.nvme_bytes_max = 1 << 20;
+    let mut w = World::new(cfg);
+    w.node_frames = vec![12, 12];
+    w.slab_frames = 6;
+    (w.disk.node_slots, w.disk.slab_slots) = (30, 7);
+    w.record(1 << 20);
+    w.attach(0, 1, &[10, 10]);
+    w.ok(0, Request::SeqCreate { seq: 0 });
+    let pages = w.fill(0, 0, 24, 2);
+    for step in 1..4 {
+        w.step(0, 0, step, 0, &pages, 2);
+    }
+    w.disk.fail_next.extend([Status::Io, Status::TimedOut, Status::Ok]);
+    w.disk.rotten = w.disk.pages.keys().copied().filter(|k| k.1 == 0 && k.2 == 0).collect();
+    for index in 0..24 {
+        let tag = w.ask(0, Request::Fault { lane: 0, use_pos: 0, seq: 0, index, plane: 0 });
+        while w.answer(0, tag).is_none() {
+            w.now = w.core.next_deadline().expect("a fault has a deadline");
+            w.event(Event::Tick).unwrap();
+        }
+    }
+    assert!(w.core.counters().checksum_failed > 0 && w.core.counters().io_failed > 0);
+    let core = Recording::load(&w.dump()).unwrap().replay(|_, core, _| core.check().unwrap()).unwrap();
+    assert_eq!((core.trace(), core.counters()), (w.core.trace(), w.core.counters()));
+}
+
 #[test]
 fn damaged_recordings_are_refused() {
     let dump = life(1 << 20).dump();

@@ -1,9 +1,11 @@
 //! Hostile engines against the real core: any submissions in any order, translated as the daemon does, and any ends of the jobs
-//! that the core sends. The core never panics, answers every request once, keeps its invariants, and is vacant when all are gone.
+//! that the core sends and of the transfers that a disk carries out. The core never panics, answers every request once, keeps its invariants, and is vacant when all are gone.
 #![no_main]
 
 use kvtide_fuzz::{Bytes, translate};
-use kvtide_tiering::api::{Action, Event, Job, Limits, Plane, PlaneKind, Policy, SessionId, SpaceConfig};
+use kvtide_tiering::api::{
+    Action, Event, IoKind, Job, Limits, Plane, PlaneKind, Policy, SessionId, SpaceConfig, Status,
+};
 use kvtide_tiering::{ActionBuf, Core, Error};
 use kvtide_wire::entry::{JobDone, Submission};
 use libfuzzer_sys::fuzz_target;
@@ -13,6 +15,8 @@ const SESSIONS: u16 = 2;
 const TAGS: u16 = 16;
 const FRAMES: [u32; 2] = [12, 6];
 const CHECK_EVERY: u32 = 16;
+const DISK_SLABS: usize = 3;
+const DISK_SLOTS: u32 = 4;
 
 fn config() -> SpaceConfig {
     let plane = |page_bytes, kind| Plane { page_bytes, kind };
@@ -33,8 +37,8 @@ fn config() -> SpaceConfig {
             jobs_max: 8,
             requests_max: u32::from(TAGS),
             host_bytes_max: 24 << 10,
-            nvme_bytes_max: 0,
-            ios_max: 64,
+            nvme_bytes_max: 64 << 10,
+            ios_max: 8,
         },
         policy: Policy {
             clean_low_percent: 25,
@@ -66,6 +70,9 @@ struct World {
     now: u64,
     engines: [Engine; SESSIONS as usize],
     slabs: Vec<bool>,
+    disk_slabs: [bool; DISK_SLABS],
+    /// Transfers in flight, and which way they go.
+    transfers: Vec<(u32, IoKind)>,
 }
 
 impl World {
@@ -74,7 +81,7 @@ impl World {
         let refused = self.core.handle(self.now, event, &mut self.buf).err();
         self.take();
         match refused {
-            Some(Error::Slab { .. }) => panic!("the shell of this test is correct: {refused:?}"),
+            Some(Error::Slab { .. } | Error::Transfer { .. }) => panic!("the shell of this test is correct: {refused:?}"),
             Some(_) => true,
             None => false,
         }
@@ -122,7 +129,25 @@ impl World {
             Action::ReturnSlab { slab } => {
                 assert!(std::mem::replace(&mut self.slabs[slab as usize], false), "slab {slab} was returned twice");
             }
-            Action::NeedDisk | Action::ReturnDisk { .. } | Action::Io { .. } | Action::Urge { .. } => {}
+            Action::NeedDisk => {
+                let event = match self.disk_slabs.iter().position(|live| !live) {
+                    Some(slab) => {
+                        self.disk_slabs[slab] = true;
+                        Event::DiskGranted { slab: slab as u32, slots: DISK_SLOTS }
+                    }
+                    None => Event::DiskRefused,
+                };
+                self.core.handle(self.now, event, &mut self.buf).expect("it was asked for");
+            }
+            Action::ReturnDisk { slab } => {
+                assert!(std::mem::replace(&mut self.disk_slabs[slab as usize], false), "slab {slab} was returned twice");
+            }
+            Action::Io { id, kind, at, .. } => {
+                assert!(self.transfers.iter().all(|t| t.0 != id), "transfer ids are unique in flight");
+                assert!(self.disk_slabs[at.slab as usize] && at.slot < DISK_SLOTS, "the slot was granted");
+                self.transfers.push((id, kind));
+            }
+            Action::Urge { id, .. } => assert!(self.transfers.iter().any(|t| t.0 == id), "what is urged is in flight"),
             Action::SessionGone { session } => self.engines[usize::from(session)].attached = false,
         }
     }
@@ -201,12 +226,38 @@ fn end_job(world: &mut World, session: SessionId, bytes: &mut Bytes<'_>) {
     }
 }
 
+fn end_transfer(world: &mut World, bytes: &mut Bytes<'_>) {
+    if world.transfers.is_empty() {
+        return;
+    }
+    let (how, which) = (bytes.byte(), usize::from(bytes.byte()) % world.transfers.len());
+    let (id, kind) = world.transfers.remove(which);
+    let status = match how % 16 {
+        0 => Status::Io,
+        1 if kind == IoKind::Write => Status::NoSpace,
+        2 => Status::TimedOut,
+        3 => Status::Canceled,
+        _ => Status::Ok,
+    };
+    let torn = [u32::from(how >> 4) % 3];
+    let bad = if kind == IoKind::Read && how >> 4 > 12 { &torn[..] } else { &[] };
+    world.event(Event::IoDone { id, status, bad });
+}
+
 fuzz_target!(|bytes: &[u8]| {
     let mut bytes = Bytes(bytes);
     let mut scratch = translate::Scratch::new();
     let core = Core::new(config()).expect("a valid configuration");
     let slabs = vec![false; 5];
-    let mut world = World { core, buf: ActionBuf::new(8, 512), now: 1, engines: Default::default(), slabs };
+    let mut world = World {
+        core,
+        buf: ActionBuf::new(8, 512),
+        now: 1,
+        engines: Default::default(),
+        slabs,
+        disk_slabs: [false; DISK_SLABS],
+        transfers: Vec::new(),
+    };
     let mut steps = 0;
     while !bytes.is_empty() {
         let what = bytes.byte();
@@ -214,7 +265,8 @@ fuzz_target!(|bytes: &[u8]| {
         world.attach(session);
         match what >> 1 {
             0..70 => request(&mut world, session, &mut bytes, &mut scratch),
-            70..118 => end_job(&mut world, session, &mut bytes),
+            70..108 => end_job(&mut world, session, &mut bytes),
+            108..118 => end_transfer(&mut world, &mut bytes),
             118..126 => {
                 world.now += 1 << (bytes.byte() % 16);
                 world.event(Event::Tick);

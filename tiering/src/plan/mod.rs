@@ -1,5 +1,5 @@
-//! What moves when: promotion, cleaning, eviction, the cyclic scan. Decides with the tables of `pages` and `sessions` and sends
-//! jobs through `space`; knows nothing of requests' syntax.
+//! What moves when: promotion, cleaning, eviction, reads from NVMe and writes to it, the cyclic scan. Decides with the tables of
+//! `pages` and `sessions` and sends jobs and transfers through `space`; knows nothing of requests' syntax.
 
 mod ahead;
 mod clean;

@@ -99,7 +99,8 @@ impl Core {
         let at = match self.host.alloc(class, page) {
             Some(at) => at,
             None => {
-                self.host_wanted = true;
+                // A walk ahead goes on with the next page that its session loads.
+                self.host_wanted |= matches!(take, Take::Next | Take::Any);
                 match take {
                     Take::Any => self.take_host_to_read(page)?,
                     _ if self.ask_slab(class) || !self.evict_host_for_walk(class, take) => return None,
