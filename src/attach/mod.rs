@@ -11,4 +11,4 @@ mod tokens;
 pub(crate) use handshake::{Handshake, Progress, refuse};
 pub(crate) use listener::bind;
 pub(crate) use policy::{Refusal, admit, bounds, domain_of, policy};
-pub(crate) use tokens::Tokens;
+pub(crate) use tokens::{Tokens, read as read_token};

@@ -1,5 +1,6 @@
 //! `kvtide daemon` and `kvtided`: flags, configuration, logs, then the daemon's own entry.
 
+use super::check_config::Report;
 use crate::config::{ByteSize, Overrides, Source};
 use crate::daemon::{self, Options};
 use crate::error::Error;
@@ -17,7 +18,7 @@ pub struct DaemonArgs {
     /// Configuration file (TOML); without it the defaults hold
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Checks the configuration, says what would hold, and ends
+    /// Explains the configuration with these flags as `kvtide check-config` does, and ends
     #[arg(long)]
     check: bool,
     /// Socket that engines attach to
@@ -70,18 +71,23 @@ impl DaemonArgs {
 
 /// Runs the daemon until it is told to end.
 pub(super) fn run(args: &DaemonArgs) -> ExitCode {
-    let loaded = args.source().and_then(|source| Ok((source.load()?, source)));
-    let (config, source) = match loaded {
-        Ok(loaded) => loaded,
-        Err(error) => {
-            eprintln!("kvtided: {error}");
-            return ExitCode::from(EXIT_CONFIG);
-        }
+    let refuse = |error: Error| {
+        eprintln!("kvtided: {error}");
+        ExitCode::from(EXIT_CONFIG)
+    };
+    let source = match args.source() {
+        Ok(source) => source,
+        Err(error) => return refuse(error),
     };
     if args.check {
-        println!("{config:#?}");
-        return ExitCode::SUCCESS;
+        let report = Report::of(&source, false);
+        report.print();
+        return if report.starts() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_CONFIG) };
     }
+    let config = match source.load() {
+        Ok(config) => config,
+        Err(error) => return refuse(error),
+    };
     let log = Log::start(&config.daemon.log);
     let own = args.remove_dir.then(|| args.nvme_dir.iter().chain(&args.dir).cloned());
     let remove = own.into_iter().flatten().collect();

@@ -2,6 +2,7 @@
 //!
 //! It parses and hands over. What a command does lives in its own room; errors end up on stderr here, in one form.
 
+mod check_config;
 mod daemon;
 pub mod private_daemon;
 mod status;
@@ -25,6 +26,8 @@ struct Kvtide {
 enum Command {
     /// Runs the daemon in the foreground.
     Daemon(DaemonArgs),
+    /// Explains a configuration file as the daemon understands it, and warns of what is probably not meant.
+    CheckConfig(check_config::CheckArgs),
     /// Decodes a real model with most of its KV outside of tier 0, and compares every logit with the all-resident run.
     Demo(demo::Args),
     /// Says how a running daemon stands.
@@ -51,6 +54,7 @@ struct Kvtided {
 pub fn kvtide() -> ExitCode {
     match Kvtide::parse().command {
         Command::Daemon(args) => daemon::run(&args),
+        Command::CheckConfig(args) => check_config::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Demo(args) => demo::run(&args),

@@ -3,6 +3,7 @@
 //! The daemon's entry function and the command line call it, once, before anything starts. It knows no socket, thread or
 //! session. An error names the file, the line, the key and what is allowed; a contradiction names both sides.
 
+mod check;
 pub mod defaults;
 mod keys;
 mod machine;
@@ -17,6 +18,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use check::{Finding, Section, Severity};
 pub use keys::{Effect, Setting};
 pub use machine::{CgroupLimit, Machine};
 pub use reload::Change;
@@ -299,9 +301,18 @@ impl Source {
     /// Reads it.
     ///
     /// # Errors
-    /// An unreadable file, a syntax error, an unknown key, a value out of range, a contradiction; more memory than the machine, or
-    /// the daemon's cgroup, has.
+    /// Those of [`Source::parse`]; more memory than the machine, or the daemon's cgroup, has.
     pub fn load(&self) -> Result<Config, Error> {
+        let config = self.parse()?;
+        self.machine.holds(&config.host)?;
+        Ok(config)
+    }
+
+    /// Reads it, whether or not this machine has what it asks for.
+    ///
+    /// # Errors
+    /// An unreadable file, a syntax error, an unknown key, a value out of range, a contradiction.
+    pub fn parse(&self) -> Result<Config, Error> {
         let text = match &self.file {
             None => String::new(),
             Some(path) => std::fs::read_to_string(path).map_err(|source| Error::File {
@@ -310,9 +321,7 @@ impl Source {
                 source,
             })?,
         };
-        let config = Config::parse(&self.name(), &text, &self.overrides, &self.machine)?;
-        self.machine.holds(&config.host)?;
-        Ok(config)
+        Config::parse(&self.name(), &text, &self.overrides, &self.machine)
     }
 }
 

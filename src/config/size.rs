@@ -72,6 +72,22 @@ impl Visitor<'_> for SizeVisitor {
     }
 }
 
+/// A number of bytes for people: three digits or so.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Human(pub u64);
+
+impl fmt::Display for Human {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, shift) = UNITS.iter().rev().find(|(_, shift)| self.0 >> shift > 0).unwrap_or(&UNITS[0]);
+        let number = self.0 as f64 / (1u64 << shift) as f64;
+        match number {
+            whole if whole.fract() == 0.0 => write!(f, "{whole} {name}"),
+            large if large >= 100.0 => write!(f, "{large:.0} {name}"),
+            small => write!(f, "{small:.2} {name}"),
+        }
+    }
+}
+
 /// What of a file system stays free: `"5%"` of it, or a size.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Reserve {
@@ -166,6 +182,13 @@ mod tests {
         for wrong in ["", "GiB", "2GB", "2gib", "1.5GiB", "-1", "99999999999TiB", "0x10"] {
             assert_eq!(bytes(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn people_read_three_digits() {
+        let human = |bytes| Human(bytes).to_string();
+        assert_eq!((human(0), human(4096), human(8 << 30)), ("0 B".into(), "4 KiB".into(), "8 GiB".into()));
+        assert_eq!((human(8160437862), human(1023 << 20)), ("7.60 GiB".into(), "1023 MiB".into()));
     }
 
     #[test]

@@ -16,13 +16,85 @@ fn refused(text: &str) -> String {
     parse(text).expect_err("the file is wrong")
 }
 
+const REFERENCE: &str = include_str!("../../configs/kvtided.toml");
+
+/// The reference with the lines in force that begin with one of these marks.
+fn reference(marks: &[&str]) -> String {
+    let line = |line: &str| marks.iter().find_map(|mark| line.strip_prefix(mark)).unwrap_or(line).to_owned() + "\n";
+    REFERENCE.lines().map(line).collect()
+}
+
 #[test]
-fn an_empty_file_is_the_defaults_and_the_example_states_them() {
+fn an_empty_file_is_the_defaults_and_the_reference_states_them() {
     let defaults = parse("").unwrap();
-    let example = include_str!("../../configs/kvtided.toml");
-    assert_eq!(parse(example).unwrap(), defaults, "configs/kvtided.toml shows other values than the defaults");
-    let uncommented: String = example.lines().map(|l| l.strip_prefix("#= ").unwrap_or(l).to_owned() + "\n").collect();
-    assert_eq!(parse(&uncommented).unwrap(), defaults, "a commented value in configs/kvtided.toml is not the default");
+    assert_eq!(parse(REFERENCE).unwrap(), defaults, "configs/kvtided.toml shows other values than the defaults");
+    // With a disk and a domain, so that their defaults count too.
+    let examples = parse(&reference(&["#: "])).unwrap();
+    assert!(examples.nvme.is_some() && examples.domains.len() == 1);
+    assert_eq!(parse(&reference(&["#: ", "#= "])).unwrap(), examples, "a value after \"#= \" is not the default");
+    assert_eq!(parse(&reference(&["#= "])).unwrap(), defaults);
+}
+
+#[test]
+fn every_key_stands_in_the_reference_and_every_table_in_this_test() {
+    let all: toml::Table = toml::from_str(&reference(&["#: ", "#= "])).unwrap();
+    let mut seen = 0;
+    let mut tables = vec![(Vec::<String>::new(), all)];
+    while let Some((path, table)) = tables.pop() {
+        for key in keys_of(&path) {
+            let value = table.get(&key).unwrap_or_else(|| panic!("{key} of {path:?} is not in configs/kvtided.toml"));
+            let inner = match value {
+                toml::Value::Table(table) => Some(table),
+                toml::Value::Array(list) => list.first().and_then(toml::Value::as_table),
+                _ => None,
+            };
+            match inner {
+                Some(inner) => tables.push(([&path[..], &[key]].concat(), inner.clone())),
+                None => seen += 1,
+            }
+        }
+    }
+    // All but the domain's name, which stands in the keys of the others, and what is there once for each disk or domain.
+    let listed = parse(&reference(&["#: ", "#= "])).unwrap().settings().len();
+    assert_eq!(seen, listed + 1, "a key is not among the settings, which a reload compares");
+}
+
+/// What the file may hold in a table: asked by a key that it may not.
+fn keys_of(path: &[String]) -> Vec<String> {
+    let lists = ["disks", "domains"];
+    let mut text = String::new();
+    if let Some(last) = path.last() {
+        let (open, close) = if lists.contains(&last.as_str()) { ("[[", "]]") } else { ("[", "]") };
+        text = format!("{open}{}{close}\n", path.join("."));
+    }
+    let error = refused(&format!("{text}no_such_key = 1\n"));
+    let known = error.split_once("expected ").expect("it names what it expects").1;
+    let known = known.lines().next().unwrap_or_default();
+    known.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_example_is_fine_on_the_machine_that_it_is_for() {
+    for (name, text) in [
+        ("workstation-24g.toml", include_str!("../../configs/workstation-24g.toml")),
+        ("host-8gpu.toml", include_str!("../../configs/host-8gpu.toml")),
+        ("cpu-host.toml", include_str!("../../configs/cpu-host.toml")),
+        ("kvtided.toml", REFERENCE),
+    ] {
+        let machine = Machine { available_bytes: 64 << 30, ..machine() };
+        let config = Config::parse(name, text, &Overrides::default(), &machine).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(config.inversions(), [], "{name}");
+    }
+}
+
+#[test]
+fn the_nearest_known_key_is_named() {
+    let named = |text: &str| refused(text).lines().next().unwrap_or_default().to_owned();
+    assert!(named("[tiers.host]\ncapcity = 1\n").ends_with("; did you mean `capacity`?"));
+    assert!(named("[tier]\n").ends_with("; did you mean `tiers`?"));
+    assert!(named("[edges.host_to_nvm]\n").ends_with("; did you mean `host_to_nvme`?"));
+    assert!(named("[tiers.nvme]\nio = \"iouring\"\n").ends_with("; did you mean `io_uring`?"));
+    assert!(!named("[tiers.host]\nxyz = 1\n").contains("did you mean"));
 }
 
 #[test]
@@ -147,4 +219,63 @@ fn a_reload_takes_what_may_change_and_reports_the_rest() {
     let names: Vec<_> = next.domains.iter().map(|d| (d.name.as_str(), d.uids.len(), d.host_bytes)).collect();
     assert_eq!(names, [("a", 0, 1 << 30), ("b", 1, 1 << 30)], "a keeps its place, b's quota fits what is there");
     assert!(running.changes(&running).is_empty());
+}
+
+#[test]
+fn disks_tokens_and_quotas_that_contradict_each_other() {
+    let disk = |dir: &str| format!("[[tiers.nvme.disks]]\ndir = \"{dir}\"\ncapacity = \"1GiB\"\n");
+    let error = refused(&format!("{}{}", disk("/a/b"), disk("/a/./b/")));
+    assert!(error.contains("disks[1].dir = \"/a/./b/\" (line 5) contradicts tiers.nvme.disks[0].dir"), "{error}");
+    assert!(refused(&disk("a")).contains("an absolute path"));
+    let error = refused(&format!("[tiers.nvme]\nslab = \"1000\"\n{}", disk("/a")));
+    assert!(error.contains("expected 4096 to") || error.contains("a multiple of 4096"), "{error}");
+    let error = refused("[tiers.nvme]\nslab = \"1GiB\"\n[[tiers.nvme.disks]]\ndir = \"/a\"\ncapacity = \"512MiB\"\n");
+    assert!(
+        error.contains("slab = 1GiB (line 2) contradicts tiers.nvme.disks[0].capacity = 512MiB (line 5)"),
+        "{error}"
+    );
+    let domain = |rest: &str| format!("[[domains]]\nname = \"a\"\nuids = [1]\n{rest}");
+    let error = refused(&domain("nvme = \"1GiB\"\n"));
+    assert!(error.contains("nvme = 1GiB (line 4) contradicts tiers.nvme.disks = 0B (the default)"), "{error}");
+    let error = refused(&format!("{}{}{}", disk("/a"), disk("/b"), domain("nvme = \"3GiB\"\n")));
+    assert!(error.contains("nvme = 3GiB (line 10) contradicts the sum of tiers.nvme.disks = 2GiB"), "{error}");
+    let error = refused("[[domains]]\nname = \"a\"\n");
+    assert!(error.contains("a domain needs a uid or a token"), "{error}");
+    let error = refused("[[domains]]\nname = \"a\"\ntokens = [\"/t\"]\n[[domains]]\nname = \"b\"\ntokens = [\"/t\"]\n");
+    assert!(error.contains("/t can belong to one domain only"), "{error}");
+    assert!(refused("[[domains]]\nname = \"a\"\ntokens = [\"t\"]\n").contains("absolute paths"));
+    let error = refused(&format!("[tiers.nvme]\nio = \"threads\"\nregistered = \"required\"\n{}", disk("/a")));
+    assert!(error.contains("only io_uring registers memory"), "{error}");
+    let error = refused(&format!("[tiers.host]\ncapacity = \"64KiB\"\n{}", disk("/a")));
+    assert!(error.contains("capacity = 64KiB (line 2) contradicts edges.nvme_to_host.scan_frames = 32"), "{error}");
+    assert!(refused("[http]\nlisten = \"localhost\"\n").contains("an address and a port"));
+    assert!(refused("[daemon]\nlog = \"kvtide=noisy\"\n").contains("directives such as"));
+}
+
+#[test]
+fn the_command_lines_disk_is_the_only_one() {
+    let overrides = Overrides {
+        nvme_dir: Some("/own".into()),
+        nvme_bytes: Some(ByteSize(64 << 20)),
+        http: Some(String::new()),
+        ..Overrides::default()
+    };
+    let text = "[tiers.nvme]\ndepth = 7\n[[tiers.nvme.disks]]\ndir = \"/a\"\ncapacity = \"1TiB\"\n";
+    let config = Config::parse("k.toml", text, &overrides, &machine()).unwrap();
+    assert_eq!(config.http.listen, None);
+    let nvme = config.nvme.unwrap();
+    assert_eq!((nvme.disks.len(), nvme.disks[0].dir.as_path(), nvme.depth), (1, Path::new("/own"), 7));
+    assert_eq!((nvme.capacity_bytes(), nvme.slab_bytes), (64 << 20, 4 << 20), "a sixteenth of a small disk");
+}
+
+#[test]
+fn an_unconfigured_host_tier_is_half_of_what_the_machine_gives() {
+    let capacity = |available_bytes| {
+        let machine = Machine { available_bytes, ..machine() };
+        Config::parse("k.toml", "", &Overrides::default(), &machine).unwrap().host.capacity_bytes
+    };
+    assert_eq!(capacity(3 << 30), 1536 << 20);
+    assert_eq!(capacity((3 << 30) + 4097), 1536 << 20, "whole slabs");
+    assert_eq!(capacity(1 << 40), 8 << 30);
+    assert_eq!(capacity(0), 64 << 20);
 }

@@ -18,7 +18,7 @@ fn check(name: &str, text: &str, flags: &[&str]) -> Output {
 fn refused(name: &str, text: &str, flags: &[&str]) -> String {
     let output = check(name, text, flags);
     assert_eq!(output.status.code(), Some(78), "EX_CONFIG");
-    assert!(output.stdout.is_empty());
+    assert!(!String::from_utf8(output.stdout).unwrap().contains("host"), "nothing is explained");
     String::from_utf8(output.stderr).unwrap()
 }
 
@@ -55,5 +55,94 @@ fn a_right_file_says_what_would_hold() {
     let output = check("right", "[limits]\nlanes_max = 3\n", &["--slab-bytes", "2MiB"]);
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("lanes_max: 3") && text.contains("slab_bytes: 2097152"), "{text}");
+    assert!(text.contains("in slabs of 2MiB: "), "{text}");
+}
+
+fn check_config(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_kvtide")).arg("check-config").args(arguments).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+/// A file in a directory of its own.
+struct File(std::path::PathBuf);
+
+impl File {
+    fn new(name: &str, text: &str) -> File {
+        let dir = std::env::temp_dir().join(format!("kvtide-check-config-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("k.toml"), text).unwrap();
+        File(dir)
+    }
+
+    fn path(&self) -> String {
+        self.0.join("k.toml").display().to_string()
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+#[test]
+fn check_config_explains_warns_and_ends_as_its_findings_say() {
+    let file = File::new("status", "[tiers.host]\ncapacity = \"1GiB\"\nhigh_percent = 100\n");
+    let (status, said, warned) = check_config(&[&file.path(), "--any-machine"]);
+    assert_eq!(status, Some(0), "warnings are no errors");
+    assert!(said.contains("It holds 1 GiB (1073741824 bytes)") && said.ends_with("k.toml: warnings\n"), "{said}");
+    assert!(warned.contains("warning: tiers.host.high_percent: at 100 nothing leaves"), "{warned}");
+    assert_eq!(check_config(&[&file.path(), "--any-machine", "--strict"]).0, Some(1));
+    let fine = File::new("fine", "[tiers.host]\ncapacity = \"6GiB\"\n");
+    assert_eq!(check_config(&[&fine.path(), "--any-machine", "--strict"]).0, Some(0));
+    let wrong = File::new("wrong", "[tiers.host]\ncapacty = \"1GiB\"\n");
+    let (status, said, error) = check_config(&[&wrong.path()]);
+    assert_eq!(status, Some(2));
+    assert!(
+        error.contains("k.toml:2:1: unknown field `capacty`") && error.contains("did you mean `capacity`?"),
+        "{error}"
+    );
+    assert!(said.ends_with("k.toml: errors\n"), "{said}");
+    assert_eq!(check_config(&["/nowhere/k.toml"]).0, Some(2));
+}
+
+#[test]
+fn check_config_says_what_this_machine_lacks_and_touches_nothing() {
+    let dir = std::env::temp_dir().join(format!("kvtide-check-config-{}-nothing", std::process::id()));
+    let text = format!(
+        "[daemon]\ndir = \"{0}\"\n[tiers.host]\ncapacity = \"64TiB\"\n[[tiers.nvme.disks]]\ndir = \"{0}/disk\"\n\
+         capacity = \"64TiB\"\n[[domains]]\nname = \"t\"\nuids = [1]\ntokens = [\"{0}/token\"]\n",
+        dir.display()
+    );
+    let file = File::new("machine", &text);
+    let (status, said, _) = check_config(&[&file.path(), "--json"]);
+    assert_eq!(status, Some(2));
+    let report: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!((report["verdict"].as_str(), report["error"].is_null()), (Some("errors"), true));
+    let errors: Vec<_> = report["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|finding| finding["severity"] == "error" && finding["this_machine"] == true)
+        .map(|finding| finding["key"].as_str().unwrap())
+        .collect();
+    for key in ["tiers.host.capacity", "tiers.nvme.disks[0].capacity", "domains[t].tokens"] {
+        assert!(errors.contains(&key), "{key} is not in {errors:?}");
+    }
+    assert_eq!(report["settings"]["tiers.nvme.disks[0].capacity"], "\"64TiB\"");
+    assert_eq!(report["settings"]["domains[t].uids"], "[1]");
+    assert!(!dir.exists(), "it made the directory");
+    let (status, said, _) = check_config(&[&file.path(), "--json", "--any-machine"]);
+    let report: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!((status, report["verdict"].as_str()), (Some(0), Some("warnings")), "it is for another machine");
+}
+
+#[test]
+fn more_host_memory_than_there_is_stops_the_start_with_the_files_name() {
+    let output = Command::new(env!("CARGO_BIN_EXE_kvtided")).args(["--host-bytes", "64TiB"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(78));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("tiers.host.capacity = 64TiB exceeds"), "{error}");
+    assert!(error.contains("/proc/meminfo") || error.contains("memory."), "who says so is named: {error}");
 }

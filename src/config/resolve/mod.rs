@@ -16,7 +16,23 @@ pub(super) fn syntax(file: &str, text: &str, error: &toml::de::Error) -> Error {
     let source = File { name: file, text };
     let (line, column) = error.span().map_or((1, 1), |span| source.place(span.start));
     let snippet = text.lines().nth(line - 1).unwrap_or_default().trim().to_owned();
-    Error::Syntax { file: file.into(), line, column, snippet, message: error.message().to_owned() }
+    let message = match nearest(error.message()) {
+        Some(key) => format!("{}; did you mean `{key}`?", error.message()),
+        None => error.message().to_owned(),
+    };
+    Error::Syntax { file: file.into(), line, column, snippet, message }
+}
+
+/// Of "unknown field `a`, expected one of `b`, `c`", the known one that is most like the unknown one, if it is like it at all.
+fn nearest(message: &str) -> Option<&str> {
+    let (unknown, known) = message
+        .strip_prefix("unknown field `")
+        .or_else(|| message.strip_prefix("unknown variant `"))?
+        .split_once('`')?;
+    let known = known.split('`').skip(1).step_by(2);
+    let likeness = |key: &str| strsim::jaro_winkler(unknown, key);
+    let best = known.max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
+    (likeness(best) > 0.8).then_some(best)
 }
 
 pub(super) fn resolve(

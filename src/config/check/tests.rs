@@ -1,0 +1,128 @@
+//! Each finding is found where it is, and nowhere else.
+
+use super::*;
+use crate::config::Overrides;
+
+fn config(text: &str) -> Config {
+    let machine = Machine { total_bytes: 64 << 30, available_bytes: 64 << 30, cgroup: None };
+    Config::parse("k.toml", text, &Overrides::default(), &machine).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn findings(text: &str) -> Vec<String> {
+    config(text).inversions().iter().map(ToString::to_string).collect()
+}
+
+#[track_caller]
+fn finds(text: &str, wanted: &str) {
+    let found = findings(text);
+    assert!(found.iter().any(|finding| finding.contains(wanted)), "{wanted} is not in {found:#?}");
+}
+
+#[test]
+fn the_defaults_are_fine() {
+    assert_eq!(findings(""), [""; 0]);
+}
+
+#[test]
+fn tiers_that_are_smaller_than_the_one_above() {
+    finds("[tiers.host]\ncapacity = \"4GiB\"\n", "tiers.host.capacity: 4 GiB is less than tier 0 of an 8B model");
+    let disk = "[tiers.host]\ncapacity = \"8GiB\"\n[[tiers.nvme.disks]]\ndir = \"/d\"\n";
+    finds(
+        &format!("{disk}capacity = \"7GiB\"\n"),
+        "tiers.nvme.disks: 7 GiB in whole slabs is less than the host tier (8 GiB)",
+    );
+    assert_eq!(findings(&format!("{disk}capacity = \"100GiB\"\n")), [""; 0]);
+    finds(
+        &format!("{disk}capacity = \"500GiB\"\n"),
+        "limits.blocks_max: 65536 blocks of an 8B model (2 MiB each) are 128 GiB",
+    );
+    let scan = format!("{disk}capacity = \"100GiB\"\n[edges.nvme_to_host]\nscan_frames = 60000\n");
+    finds(&scan, "take 3.70 GiB of host memory with pages of 64KiB: more than a quarter of 8 GiB");
+}
+
+#[test]
+fn slabs_watermarks_and_deadlines() {
+    finds(
+        "[tiers.host]\ncapacity = \"8GiB\"\nslab = \"1GiB\"\n",
+        "tiers.host.slab: 1GiB is more than a tenth of the tier (8GiB)",
+    );
+    finds("[tiers.host]\nhigh_percent = 100\n", "tiers.host.high_percent: at 100 nothing leaves");
+    finds("[tiers.host]\nhigh_percent = 90\n", "tiers.host.high_percent: as low as the low watermark (90)");
+    let disk = "[[tiers.nvme.disks]]\ndir = \"/d\"\ncapacity = \"100GiB\"\n";
+    finds(&format!("[tiers.nvme]\nhigh_percent = 100\n{disk}"), "tiers.nvme.high_percent: at 100");
+    finds(&format!("[tiers.nvme]\ntimeout_ms = 30000\n{disk}"), "tiers.nvme.timeout_ms: an engine gives up after");
+    let small = "[tiers.nvme]\nslab = \"1GiB\"\n[[tiers.nvme.disks]]\ndir = \"/d\"\ncapacity = \"9GiB\"\n";
+    finds(small, "tiers.nvme.slab: 1GiB is more than a tenth of tiers.nvme.disks[0].capacity (9GiB)");
+}
+
+#[test]
+fn who_may_reach_it() {
+    finds("[http]\nlisten = \"0.0.0.0:9417\"\n", "http.listen: not on loopback");
+    assert_eq!(findings("[http]\nlisten = \"[::1]:1\"\n"), [""; 0]);
+    let tenant = "[[domains]]\nname = \"t\"\ntokens = [\"/t\"]\n";
+    finds(tenant, "daemon.socket_mode: 0660 lets only the socket's owner and group connect");
+    assert_eq!(findings(&format!("[daemon]\nsocket_mode = \"0666\"\n{tenant}")), [""; 0]);
+    finds(
+        "[[domains]]\nname = \"n\"\nuids = [65534]\n",
+        "domains[n].uids: 65534 is what processes of any unmapped user",
+    );
+    finds("[[domains]]\nname = \"n\"\nuids = [1]\nhost = \"1MiB\"\n", "domains[n].host: less than one slab (64MiB)");
+    let none =
+        "[[tiers.nvme.disks]]\ndir = \"/d\"\ncapacity = \"100GiB\"\n[[domains]]\nname = \"n\"\nuids = [1]\nnvme = 0\n";
+    finds(none, "domains[n].nvme: less than one slab (256MiB): it gets nothing");
+}
+
+#[test]
+fn what_does_not_fit_this_machine() {
+    let dir = std::env::temp_dir().join(format!("kvtide-check-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let here = |text: &str, machine: &Machine| -> Vec<Finding> { config(text).findings_here(machine) };
+    let small = Machine { total_bytes: 4 << 30, available_bytes: 2 << 30, cgroup: None };
+    let named = |found: &[Finding], severity, part: &str| {
+        assert!(found.iter().all(|finding| finding.this_machine));
+        let hit = |finding: &Finding| finding.severity == severity && finding.to_string().contains(part);
+        assert!(found.iter().any(hit), "{part} is not in {found:#?}");
+    };
+    let host = |bytes: &str, rest: &str| format!("[tiers.host]\ncapacity = \"{bytes}\"\n{rest}");
+    named(&here(&host("5GiB", ""), &small), Severity::Error, "5GiB exceeds the memory of this machine (MemTotal");
+    named(&here(&host("3GiB", ""), &small), Severity::Error, "3 GiB is more than is available now, 2 GiB");
+    named(&here(&host("3GiB", "prefault = false\n"), &small), Severity::Warning, "more than is available now");
+    let limit = crate::config::CgroupLimit { file: "/c/memory.max".into(), bytes: 1 << 30 };
+    let caged = Machine { cgroup: Some(limit), ..small.clone() };
+    named(
+        &here(&host("2GiB", ""), &caged),
+        Severity::Error,
+        "the limit of the daemon's cgroup in /c/memory.max, which is 1GiB",
+    );
+    let socket = format!("[daemon]\ndir = \"{}/none\"\n", dir.display());
+    named(&here(&socket, &small), Severity::Warning, "/none does not exist");
+    let disk =
+        |dir: &std::path::Path, bytes: &str| format!("[[tiers.nvme.disks]]\ndir = {dir:?}\ncapacity = \"{bytes}\"\n");
+    named(&here(&disk(&dir, "64TiB"), &small), Severity::Error, "64 TiB is more than is free in");
+    named(&here(&disk(&dir, "1MiB"), &small), Severity::Error, "others could read prompts in it; it must be 0700");
+    let floor = format!("{}reserve_free = \"60TiB\"\n", disk(&dir.join("not-yet"), "1MiB"));
+    named(&here(&floor, &small), Severity::Error, "less than reserve_free = 60TiB");
+    let both = format!("{}{}", disk(&dir.join("a"), "1MiB"), disk(&dir.join("b"), "1MiB"));
+    named(&here(&both, &small), Severity::Warning, "on the same file system as");
+    let token = "[[domains]]\nname = \"t\"\ntokens = [\"/nowhere/t\"]\n";
+    named(&here(token, &small), Severity::Error, "domains[t].tokens: cannot read a token file: /nowhere/t");
+    assert!(std::fs::read_dir(&dir).unwrap().next().is_none(), "checking makes nothing");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn an_explanation_says_bytes_and_people() {
+    let text = "[tiers.host]\ncapacity = \"8GiB\"\n[[tiers.nvme.disks]]\ndir = \"/d\"\ncapacity = \"100GiB\"\n\
+                [[domains]]\nname = \"a\"\nuids = [7, 8]\ntokens = [\"/t\"]\nhost = \"1GiB\"\n";
+    let all: Vec<String> = config(text).explanation().into_iter().flat_map(|section| section.lines).collect();
+    for line in [
+        "It holds 8 GiB (8589934592 bytes) in slabs of 64MiB: 128, all taken before the daemon is ready.",
+        "from 95 % (7.60 GiB, 8160437862 bytes) in use down to 90 % (7.20 GiB, 7730941132 bytes).",
+        "that is 10 % (819 MiB, 858993459 bytes) and 20 % (1.60 GiB, 1717986918 bytes).",
+        "/d holds 100 GiB (107374182400 bytes): 400 slabs; 5% of its file system stays free.",
+        "a: uid 7, 8, and whoever shows the token of /t; at most 1 GiB (1073741824 bytes) of host memory, \
+         100 GiB (107374182400 bytes) of NVMe, 256 sessions.",
+    ] {
+        assert!(all.iter().any(|said| said.contains(line)), "{line} is not in {all:#?}");
+    }
+}
