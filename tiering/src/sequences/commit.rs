@@ -1,6 +1,6 @@
 //! Commit: tokens are final; pages that they fill are sealed, and windows move on.
 
-use crate::api::{BlockId, SeqId, Status};
+use crate::api::{BlockId, NONE, SeqId, Status};
 use crate::mutants::{self, Mutant};
 use crate::pages::{BlockState, FrameState};
 use crate::space::Core;
@@ -64,14 +64,14 @@ impl Core {
         for index in q.retire_from..end {
             let b = self.seq_block(s, seq, index);
             let block = &self.blocks[b];
-            if block.content == crate::api::NONE && block.refs() == 1 && block.state == BlockState::Sealed {
+            if block.content == NONE && block.refs() == 1 && block.state == BlockState::Sealed {
                 for i in 0..windowed {
                     let plane = self.geo.windowed[i];
                     if u64::from(index) < firsts(self, plane) {
                         self.retire_page(b, plane);
                     }
                 }
-            } else if block.content == crate::api::NONE {
+            } else if block.content == NONE {
                 // Somebody else refers to it: looked at again at a later commit.
                 continue;
             }
@@ -85,15 +85,20 @@ impl Core {
     fn retire_page(&mut self, b: BlockId, plane: u16) {
         let page = self.geo.page(b, plane);
         let state = self.pages[page as usize];
-        let (s, f) = (state.session, state.frame);
         if state.retired() || state.lost() || state.loads > 0 || state.storing() {
             return;
         }
-        if f != crate::api::NONE {
+        // Sessions that read the block before may show the page still.
+        let (mut s, mut f) = (state.session, state.frame);
+        while f != NONE {
             let frame = self.frame(s, f);
-            if frame.state != FrameState::Present || frame.job != crate::api::NONE || frame.pins > 0 {
+            if frame.state != FrameState::Present || frame.job != NONE || frame.pins > 0 {
                 return;
             }
+            (s, f) = (frame.copy_session, frame.copy_frame);
+        }
+        while self.pages[page as usize].frame != NONE {
+            let (s, f) = (self.pages[page as usize].session, self.pages[page as usize].frame);
             self.evict(s, f);
         }
         self.drop_host_copy(page);
