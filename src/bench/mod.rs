@@ -7,6 +7,7 @@
 mod core;
 mod engine;
 mod error;
+mod idle;
 mod nvme;
 mod paging;
 mod report;
@@ -64,6 +65,11 @@ pub fn run(args: &Args) -> ExitCode {
             ExitCode::from(NOT_RUN)
         }
     }
+}
+
+/// Says what is being measured, for whoever waits.
+fn progress(what: &str) {
+    eprintln!("kvtide bench: {what}");
 }
 
 /// The `percent`th percentile of some samples, which it sorts; 0 of none.

@@ -142,6 +142,7 @@ fn begin(spec: Spec, letters: &Mailbox<Letter>, nvme: Nvme, sleeper: Sleeper) {
         // Agents may still be copying out of them: their memory lasts as long as its maps.
         Finish::Drained => {}
     }
+    space.return_regions(&node);
     tracing::info!("space {} ends", space.number);
     drop(space); // sessions see their end before the control thread hears of it
     drop(farewell);
@@ -261,7 +262,8 @@ impl Space {
         }
     }
 
-    /// Whether a drain is over; if its time is, whoever is still there is told.
+    /// Whether a drain is over; if its time is, whoever is still there is told. Sessions end first, so that nothing new is read
+    /// or written for them, and then the transfers that are on their way.
     fn has_drained(&mut self, now_us: u64) -> bool {
         let Some(until_us) = self.drain_until_us else { return false };
         let in_flight: usize = self.seats.sessions().map(|(_, session)| session.in_flight()).sum();
@@ -274,7 +276,11 @@ impl Space {
         while let Some(slot) = self.seats.live_slot(0) {
             self.end(now_us, slot, &End::Shutdown);
         }
-        true
+        let transfers = self.nvme.in_flight();
+        if transfers > 0 && now_us >= until_us {
+            tracing::warn!("space {}: {transfers} transfers did not end within the grace", self.number);
+        }
+        transfers == 0 || now_us >= until_us
     }
 
     /// Gives every slab back, memory and all: nobody copies any more, and no transfer is on its way.
@@ -283,6 +289,13 @@ impl Space {
             if node.send(NodeLetter::Return { space: self.number, slab, memfd }).is_err() {
                 return; // the host thread has ended: so does the process
             }
+        }
+    }
+
+    /// Gives every region of a disk back, unless a transfer may still be under way to one.
+    fn return_regions(&mut self, node: &Address<NodeLetter>) {
+        if self.nvme.in_flight() > 0 {
+            return;
         }
         for slab in self.nvme.take_slabs() {
             if node.send(NodeLetter::ReturnDisk { space: self.number, slab }).is_err() {

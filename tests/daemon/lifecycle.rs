@@ -186,9 +186,10 @@ fn requests_during_a_drain_are_refused() {
 fn a_private_daemon_ends_with_its_killed_owner() {
     let mut owner = Actor::start("owner", Path::new("-"));
     let said = owner.hear();
-    let (pid, dir) = said.split_once(' ').unwrap();
+    let [pid, dir, nvme_dir] = said.split(' ').collect::<Vec<_>>()[..] else { panic!("{said}") };
+    assert!(Path::new(nvme_dir).join("kvtide.store").exists());
     let daemon = pidfd(pid.parse().unwrap());
     owner.kill();
     ended(&daemon);
-    assert!(!Path::new(dir).exists(), "it must leave nothing behind");
+    assert!(!Path::new(dir).exists() && !Path::new(nvme_dir).exists(), "it must leave nothing behind");
 }

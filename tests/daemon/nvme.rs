@@ -276,6 +276,22 @@ fn a_daemon_killed_under_load_is_an_error_and_the_next_one_takes_its_file() {
     assert!(daemon.stop().unwrap().success(), "{}", daemon.log());
 }
 
+#[test]
+fn a_daemon_told_to_end_under_load_ends_in_order() {
+    let dir = Dir::new();
+    let mut daemon = nvme_daemon(&dir);
+    let mut engine = Actor::start("scanner", daemon.socket());
+    while engine.hear() != "0" {}
+    assert!(daemon.stop().unwrap().success(), "{}", daemon.log());
+    let log = daemon.log();
+    assert!(log.contains("ended") && !log.contains("ERROR"), "{log}");
+    let mut said = engine.hear();
+    while said.parse::<u64>().is_ok() {
+        said = engine.hear();
+    }
+    assert_eq!(said, format!("{:?}", Status::Daemon));
+}
+
 /// Reads every sequence by itself; how many could not be read. Those must be lost, or the device's error.
 fn unreadable(engine: &mut Engine, seqs: &[(SeqId, u32)]) -> usize {
     let failed = seqs.iter().filter_map(|seq| engine.step(&[*seq], seq.1).err());

@@ -1,7 +1,8 @@
 //! Processes of their own: this test binary, started again with a role. A role speaks in lines that begin with `@`.
 
 use crate::raw::{Raw, sub};
-use crate::{BOUND, daemon};
+use crate::{BOUND, options};
+use kvtide_daemon::cli::private_daemon::{Nvme, Options, PrivateDaemon};
 use kvtide_wire::entry::{Op, Submission};
 use kvtide_wire::os::poll::readable;
 use kvtide_wire::status::Status;
@@ -169,9 +170,10 @@ fn busy(socket: &Path) {
     }
 }
 
-/// Owns a private daemon until killed.
+/// Owns a private daemon, its disk in a directory elsewhere, until killed.
 fn owner() {
-    let daemon = daemon("");
-    say(&format!("{} {}", daemon.pid(), daemon.dir().display()));
+    let nvme = Some(Nvme { dir: Some(std::env::temp_dir()), bytes: 1 << 20 });
+    let daemon = PrivateDaemon::start(&Options { nvme, ..options("") }).unwrap();
+    say(&format!("{} {} {}", daemon.pid(), daemon.dir().display(), daemon.nvme_dir().unwrap().display()));
     hold();
 }

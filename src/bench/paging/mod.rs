@@ -7,8 +7,8 @@ mod limits;
 mod rates;
 
 use super::engine::PAGE_BYTES;
-use super::report::Report;
-use super::{BenchError, Output};
+use super::report::{Report, Target};
+use super::{BenchError, Output, idle, progress};
 use crate::cli::private_daemon::{Nvme, Options, PrivateDaemon};
 use faults::Faults;
 use rates::Rates;
@@ -46,6 +46,16 @@ struct Measured {
     rates: Rates,
 }
 
+impl Measured {
+    fn of(daemon: &mut PrivateDaemon, pages: u32, nvme: bool) -> Result<Measured, BenchError> {
+        let from = if nvme { "NVMe" } else { "host memory" };
+        progress(&format!("page faults from {from}"));
+        let faults = faults::measure(daemon, pages, nvme)?;
+        progress(&format!("rates to and from {from}"));
+        Ok(Measured { faults, rates: rates::measure(daemon, pages)? })
+    }
+}
+
 fn daemon(host_frames: u32, nvme: Option<Nvme>) -> Result<PrivateDaemon, BenchError> {
     Ok(PrivateDaemon::start(&Options {
         host_bytes: Some(u64::from(host_frames) * u64::from(PAGE_BYTES)),
@@ -58,19 +68,17 @@ fn daemon(host_frames: u32, nvme: Option<Nvme>) -> Result<PrivateDaemon, BenchEr
 
 /// Measures.
 pub(super) fn measure(args: &Args) -> Result<Report, BenchError> {
+    progress("memcpy");
     let memcpy = limits::memcpy();
     let mut two = daemon(HOST_FRAMES, None)?;
-    let mut host = Measured {
-        faults: faults::measure(&mut two, PAGES_HOST, false)?,
-        rates: rates::measure(&mut two, PAGES_HOST)?,
-    };
+    let mut host = Measured::of(&mut two, PAGES_HOST, false)?;
     two.stop()?;
     let mut three = daemon(HOST_FRAMES_SMALL, Some(Nvme { dir: args.dir.clone(), bytes: NVME_BYTES }))?;
+    progress("the disk without kvtide");
     let disk = limits::disk(three.nvme_dir().unwrap_or(three.dir()))?;
-    let mut nvme = Measured {
-        faults: faults::measure(&mut three, PAGES_NVME, true)?,
-        rates: rates::measure(&mut three, PAGES_NVME)?,
-    };
+    let mut nvme = Measured::of(&mut three, PAGES_NVME, true)?;
+    progress("an idle daemon of three tiers");
+    let idle = idle::measure(&three)?;
     let status = three.status()?;
     let mode = status.pointer("/disks/0/mode").and_then(Value::as_str).unwrap_or("unknown");
     three.stop()?;
@@ -99,6 +107,8 @@ pub(super) fn measure(args: &Args) -> Result<Report, BenchError> {
     ] {
         report.count(key, what, limit as u64, "bytes/s", None);
     }
+    let what = "idle daemon of three tiers, one session, 10 s";
+    report.number("idle_cpu_percent", what, idle, "% of a core", Target::AtMost(0.5));
     let cache = if disk.direct { "past" } else { "through" };
     report.note(format!("nvme by {mode}; its limits were measured {cache} the page cache"));
     Ok(report)

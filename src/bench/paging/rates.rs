@@ -1,4 +1,4 @@
-//! Rates: a sequence that fills the tiers is written, and then read as a whole, step by step.
+//! Rates: sequences that fill the tiers are written, and one is read as a whole, step by step.
 
 use super::super::BenchError;
 use super::super::engine::{Engine, PAGE_TOKENS, trying};
@@ -8,7 +8,8 @@ use kvtide_client::client::{Pass, SeqId, StepSeq};
 use std::time::{Duration, Instant};
 
 const PLANES: u32 = 8;
-/// How long the sequence is read, at least.
+const SPACE: &str = "bench-rate";
+/// How long is written, and how long is read, at least.
 const TIME: Duration = Duration::from_secs(1);
 
 /// Bytes a second by edge.
@@ -19,31 +20,61 @@ pub(super) struct Rates {
     pub(super) host_to_nvme: f64,
 }
 
-/// Of a sequence of `pages` pages.
+/// Bytes that moved so far over all edges, and when.
+struct Mark {
+    host_to_tier0: u64,
+    tier0_to_host: u64,
+    nvme_to_host: u64,
+    host_to_nvme: u64,
+    at: Instant,
+}
+
+impl Mark {
+    fn now(engine: &Engine, daemon: &mut PrivateDaemon) -> Result<Mark, BenchError> {
+        let stats = engine.client.stats();
+        let at = Instant::now();
+        Ok(Mark {
+            host_to_tier0: stats.bytes_host_to_tier0,
+            tier0_to_host: stats.bytes_tier0_to_host,
+            nvme_to_host: counted(daemon, SPACE, "/nvme_to_host/bytes")?,
+            host_to_nvme: counted(daemon, SPACE, "/host_to_nvme/bytes")?,
+            at,
+        })
+    }
+}
+
+/// Sequences of `pages` pages. What comes first maps memory and brings everything into order, and is not counted.
 pub(super) fn measure(daemon: &mut PrivateDaemon, pages: u32) -> Result<Rates, BenchError> {
-    let space = "bench-rate";
     let mut engine = Engine::attach(daemon.socket(), "rate", PLANES as usize, TIER0_FRAMES, 4)?;
     let blocks = u64::from(pages / PLANES);
-    let began = Instant::now();
+    write(&mut engine, blocks)?;
+    let (before, mut wrote) = (Mark::now(&engine, daemon)?, Duration::ZERO);
+    while wrote < TIME {
+        let began = Instant::now();
+        write(&mut engine, blocks)?;
+        wrote += began.elapsed();
+    }
+    let down = Mark::now(&engine, daemon)?;
     let seq = engine.sealed(blocks)?;
-    let time = began.elapsed().as_secs_f64();
-    let tier0_to_host = engine.client.stats().bytes_tier0_to_host as f64 / time;
-    let host_to_nvme = counted(daemon, space, "/host_to_nvme/bytes")? as f64 / time;
-    // The first step brings everything into the order in which it is read.
     step(&mut engine, seq, blocks)?;
-    let loaded = engine.client.stats().bytes_host_to_tier0;
-    let read = counted(daemon, space, "/nvme_to_host/bytes")?;
-    let began = Instant::now();
-    while began.elapsed() < TIME {
+    let read = Mark::now(&engine, daemon)?;
+    while read.at.elapsed() < TIME {
         step(&mut engine, seq, blocks)?;
     }
-    let time = began.elapsed().as_secs_f64();
+    let up = Mark::now(&engine, daemon)?;
+    let (wrote, took) = (wrote.as_secs_f64(), (up.at - read.at).as_secs_f64());
     Ok(Rates {
-        host_to_tier0: (engine.client.stats().bytes_host_to_tier0 - loaded) as f64 / time,
-        tier0_to_host,
-        nvme_to_host: (counted(daemon, space, "/nvme_to_host/bytes")? - read) as f64 / time,
-        host_to_nvme,
+        host_to_tier0: (up.host_to_tier0 - read.host_to_tier0) as f64 / took,
+        tier0_to_host: (down.tier0_to_host - before.tier0_to_host) as f64 / wrote,
+        nvme_to_host: (up.nvme_to_host - read.nvme_to_host) as f64 / took,
+        host_to_nvme: (down.host_to_nvme - before.host_to_nvme) as f64 / wrote,
     })
+}
+
+/// A sequence that is written and dropped.
+fn write(engine: &mut Engine, blocks: u64) -> Result<(), BenchError> {
+    let seq = engine.sealed(blocks)?;
+    trying("drop a sequence", engine.channel.seq_drop(seq))
 }
 
 /// One step over all pages.

@@ -5,12 +5,12 @@
 
 mod copy;
 mod fault;
-mod idle;
 mod resident;
 mod roundtrip;
 
 use super::BenchError;
 use super::engine::{Engine, PAGE_BYTES, PAGE_TOKENS, TIMEOUT, trying};
+use super::idle;
 use super::report::{Report, Target};
 use crate::cli::private_daemon::{Options as DaemonOptions, PrivateDaemon};
 

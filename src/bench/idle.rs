@@ -1,6 +1,7 @@
 //! What a daemon costs while nobody wants anything.
 
-use super::{BenchError, Engine};
+use super::BenchError;
+use super::engine::Engine;
 use crate::cli::private_daemon::PrivateDaemon;
 use std::time::{Duration, Instant};
 
