@@ -114,7 +114,7 @@ impl Store {
         let (bytes, blocks) = (u64::try_from(stat.st_size).unwrap_or(0), u64::try_from(stat.st_blocks).unwrap_or(0));
         let block = &mut self.superblock;
         let (file_bytes, written) = (block.file_bytes(), u64::from(block.regions_written) * block.region_bytes);
-        if bytes < block.regions_offset + written || blocks.saturating_mul(512) < written {
+        if written > 0 && (bytes < block.regions_offset + written || blocks.saturating_mul(512) < written) {
             tracing::warn!("{}: it is shorter than it says; its regions are written again", path.display());
             block.regions_written = 0;
         }

@@ -1,0 +1,52 @@
+//! Any bytes as the two copies of a superblock, with and without their checksums put right: decoded or refused with words; what
+//! is decoded is encoded to the same bytes again, and lays out a file whose areas follow one another.
+#![no_main]
+
+use kvtide_tiering::format::{SUPERBLOCK_BYTES, Superblock};
+use libfuzzer_sys::fuzz_target;
+
+const CHECKSUM: usize = SUPERBLOCK_BYTES - 4;
+
+/// CRC-32C bit by bit (reflected polynomial of Castagnoli), so that the library's is not checked with itself.
+fn crc32c(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0u32, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| if crc & 1 == 1 { crc >> 1 ^ 0x82F6_3B78 } else { crc >> 1 })
+    })
+}
+
+/// The next copy of the input; of the bytes that are missing, all are zero.
+fn copy(bytes: &mut &[u8]) -> [u8; SUPERBLOCK_BYTES] {
+    let mut copy = [0; SUPERBLOCK_BYTES];
+    let Some((&seal, rest)) = bytes.split_first() else { return copy };
+    // Fields are what is interesting: a short input is the begin of a copy.
+    let (here, rest) = rest.split_at(rest.len().min(if seal & 2 == 2 { SUPERBLOCK_BYTES } else { 96 }));
+    copy[..here.len()].copy_from_slice(here);
+    if seal & 1 == 1 {
+        let crc = crc32c(&copy[..CHECKSUM]);
+        copy[CHECKSUM..].copy_from_slice(&crc.to_le_bytes());
+    }
+    *bytes = rest;
+    copy
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let mut bytes = bytes;
+    let copies = [copy(&mut bytes), copy(&mut bytes)];
+    let mut best = None;
+    for copy in &copies {
+        match Superblock::decode(copy) {
+            Ok(block) => {
+                assert_eq!(block.encode(), *copy);
+                assert!(block.log_offset >= 2 * SUPERBLOCK_BYTES as u64);
+                assert!(block.log_offset + block.log_bytes <= block.regions_offset);
+                assert!(block.regions_offset < block.file_bytes() && block.file_bytes() <= i64::MAX as u64);
+                assert!(block.regions_written <= block.regions && block.place() < block.log_offset);
+                best = best.max(Some(block.sequence));
+            }
+            Err(error) => assert!(!error.to_string().is_empty()),
+        }
+    }
+    if let Ok(newest) = Superblock::newest(&copies[0], &copies[1]) {
+        assert_eq!(Some(newest.sequence), best);
+    }
+});
