@@ -1,7 +1,9 @@
 //! `kvtide bench core` ends with the figures that it promises. How large they are is the bench's to say, not a test's: machines
 //! differ. `kvtide bench ring` measures ten seconds of idleness and more, and runs in the gate.
 
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
 #[test]
 fn the_core_bench_reports_its_figures() {
@@ -20,4 +22,103 @@ fn a_bench_that_does_not_exist_is_named() {
     let output = Command::new(env!("CARGO_BIN_EXE_kvtide")).args(["bench", "rings"]).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && said.contains("'rings'"), "{said}");
+}
+
+/// A directory that is gone with its guard.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Dir {
+        let path = std::env::temp_dir().join(format!("kvtide-bench-test-{}-{name}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Dir(path)
+    }
+
+    fn is_empty(&self) -> bool {
+        std::fs::read_dir(&self.0).unwrap().next().is_none()
+    }
+
+    /// `bench nvme` in here, short and small unless the arguments say otherwise.
+    fn nvme(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kvtide"));
+        command.args(["bench", "nvme", "--json", "--dir"]).arg(&self.0).args(arguments);
+        for usual in [["--seconds", "0.5"], ["--size", "16777216"]] {
+            if !arguments.contains(&usual[0]) {
+                command.args(usual);
+            }
+        }
+        command
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn the_nvme_bench_reports_its_figures_and_leaves_nothing_behind() {
+    let dir = Dir::new("figures");
+    let plain = [
+        "checksum_cpu_s_per_gb",
+        "cpu_s_per_gb_read",
+        "cpu_s_per_gb_write",
+        "io_mode",
+        "read_bytes_per_s",
+        "write_bytes_per_s",
+    ];
+    let mixed = ["demand_bytes_per_s", "demand_p50_us", "demand_p99_us", "io_mode", "writeback_bytes_per_s"];
+    for (arguments, expected) in [(&["--page", "65536"][..], &plain[..]), (&["--mixed", "--page", "8192"], &mixed)] {
+        let output = dir.nvme(arguments).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let keys: Vec<&str> = figures.as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!(keys, expected);
+        let rate = figures.get("read_bytes_per_s").or(figures.get("demand_bytes_per_s")).unwrap();
+        assert!(rate.as_u64().unwrap() > 0 && !figures["io_mode"].as_str().unwrap().is_empty());
+        assert!(dir.is_empty());
+    }
+}
+
+#[test]
+fn an_nvme_bench_that_cannot_be_run_says_why() {
+    let dir = Dir::new("errors");
+    let no_fio = |mut command: Command| {
+        command.env("PATH", "/nonexistent");
+        command
+    };
+    let missing = ["--dir", "/nonexistent/directory"];
+    let cases = [
+        (dir.nvme(&["--page", "1000"]), "--page is 1000"),
+        (dir.nvme(&["--depth", "0"]), "--depth is 0"),
+        (dir.nvme(&["--size", "1000000"]), "--size is 1000000"),
+        (dir.nvme(&["--size", "1125899906842624"]), "reserve_free"),
+        (no_fio(dir.nvme(&["--fio"])), "there is no fio here"),
+        (Command::new(env!("CARGO_BIN_EXE_kvtide")), missing[1]),
+    ];
+    for (mut command, why) in cases {
+        if why == missing[1] {
+            command.args(["bench", "nvme"]).args(missing);
+        }
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && said.contains(why), "{why}: {said}");
+        assert!(dir.is_empty(), "{why}");
+    }
+}
+
+#[test]
+fn an_nvme_bench_that_is_interrupted_removes_its_files() {
+    let dir = Dir::new("interrupted");
+    let mut child = dir.nvme(&["--seconds", "600"]).stderr(Stdio::piped()).spawn().unwrap();
+    // It tells of its rounds: by the first its files are there.
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(lines.next().unwrap().unwrap().contains("round 1"));
+    assert!(!dir.is_empty());
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(2));
+    let rest: Vec<String> = lines.map(|line| line.unwrap()).collect();
+    assert!(rest.iter().any(|line| line.contains("interrupted")), "{rest:?}");
+    assert!(dir.is_empty());
 }

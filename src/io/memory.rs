@@ -110,13 +110,4 @@ impl Aligned {
         // owner does not call this while the kernel has the range.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.as_ptr().add(at), bytes.len()) }
     }
-
-    /// Copies a range out.
-    pub fn read<const N: usize>(&self, at: usize) -> [u8; N] {
-        assert!(at <= self.len() && N <= self.len() - at, "a read of {N} bytes at {at}");
-        let mut bytes = [0; N];
-        // SAFETY: the range was checked to lie in the map, and its owner does not call this while the kernel writes the range.
-        unsafe { std::ptr::copy_nonoverlapping(self.as_ptr().add(at), bytes.as_mut_ptr(), N) }
-        bytes
-    }
 }

@@ -15,8 +15,6 @@
 //!
 //! All `unsafe` of the daemon is in here: what the kernel is given to write to, and bytes that engines share with us.
 
-#![allow(dead_code, unused_imports, reason = "core threads are being wired to it")]
-
 mod cap;
 mod checksum;
 mod engine;
@@ -39,5 +37,5 @@ pub use error::DiskError;
 pub(crate) use memory::Memory;
 pub(crate) use settings::{Choice, EngineChoice, Floor, Settings};
 pub(crate) use stats::{ClassStatus, DiskStatus, WayStatus};
-pub(crate) use thread::{Disk, DiskEvent, DiskLetter, DiskThread, OpenDisk, Tell};
+pub(crate) use thread::{Disk, DiskEvent, DiskLetter, DiskThread};
 pub(crate) use transfer::{Part, SlotKey, Transfer};

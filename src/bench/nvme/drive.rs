@@ -93,6 +93,7 @@ struct Ticket {
 /// The driver.
 pub(super) struct Driver {
     boxes: Mailbox<Box<Transfer>>,
+    #[expect(clippy::vec_box, reason = "boxes are what travels")]
     idle: Vec<Box<Transfer>>,
     /// By id of the transfer.
     tickets: Vec<Ticket>,

@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -38,8 +38,6 @@ const LOCK_AGAIN: Duration = Duration::from_millis(10);
 pub(super) struct Store {
     /// The description that does I/O and holds the lock.
     pub file: Arc<File>,
-    /// Its directory.
-    pub dir: PathBuf,
     /// Its layout and progress.
     pub superblock: Superblock,
     /// What direct I/O demands; 1 of both if the page cache is used.
@@ -101,7 +99,7 @@ impl Store {
         let (align, buffered) = direct::choose(&file, dir, settings.direct)?;
         let page =
             Aligned::new(SUPERBLOCK_BYTES).map_err(|e| DiskError::os("take memory for the superblock of", &path, e))?;
-        let mut store = Store { file: Arc::new(file), dir: dir.clone(), superblock, align, buffered, page };
+        let mut store = Store { file: Arc::new(file), superblock, align, buffered, page };
         store.size(&path)?;
         // Also the proof that the file can be written, in the way in which it will be.
         store.write_superblock().map_err(|e| checks::refused("write the superblock of", &path, dir, e))?;

@@ -1,6 +1,7 @@
 //! A disk in a directory of its own, host memory, and somebody who waits for boxes.
 
 use super::super::engine::Engine;
+use super::super::thread::Tell;
 use super::super::*;
 use crate::error::Error;
 use crate::mail::{Address, Mailbox, mailbox};

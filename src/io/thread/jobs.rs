@@ -74,12 +74,6 @@ impl Jobs {
             .any(|other| other.kind == IoKind::Write && other.offset == transfer.offset)
     }
 
-    /// Transfers of a class that have begun.
-    pub fn begun(&self, class: usize) -> u64 {
-        let begun = self.jobs.iter().filter_map(|job| job.transfer.as_deref());
-        begun.filter(|transfer| transfer.class as usize == class).count() as u64
-    }
-
     /// Keeps the transfers that the device still has from being freed.
     pub fn leak(&mut self) {
         std::mem::forget(std::mem::take(&mut self.jobs));

@@ -47,13 +47,17 @@ const LOOK_US: (u64, u64) = (10_000, 1_000_000);
 const BATCH_FROM: u32 = 16;
 /// Completions waited for together, at most.
 const BATCH_MOST: u32 = 8;
-/// How long one completion waits for others, at most, and as a share of what requests take anyway.
-const BATCH_US: u64 = 200;
+/// How long one completion waits for others: a share of what transfers of its class take anyway, ...
 const BATCH_SHARE: u64 = 10;
-/// While so many are there and the device has ended something within this time, nobody has to ring: the thread wakes up anyway.
-const SOON_US: u64 = 2_000;
-/// And if it does not, it wakes up after this.
-const UNRUNG: Duration = Duration::from_micros(200);
+/// ... at most this, ...
+const BATCH_US: u64 = 2_000;
+/// ... and at most this while no demand is at the device, since a letter with some waits as long.
+const BATCH_LATER_US: u64 = 100;
+/// While demand is at the device among many, and something has ended within this time, nobody has to ring: the thread wakes up
+/// anyway ...
+const SOON_US: u64 = 5_000;
+/// ... and if nothing ends, after this.
+const UNRUNG_US: u64 = 250;
 const DAY_US: u64 = 86_400_000_000;
 
 /// What an I/O thread owns.
@@ -84,8 +88,10 @@ pub(super) struct Runner {
     timeout_us: u64,
     /// When the device last ended something.
     moved_us: u64,
-    /// What requests take, a moving average.
-    usual_us: u64,
+    /// What transfers of each class take, moving averages.
+    usual_us: [u64; 3],
+    /// Transfers of each class that have begun.
+    begun: [u32; 3],
     looked_us: u64,
     told_us: u64,
     stalled_since_us: Option<u64>,
@@ -143,7 +149,8 @@ impl Runner {
             epoch_us: u64::try_from(epoch.as_micros()).unwrap_or(0),
             day: 0,
             timeout_us,
-            usual_us: 0,
+            usual_us: [0; 3],
+            begun: [0; 3],
             looked_us: 0,
             told_us: 0,
             stalled_since_us: None,
@@ -292,6 +299,7 @@ impl Runner {
         self.status.filled += job.runs.iter().filter(|run| run.fill).count() as u64;
         (job.started, job.at_device, job.began_us, job.failed) = (0, 0, now_us, None);
         job.transfer = Some(transfer);
+        self.begun[class as usize] += 1;
         self.go_on(number, now_us);
     }
 
@@ -387,7 +395,9 @@ impl Runner {
         } else if class == IoClass::Demand && kind == IoKind::Read {
             self.scheduler.cap.demand(now_us, device_us);
         }
-        self.usual_us = (self.usual_us * 7 + device_us) / 8;
+        self.begun[class as usize] -= 1;
+        let usual_us = &mut self.usual_us[class as usize];
+        *usual_us = (*usual_us * 7 + device_us) / 8;
         self.status.ended(class, kind, status, bytes, transfer.waited_us.into(), device_us);
         self.answer(transfer, status);
         if self.held_ns / 1000 >= self.patience_us() {
@@ -423,16 +433,21 @@ impl Runner {
         }
     }
 
-    /// How long one completion may wait for others.
+    /// How long one completion may wait for others: as the most urgent class at the device bears.
     fn patience_us(&self) -> u64 {
-        (self.usual_us / BATCH_SHARE).min(BATCH_US)
+        let demand = self.begun[IoClass::Demand as usize] > 0;
+        let most = if demand { BATCH_US } else { BATCH_LATER_US };
+        let classes = self.begun.iter().zip(self.usual_us).filter(|(begun, _)| **begun > 0);
+        let usual_us = classes.map(|(_, usual_us)| usual_us).min().unwrap_or(0);
+        (usual_us / BATCH_SHARE).min(most)
     }
 
     /// How long to wait for completions, and for how many.
     fn wait(&mut self, now_us: u64) -> Wait {
         let busy = self.device.busy();
         // So much is on its way that something ends soon: no sender needs to ring.
-        let soon = busy >= BATCH_FROM && now_us - self.moved_us < SOON_US;
+        let many = busy >= BATCH_FROM;
+        let soon = many && self.begun[IoClass::Demand as usize] > 0 && now_us - self.moved_us < SOON_US;
         if !soon {
             self.letters.announce();
         }
@@ -440,8 +455,8 @@ impl Runner {
         if !self.letters.is_empty() && self.scheduler.len() < QUEUE_MAX {
             return Wait::default();
         }
-        let want = if soon { (busy / 4).min(BATCH_MOST) } else { 1 };
-        let batch_us = self.patience_us() as u32;
+        let want = if many { (busy / 4).min(BATCH_MOST) } else { 1 };
+        let patience_us = self.patience_us();
         let mut until = self.scheduler.due_us();
         let mut also = |us: u64| until = Some(until.map_or(us, |until| until.min(us)));
         if busy > 0 {
@@ -459,9 +474,10 @@ impl Runner {
             most = Some(most.map_or(OFFER_AGAIN, |most| most.min(OFFER_AGAIN)));
         }
         if soon {
-            most = Some(most.map_or(UNRUNG, |most| most.min(UNRUNG)));
+            let unrung = Duration::from_micros(UNRUNG_US.max(2 * patience_us));
+            most = Some(most.map_or(unrung, |most| most.min(unrung)));
         }
-        Wait { want, batch_us, most }
+        Wait { want, batch_us: patience_us as u32, most }
     }
 
     fn look_us(&self) -> u64 {
@@ -620,7 +636,7 @@ impl Runner {
         let status = &mut self.status;
         for class in [IoClass::Demand, IoClass::Prefetch, IoClass::WriteBack] {
             let of = &mut status.classes[class as usize];
-            (of.queued, of.at_device) = (self.scheduler.waiting(class) as u64, self.jobs.begun(class as usize));
+            (of.queued, of.at_device) = (self.scheduler.waiting(class) as u64, self.begun[class as usize].into());
         }
         (status.regions_ready, status.regions_errno) = (self.regions.ready, self.regions.errno);
         (status.stalled_requests, status.oldest_us) = (overdue, oldest_us);
