@@ -1,14 +1,14 @@
 //! Paths and their answers.
 
 use super::metrics;
-use crate::status::{Snapshot, Stage, Watch};
+use crate::status::{Snapshot, Watch};
 use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -60,25 +60,27 @@ async fn scrape(State(watch): State<Watch>) -> Response {
 
 async fn healthz(State(watch): State<Watch>) -> Response {
     match snapshot(&watch).await {
-        Ok(snapshot) => verdict(snapshot.unhealthy.is_empty(), "healthy", &snapshot),
+        Ok(snapshot) => {
+            let reasons = snapshot.unhealthy.iter().map(|reason| json!(reason)).collect();
+            verdict("healthy", snapshot.unhealthy.is_empty(), &snapshot, reasons)
+        }
         Err(refusal) => refusal,
     }
 }
 
 async fn readyz(State(watch): State<Watch>) -> Response {
     match snapshot(&watch).await {
-        Ok(snapshot) => verdict(snapshot.is_ready(), "ready", &snapshot),
+        Ok(snapshot) => {
+            let unhealthy = snapshot.unhealthy.iter().map(|reason| json!(reason));
+            let unready = snapshot.unready();
+            let reasons = unhealthy.chain(unready.iter().map(|unready| json!(unready))).collect();
+            verdict("ready", snapshot.is_ready(), &snapshot, reasons)
+        }
         Err(refusal) => refusal,
     }
 }
 
-fn verdict(good: bool, what: &str, snapshot: &Snapshot) -> Response {
-    let mut reasons: Vec<_> = snapshot.unhealthy.iter().map(|reason| json!(reason)).collect();
-    match snapshot.stage {
-        Stage::Serving => {}
-        Stage::Starting => reasons.push(json!({"reason": "starting", "text": "the daemon is starting"})),
-        Stage::Draining => reasons.push(json!({"reason": "draining", "text": "the daemon is ending"})),
-    }
+fn verdict(what: &str, good: bool, snapshot: &Snapshot, reasons: Vec<Value>) -> Response {
     let code = if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     answer(code, &json!({ what: good, "stage": snapshot.stage, "reasons": reasons }))
 }

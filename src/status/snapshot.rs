@@ -53,9 +53,72 @@ pub(crate) struct Thread {
     pub silent_s: f64,
 }
 
+/// Why the daemon is not ready though nothing is wrong with it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Unready {
+    /// `starting`, `draining` or `disk_not_ready`.
+    pub reason: &'static str,
+    /// In words.
+    pub text: String,
+}
+
 impl Snapshot {
-    /// Whether engines can attach and nothing is wrong.
+    /// Whether engines can attach, every disk that works has room to grant, and nothing is wrong.
     pub fn is_ready(&self) -> bool {
-        self.stage == Stage::Serving && self.unhealthy.is_empty()
+        self.unhealthy.is_empty() && self.unready().is_empty()
+    }
+
+    /// What is still to come before it is ready, or that it ends.
+    pub fn unready(&self) -> Vec<Unready> {
+        let stage = match self.stage {
+            Stage::Serving => None,
+            Stage::Starting => Some(Unready { reason: "starting", text: "the daemon is starting".into() }),
+            Stage::Draining => Some(Unready { reason: "draining", text: "the daemon is ending".into() }),
+        };
+        // One that failed never will have any.
+        let blank = self.disks.iter().filter(|disk| disk.regions_ready == 0 && disk.regions_errno == 0);
+        let disks = blank.map(|disk| {
+            let text = format!("disk {} ({}) writes its first region", disk.number, disk.dir.display());
+            Unready { reason: "disk_not_ready", text }
+        });
+        stage.into_iter().chain(disks).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::build::BUILD;
+
+    fn snapshot(stage: Stage, disks: Vec<DiskStatus>) -> Snapshot {
+        Snapshot {
+            schema: SCHEMA,
+            build: BUILD,
+            pid: 1,
+            uptime_s: 0.0,
+            stage,
+            http: None,
+            unhealthy: Vec::new(),
+            threads: Vec::new(),
+            session_totals: SessionTotals::default(),
+            sessions: Vec::new(),
+            spaces: Vec::new(),
+            host: None,
+            disks,
+        }
+    }
+
+    #[test]
+    fn it_is_ready_once_it_serves_and_its_disks_have_room() {
+        let disk = |regions_ready, regions_errno| DiskStatus { regions_ready, regions_errno, ..DiskStatus::default() };
+        let reasons = |stage, disks| -> Vec<&str> {
+            let snapshot = snapshot(stage, disks);
+            assert_eq!(snapshot.is_ready(), snapshot.unready().is_empty());
+            snapshot.unready().iter().map(|unready| unready.reason).collect()
+        };
+        assert_eq!(reasons(Stage::Starting, vec![]), ["starting"]);
+        assert_eq!(reasons(Stage::Serving, vec![disk(1, 0), disk(0, 0)]), ["disk_not_ready"]);
+        assert_eq!(reasons(Stage::Serving, vec![disk(1, 0), disk(0, 28)]), [""; 0], "a failed disk holds nobody up");
+        assert_eq!(reasons(Stage::Draining, vec![]), ["draining"]);
     }
 }

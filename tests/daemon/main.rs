@@ -17,6 +17,7 @@ mod recorder;
 mod reload;
 mod requests;
 mod roles;
+mod stall;
 mod systemd;
 mod threads;
 mod tokens;
