@@ -1,6 +1,6 @@
 //! The daemon's entry, the same for `kvtided` and `kvtide daemon`.
 
-use crate::config::{Config, Source};
+use crate::config::{Config, Machine, Source};
 use crate::control::Control;
 use crate::error::Error;
 use crate::log::Log;
@@ -42,11 +42,26 @@ pub fn run(config: Config, options: Options) -> Result<(), Error> {
     let dir = config.daemon.dir.clone();
     let failed = |source| Error::File { action: "create the daemon's directory", path: dir.clone(), source };
     fs::create_dir_all(&dir).map_err(failed)?;
+    print_bounds(&config, &options.source.machine);
     let socket = config.daemon.socket.clone();
     let control = Control::new(config, options)?;
     tracing::info!("serving {}", socket.display());
     say(READY, &socket);
     control.run()
+}
+
+/// What bounds the tiers, for the log.
+fn print_bounds(config: &Config, machine: &Machine) {
+    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+    let (total, available) = (gib(machine.total_bytes), gib(machine.available_bytes));
+    let limit = match &machine.cgroup {
+        Some(limit) => format!("{:.2} GiB may be used at most ({})", gib(limit.bytes), limit.file.display()),
+        None => "no cgroup limits that".to_owned(),
+    };
+    tracing::info!("memory: {available:.2} of {total:.2} GiB are available, {limit}");
+    for section in config.explanation().into_iter().filter(|section| ["host", "nvme"].contains(&&*section.title)) {
+        section.lines.iter().for_each(|line| tracing::info!("{}: {line}", section.title));
+    }
 }
 
 /// One line on stdout, for whoever started the daemon and waits.

@@ -8,14 +8,16 @@ use kvtide_wire::error::Error as WireError;
 use kvtide_wire::os::socket::{Listener, Socket};
 use rustix::io::Errno;
 use std::fs;
-use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
 /// Serves `path` with these permission bits.
 pub(crate) fn bind(path: &Path, mode: u32) -> Result<Listener, Error> {
     if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
         let failed = |source| Error::File { action: "create the directory of the socket", path: dir.into(), source };
         fs::create_dir_all(dir).map_err(failed)?;
+        ours(dir)?;
     }
     if let Ok(found) = fs::symlink_metadata(path) {
         if !found.file_type().is_socket() {
@@ -25,18 +27,53 @@ pub(crate) fn bind(path: &Path, mode: u32) -> Result<Listener, Error> {
     }
     Listener::bind(path, mode).map_err(|source| match errno(&source) {
         Some(Errno::ADDRINUSE) => {
-            let evidence = format!("it holds the lock {}.lock", path.display());
-            Error::SocketInUse { path: path.into(), evidence }
+            let lock = PathBuf::from(format!("{}.lock", path.display()));
+            let holder = lock_holder(&lock).map_or_else(String::new, |pid| format!(": {}", process(pid)));
+            Error::SocketInUse { path: path.into(), evidence: format!("it holds the lock {}{holder}", lock.display()) }
         }
         Some(Errno::EXIST) => Error::NoSocket { path: path.into() },
         _ => Error::Wire { action: "serve the socket", source },
     })
 }
 
+/// Whether nobody but root and us can put another socket in place of ours, to which engines would show their tokens.
+fn ours(dir: &Path) -> Result<(), Error> {
+    let failed = |source| Error::File { action: "serve a socket in a directory", path: dir.into(), source };
+    let (owner, us) = (fs::metadata(dir).map_err(failed)?.uid(), rustix::process::geteuid().as_raw());
+    if owner == us || owner == 0 {
+        return Ok(());
+    }
+    let why = format!("it belongs to uid {owner}, who could replace the socket, and not to us (uid {us}) or root");
+    Err(failed(io::Error::new(io::ErrorKind::PermissionDenied, why)))
+}
+
+/// A process in words.
+fn process(pid: u32) -> String {
+    match fs::read_to_string(format!("/proc/{pid}/comm")) {
+        Ok(name) => format!("pid {pid}, {}", name.trim_end()),
+        Err(_) => format!("pid {pid}"),
+    }
+}
+
+/// Who holds the flock of a file, if the system tells: `1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE 0 EOF` (proc(5)).
+fn lock_holder(path: &Path) -> Option<u32> {
+    let inode = fs::metadata(path).ok()?.ino().to_string();
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    locks.lines().find_map(|line| {
+        let mut fields = line.split_whitespace().skip(1);
+        let (kind, pid, file) = (fields.next()?, fields.nth(2)?, fields.next()?);
+        (kind == "FLOCK" && file.rsplit(':').next() == Some(&inode)).then(|| pid.parse().ok())?
+    })
+}
+
 fn refuse_if_served(path: &Path) -> Result<(), Error> {
     let in_use = |evidence: &str| Err(Error::SocketInUse { path: path.into(), evidence: evidence.into() });
     match Socket::connect(path) {
-        Ok(_) => in_use("it accepts connections"),
+        // Of a connected socket, the peer is who listens.
+        Ok(socket) => match socket.peer() {
+            Ok(peer) => in_use(&format!("it accepts connections: {}, uid {}", process(peer.pid), peer.uid)),
+            Err(_) => in_use("it accepts connections"),
+        },
         Err(error) => match errno(&error) {
             Some(Errno::AGAIN) => in_use("its queue of connections is full"),
             Some(Errno::PROTOTYPE) => in_use("it accepts connections of another kind"),
@@ -58,7 +95,6 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixListener;
-    use std::path::PathBuf;
 
     struct Dir(PathBuf);
 
@@ -83,10 +119,11 @@ mod tests {
         let first = bind(&path, 0o600).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let error = bind(&path, 0o600).unwrap_err().to_string();
-        assert!(error.contains("another daemon already does (it accepts connections)"), "{error}");
+        let us = std::process::id();
+        assert!(error.contains(&format!("another daemon already does (it accepts connections: pid {us}, ")), "{error}");
         fs::remove_file(&path).unwrap();
         let error = bind(&path, 0o600).unwrap_err().to_string();
-        assert!(error.contains("it holds the lock") && error.contains("s.lock"), "{error}");
+        assert!(error.contains("it holds the lock") && error.contains(&format!("s.lock: pid {us}, ")), "{error}");
         drop(first);
         bind(&path, 0o600).unwrap();
         assert!(!path.exists());
@@ -103,6 +140,20 @@ mod tests {
         drop(UnixListener::bind(&path).unwrap());
         assert!(path.exists(), "std leaves the path behind, as a killed daemon does");
         bind(&path, 0o600).unwrap();
+    }
+
+    #[test]
+    fn a_directory_of_another_user_is_refused() {
+        let dir = Dir::new("theirs");
+        let theirs = dir.0.join("theirs");
+        fs::create_dir(&theirs).unwrap();
+        if std::os::unix::fs::chown(&theirs, Some(12345), None).is_err() {
+            eprintln!("SKIPPED a_directory_of_another_user_is_refused: needs root, to give a directory away");
+            return;
+        }
+        let error = bind(&theirs.join("s"), 0o600).unwrap_err().to_string();
+        assert!(error.contains("theirs: it belongs to uid 12345, who could replace the socket"), "{error}");
+        assert!(fs::read_dir(&theirs).unwrap().next().is_none(), "nothing was made in it");
     }
 
     #[test]

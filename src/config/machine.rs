@@ -167,3 +167,119 @@ fn read(path: &Path) -> Result<String, Error> {
     let failed = |source| Error::File { action: "tell how much memory there is", path: path.into(), source };
     fs::read_to_string(path).map_err(failed)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A root directory with a machine of 16 GiB, 10 of them available.
+    struct Root(PathBuf);
+
+    impl Root {
+        fn new(name: &str, cgroup: &str, mountinfo: &str) -> Root {
+            let root = Root(std::env::temp_dir().join(format!("kvtide-machine-{}-{name}", std::process::id())));
+            root.file("proc/meminfo", "MemTotal:       16777216 kB\nMemFree: 1 kB\nMemAvailable:   10485760 kB\n");
+            root.file("proc/self/cgroup", cgroup);
+            root.file("proc/self/mountinfo", mountinfo);
+            root
+        }
+
+        fn file(&self, path: &str, text: &str) {
+            let path = self.0.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+
+        fn look(&self) -> (u64, Option<(String, u64)>) {
+            let machine = Machine::look_below(&self.0).unwrap();
+            assert_eq!(machine.total_bytes, 16 << 30);
+            let limit = machine.cgroup.map(|limit| {
+                let file = limit.file.strip_prefix(&self.0).unwrap().display().to_string();
+                (file, limit.bytes)
+            });
+            (machine.available_bytes, limit)
+        }
+    }
+
+    impl Drop for Root {
+        fn drop(&mut self) {
+            fs::remove_dir_all(&self.0).unwrap();
+        }
+    }
+
+    const V2: &str =
+        "22 1 0:21 / /proc rw - proc proc rw\n30 22 0:27 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw\n";
+    const V1: &str = "35 30 0:30 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n\
+                      36 30 0:31 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
+
+    #[test]
+    fn without_a_limit_the_machines_memory_counts() {
+        let root = Root::new("none", "0::/user.slice\n", V2);
+        root.file("sys/fs/cgroup/user.slice/memory.max", "max\n");
+        assert_eq!(root.look(), (10 << 30, None));
+        let v1 = Root::new("none-v1", "4:memory:/user\n3:cpu,cpuacct:/\n", V1);
+        v1.file("sys/fs/cgroup/memory/user/memory.limit_in_bytes", "9223372036854771712\n");
+        assert_eq!(v1.look(), (10 << 30, None));
+    }
+
+    #[test]
+    fn the_lowest_limit_above_the_daemon_counts_whoever_set_it() {
+        let root = Root::new("v2", "0::/a.slice/kvtided.service\n", V2);
+        let cgroup = "sys/fs/cgroup/a.slice";
+        root.file(&format!("{cgroup}/kvtided.service/memory.max"), "8589934592\n");
+        root.file(&format!("{cgroup}/kvtided.service/memory.high"), "max\n");
+        root.file(&format!("{cgroup}/kvtided.service/memory.current"), "1073741824\n");
+        assert_eq!(root.look(), (7 << 30, Some((format!("{cgroup}/kvtided.service/memory.max"), 8 << 30))));
+        // The slice has less, of which siblings use some; half of what they use is file pages that nobody has touched.
+        root.file(&format!("{cgroup}/memory.high"), "6442450944\n");
+        root.file(&format!("{cgroup}/memory.current"), "4294967296\n");
+        root.file(&format!("{cgroup}/memory.stat"), "anon 1\ninactive_file 2147483648\nactive_file 5\n");
+        assert_eq!(root.look(), (4 << 30, Some((format!("{cgroup}/memory.high"), 6 << 30))));
+    }
+
+    #[test]
+    fn version_1_counts_too_and_more_than_the_machine_has_is_no_more() {
+        let root = Root::new("v1", "5:cpu,cpuacct:/x\n4:memory:/docker/abc\n", V1);
+        root.file("sys/fs/cgroup/memory/docker/abc/memory.limit_in_bytes", "3221225472\n");
+        root.file("sys/fs/cgroup/memory/docker/abc/memory.usage_in_bytes", "1073741824\n");
+        root.file("sys/fs/cgroup/memory/docker/abc/memory.stat", "inactive_file 7\ntotal_inactive_file 536870912\n");
+        let limit = "sys/fs/cgroup/memory/docker/abc/memory.limit_in_bytes".to_owned();
+        assert_eq!(root.look(), ((2 << 30) + (512 << 20), Some((limit.clone(), 3 << 30))));
+        root.file(&limit, "34359738368\n");
+        assert_eq!(root.look(), (10 << 30, Some((limit, 32 << 30))));
+    }
+
+    #[test]
+    fn a_container_sees_its_own_cgroup_as_the_mounts_root() {
+        // Version 2 in a cgroup namespace; and version 1 bind-mounted, where the path is still the host's.
+        let namespaced = Root::new("ns", "0::/\n", V2);
+        namespaced.file("sys/fs/cgroup/memory.max", "2147483648\n");
+        assert_eq!(namespaced.look().0, 2 << 30);
+        let mount = "36 30 0:31 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n";
+        let bound = Root::new("bound", "4:memory:/docker/abc\n", mount);
+        bound.file("sys/fs/cgroup/memory/memory.limit_in_bytes", "2147483648\n");
+        assert_eq!(bound.look().0, 2 << 30);
+    }
+
+    #[test]
+    fn a_tier_that_cannot_be_had_names_who_says_so() {
+        let host = |capacity_bytes| HostTier {
+            capacity_bytes,
+            slab_bytes: 1 << 20,
+            prefault: true,
+            high_percent: 95,
+            low_percent: 90,
+        };
+        let free = Machine { total_bytes: 4 << 30, available_bytes: 1 << 30, cgroup: None };
+        assert!(free.holds(&host(4 << 30)).is_ok());
+        let error = free.holds(&host((4 << 30) + 1)).unwrap_err().to_string();
+        assert!(error.contains("MemTotal in /proc/meminfo") && error.contains("4GiB"), "{error}");
+        let limit = CgroupLimit { file: "/x/memory.max".into(), bytes: 2 << 30 };
+        let caged = Machine { cgroup: Some(limit), ..free };
+        let error = caged.holds(&host(3 << 30)).unwrap_err().to_string();
+        assert!(
+            error.contains("tiers.host.capacity = 3GiB exceeds the limit of the daemon's cgroup in /x/memory.max"),
+            "{error}"
+        );
+    }
+}
