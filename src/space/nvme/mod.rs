@@ -298,3 +298,6 @@ impl Nvme {
         &self.ended
     }
 }
+
+#[cfg(test)]
+mod tests;
