@@ -69,7 +69,8 @@ fn disk(disk: &Disk, out: &mut String) -> fmt::Result {
 
 fn space(space: &Space, sessions: &[Session], out: &mut String) -> fmt::Result {
     let Space { space: number, name, domain, occupancy, core, .. } = space;
-    writeln!(out, "space {number:<4} {name}  (domain {domain})  {} sessions", space.sessions)?;
+    let sessions_of = if space.sessions == 1 { "session" } else { "sessions" };
+    writeln!(out, "space {number:<4} {name}  (domain {domain})  {} {sessions_of}", space.sessions)?;
     let found = [core.found_tier0, core.found_host, core.found_nvme, core.found_nowhere];
     let [tier0, host, nvme, nowhere] = found.map(|count| percent(count, found.iter().sum()));
     writeln!(out, "  found    tier 0 {tier0}, host {host}, nvme {nvme}, nowhere {nowhere}")?;
