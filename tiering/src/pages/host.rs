@@ -139,6 +139,8 @@ impl HostClass {
 pub(crate) struct Host {
     pub classes: Vec<HostClass>,
     pub recs: Vec<HostRec>,
+    /// Bytes of the largest grant so far.
+    pub slab_bytes: u64,
     slabs: Vec<Slab>,
     /// Record ranges of returned slabs: base, frames.
     holes: Vec<(u32, u32)>,

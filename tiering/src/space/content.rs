@@ -3,6 +3,9 @@
 use super::Core;
 use crate::api::NONE;
 
+/// Frames that one look for a part to drop passes over.
+const PARTS_MAX: usize = 256;
+
 impl Core {
     /// Drops the least recently used content that nobody refers to, leaf first. False when there is none.
     pub(crate) fn drop_idle_content(&mut self) -> bool {
@@ -13,6 +16,22 @@ impl Core {
         let leaf = self.index.leaf_of(c);
         self.counters.cache_drops += 1;
         self.unpublish(leaf);
+        true
+    }
+
+    /// Drops a content of which the session's tier 0 has a part that nobody refers to and that is nowhere else; another shard's
+    /// part of it may be in use, so that it does not count as idle. False when there is none near.
+    pub(crate) fn drop_part_in_tier0(&mut self, s: u16, class: u8) -> bool {
+        let session = &self.sessions[usize::from(s)];
+        let Some(c) = session.classes.get(usize::from(class)) else { return false };
+        let unused = |&f: &u32| {
+            let block = &self.blocks[self.geo.block_of(session.frames[f as usize].page)];
+            block.refs() == 0 && block.content != NONE
+        };
+        let Some(f) = c.early.iter(&session.frames).take(PARTS_MAX).find(unused) else { return false };
+        let content = self.blocks[self.geo.block_of(session.frames[f as usize].page)].content;
+        self.counters.cache_drops += 1;
+        self.unpublish(content);
         true
     }
 

@@ -119,6 +119,8 @@ impl Core {
             return Err(Error::Slab { slab, why: "was not asked for" });
         }
         self.host.grant(class, slab, frames)?;
+        let bytes = u64::from(frames) * u64::from(self.geo.classes[usize::from(class)].stride);
+        self.host.slab_bytes = self.host.slab_bytes.max(bytes);
         self.host.classes[usize::from(class)].asked = false;
         self.wake_disk();
         self.wake_all();

@@ -58,14 +58,19 @@ impl Core {
     /// Makes a host frame free at the cost of others: what is cached goes, then what is held twice.
     fn squeeze_host(&mut self, s: u16, class: u8) {
         while self.host.free_frames(class) == 0 && self.drop_idle_content() {}
-        if self.host.free_frames(class) > 0 {
+        if self.host.free_frames(class) > 0 || self.drop_part_in_tier0(s, class) {
             return;
         }
         match self.second_copy(s, class) {
             Some(page) => self.drop_second_copy(page),
             // Every page that others keep in host alone, though they have room for it in tier 0, is one too many.
             None if !std::mem::replace(&mut self.host.classes[usize::from(class)].squeezed, true) => self.wake_all(),
-            None => {}
+            // Neither helps: pages that several sessions read and that one has evictable are stored again when another needs them.
+            None => {
+                if let Some(page) = self.any_session(s, |core, s| core.evictable_twice(s, class, true)) {
+                    self.drop_second_copy(page);
+                }
+            }
         }
     }
 
@@ -171,12 +176,15 @@ impl Core {
     /// A page whose host copy can go since it is in a tier 0 too, that of session `s` first: the most recently used evictable
     /// one, else one that stays there.
     pub(crate) fn second_copy(&mut self, s: u16, class: u8) -> Option<u32> {
-        let sessions = self.sessions.len() as u16;
-        let evictable = (0..sessions).map(|i| (s + i) % sessions).find_map(|s| {
-            let live = self.sessions[usize::from(s)].life == crate::sessions::Life::Live;
-            if live { self.evictable_twice(s, class) } else { None }
-        });
+        let evictable = self.any_session(s, |core, s| core.evictable_twice(s, class, false));
         evictable.or_else(|| self.copy_of_what_stays(class))
+    }
+
+    /// What is found for the first session, from `s` on.
+    fn any_session(&self, s: u16, find: impl Fn(&Core, u16) -> Option<u32>) -> Option<u32> {
+        let sessions = self.sessions.len() as u16;
+        let live = |s: &u16| self.sessions[usize::from(*s)].life == crate::sessions::Life::Live;
+        (0..sessions).map(|i| (s + i) % sessions).filter(live).find_map(|s| find(self, s))
     }
 
     /// Exclusive tiers: the page's host copy goes, its tier-0 copy must be stored before it can go.
@@ -209,8 +217,9 @@ impl Core {
         }
     }
 
-    /// The most recently used page that is evictable in the session's tier 0 and in host.
-    fn evictable_twice(&self, s: u16, class: u8) -> Option<u32> {
+    /// The most recently used page that is evictable in the session's tier 0 and in host; of those that other sessions refer to
+    /// as well, which they read from host, only if `shared`.
+    fn evictable_twice(&self, s: u16, class: u8, shared: bool) -> Option<u32> {
         let session = &self.sessions[usize::from(s)];
         let mut f = session.classes[usize::from(class)].clean.tail;
         while f != NONE {
@@ -218,8 +227,8 @@ impl Core {
             let page = &self.pages[frame.page as usize];
             let block = &self.blocks[self.geo.block_of(frame.page)];
             let twice = page.host != NONE && page.loads == 0 && !page.writing();
-            // A page that other sessions refer to is read from host by them.
-            if twice && block.refs_other == 0 && block.state == BlockState::Sealed && block.refs_home > 0 {
+            let private = block.refs_other == 0 && block.refs_home > 0;
+            if twice && block.state == BlockState::Sealed && (private || shared && block.refs() > 0) {
                 return Some(frame.page);
             }
             f = frame.links.prev;
@@ -237,7 +246,9 @@ impl Core {
             true => (0..self.geo.classes.len()).filter(|&c| c != usize::from(class)).map(missing).sum(),
             false => 0,
         };
-        let fits = granted + theirs + stride(usize::from(class)) <= self.cfg.limits.host_bytes_max;
+        // Grants have a size of the node's choice: the next one may be like the largest.
+        let next = if theirs > 0 { self.host.slab_bytes } else { 0 }.max(stride(usize::from(class)));
+        let fits = granted + theirs + next <= self.cfg.limits.host_bytes_max;
         let c = &mut self.host.classes[usize::from(class)];
         if !c.asked && !c.refused && fits {
             c.asked = true;
