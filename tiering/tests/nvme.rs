@@ -239,3 +239,52 @@ fn rotten_content_is_a_miss_with_its_descendants() {
     let found = w.ok(0, Request::Map { seq: 3, hashes: &hashes }).value;
     assert!(found < 10, "{found}");
 }
+
+/// A tail that is resumed while it is still being written down: what the write leaves on disk is stale, and the host frame that it
+/// reads is not given away before it ended.
+#[test]
+fn a_tail_resumed_under_a_write_is_written_again() {
+    let mut cfg = config(vec![full(PAGE as u32), full(PAGE as u32)]);
+    cfg.limits.host_bytes_max = 8 * PAGE;
+    cfg.limits.nvme_bytes_max = 40 * 2 * PAGE;
+    (cfg.policy.host_clean_low_percent, cfg.policy.host_clean_high_percent) = (100, 100);
+    let mut w = World::new(cfg);
+    (w.node_frames, w.slab_frames) = (vec![8], 8);
+    (w.disk.node_slots, w.disk.slab_slots) = (40, 10);
+    w.attach(0, 1, &[12]);
+    w.ok(0, Request::SeqCreate { seq: 0 });
+    let tail = w.ok(0, Request::Reserve { seq: Some(0), count: 1 }).list[0];
+    (0..2).for_each(|plane| _ = w.write(0, tail, plane));
+    w.eager = false;
+    let run_jobs = |w: &mut World| {
+        while w.run_job(0) {
+            w.settle();
+        }
+    };
+    let park = w.ask(0, Request::Park { seq: 0, due_us: 0 });
+    run_jobs(&mut w);
+    assert_eq!(w.answer(0, park).map(|d| d.status), Some(Status::Ok));
+    let write = w.disk.take(0).expect("the tail is being written down");
+    assert_eq!(write.kind, IoKind::Write);
+    let resume = w.ask(0, Request::Resume { seq: 0 });
+    run_jobs(&mut w);
+    assert_eq!(w.answer(0, resume).map(|d| d.status), Some(Status::Ok));
+    // The engine goes on in the tail, and its pages need new host frames and a new place on disk.
+    let wrote: Vec<_> = (0..2).map(|plane| w.write(0, tail, plane)).collect();
+    w.ok(0, Request::Commit { seq: 0, tokens: 4 });
+    w.ok(0, Request::Park { seq: 0, due_us: 0 });
+    run_jobs(&mut w);
+    let (status, bad) = w.disk.carry_out(&write, &mut w.host);
+    w.end_io(write.id, status, &bad);
+    w.eager = true;
+    w.settle();
+    w.ok(0, Request::Resume { seq: 0 });
+    let pages = w.fill(0, 0, 12, 2);
+    for plane in 0..2u16 {
+        if w.read(0, tail, plane).is_none() {
+            w.ok(0, Request::Fault { lane: 0, use_pos: 0, seq: 0, index: 0, plane });
+        }
+        assert_eq!(w.read(0, tail, plane), Some(wrote[usize::from(plane)]));
+    }
+    assert_eq!(pages.len(), 12);
+}

@@ -626,7 +626,7 @@ fn every_mutant_is_caught() {
     let mut survivors = Vec::new();
     for &mutant in Mutant::ALL {
         mutants::select(Some(mutant));
-        let caught = (1..=120).find(|&seed| std::panic::catch_unwind(|| run(seed, 3000)).is_err());
+        let caught = (1..=500).find(|&seed| std::panic::catch_unwind(|| run(seed, 3000)).is_err());
         match caught {
             Some(seed) => eprintln!("{}: seed {seed}", mutant.name()),
             None => survivors.push(mutant.name()),
