@@ -41,6 +41,7 @@ fn a_socket_in_use_is_refused_and_its_daemon_goes_on() {
         .arg(first.dir().join("second"))
         .arg("--socket")
         .arg(first.socket())
+        .args(["--http", ""])
         .output()
         .unwrap();
     assert_eq!(second.status.code(), Some(1));
