@@ -121,6 +121,27 @@ fn a_token_arrives_without_the_white_space_around_it_and_is_printed_nowhere() {
 }
 
 #[test]
+fn the_fuzz_targets_seeds_are_of_this_version() {
+    let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fuzz/corpus/handshake");
+    let (mut hellos, mut tokens) = (0, 0);
+    for entry in std::fs::read_dir(&corpus).expect("the corpus is there") {
+        let entry = entry.expect("a readable directory");
+        let (name, bytes) = (entry.file_name(), std::fs::read(entry.path()).expect("a readable seed"));
+        match name.to_string_lossy().as_ref() {
+            "hello_other_version" => assert!(matches!(Hello::decode(&bytes), Err(Error::Version { .. }))),
+            hello if hello.starts_with("hello_") => {
+                let decoded = Hello::decode(&bytes).unwrap_or_else(|error| panic!("{hello}: {error}"));
+                assert_eq!(decoded.encode(), Ok(bytes), "{hello}");
+                hellos += 1;
+                tokens += usize::from(decoded.token.is_some());
+            }
+            other => assert!(FromDaemon::decode(&bytes).is_ok(), "{other}"),
+        }
+    }
+    assert!(hellos >= 3 && tokens >= 1, "{hellos} hellos, {tokens} tokens");
+}
+
+#[test]
 fn another_version_is_told_apart_and_named() {
     let mut bytes = good().encode().expect("within bounds");
     assert_eq!(claimed_version(&bytes), Some(VERSION));
