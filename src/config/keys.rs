@@ -56,7 +56,9 @@ impl Config {
         self.daemon_settings(&mut all);
         self.tier_settings(&mut all);
         self.limit_settings(&mut all);
-        for domain in &self.domains {
+        // One that a reload closed is not in the file any more.
+        let open = |domain: &&Domain| !domain.uids.is_empty() || !domain.tokens.is_empty();
+        for domain in self.domains.iter().filter(open) {
             domain_settings(domain, &mut all);
         }
         all.0

@@ -1,7 +1,7 @@
 //! A configuration that is read again while the daemon runs: what changed, when that holds, and what the daemon runs with then.
 
 use super::keys::{Effect, Setting};
-use super::{Config, Domain, Limits};
+use super::{Config, Domain, Limits, NvmeTier};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -26,9 +26,21 @@ impl fmt::Display for Change {
 }
 
 impl Config {
-    /// What differs in `other`, in the order of the reference.
+    /// What the daemon runs with once it has read `new`, and what changed in the file.
     #[must_use]
-    pub fn changes(&self, other: &Config) -> Vec<Change> {
+    pub fn reloaded(&self, mut new: Config) -> (Config, Vec<Change>) {
+        let nvme_bytes = self.nvme.as_ref().map_or(0, NvmeTier::capacity_bytes);
+        for domain in &mut new.domains {
+            // A quota may be the new file's whole tier, which this daemon does not have before its restart.
+            domain.host_bytes = domain.host_bytes.min(self.host.capacity_bytes);
+            domain.nvme_bytes = domain.nvme_bytes.min(nvme_bytes);
+        }
+        let changes = self.changes(&new);
+        (self.with(&new), changes)
+    }
+
+    /// What differs in `other`, in the order of the reference.
+    fn changes(&self, other: &Config) -> Vec<Change> {
         let before: BTreeMap<_, _> =
             self.settings().into_iter().map(|setting| (setting.key.clone(), setting)).collect();
         let after = other.settings();
@@ -46,10 +58,9 @@ impl Config {
         changes
     }
 
-    /// What the daemon runs with once it has read `new`: its own, where only a restart changes that. Domains keep their places,
-    /// because sessions refer to them; nobody may attach to one that the new file does not have.
-    #[must_use]
-    pub fn reloaded(&self, new: &Config) -> Config {
+    /// These values where only a restart changes them, and the new ones elsewhere. Domains keep their places, because sessions
+    /// refer to them; nobody may attach to one that the new file does not have.
+    fn with(&self, new: &Config) -> Config {
         let mut next = self.clone();
         next.daemon.log.clone_from(&new.daemon.log);
         next.daemon.spin = new.daemon.spin;
@@ -65,11 +76,6 @@ impl Config {
         next.edges = new.edges;
         next.limits = new.limits;
         next.domains = domains(&self.domains, &new.domains);
-        for domain in &mut next.domains {
-            // A quota may be the new file's whole tier, which this daemon does not have before its restart.
-            domain.host_bytes = domain.host_bytes.min(self.host.capacity_bytes);
-            domain.nvme_bytes = domain.nvme_bytes.min(self.nvme.as_ref().map_or(0, super::NvmeTier::capacity_bytes));
-        }
         next
     }
 }

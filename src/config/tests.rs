@@ -205,7 +205,7 @@ fn a_reload_takes_what_may_change_and_reports_the_rest() {
     let text = "[tiers.host]\ncapacity = \"4GiB\"\nlow_percent = 80\n[limits]\nseqs_max = 7\n[edges.host_to_tier0]\nscan_frames = 9\n\
                 [[domains]]\nname = \"b\"\nuids = [1]\n";
     let new = parse(text).unwrap();
-    let changes = running.changes(&new);
+    let (next, changes) = running.reloaded(new.clone());
     let effect = |key: &str| changes.iter().find(|change| change.key == key).map(|change| change.effect);
     assert_eq!(effect("tiers.host.capacity"), Some(Effect::Restart));
     assert_eq!(effect("tiers.host.low_percent"), Some(Effect::Now));
@@ -214,11 +214,16 @@ fn a_reload_takes_what_may_change_and_reports_the_rest() {
     assert_eq!(effect("limits.lanes_max"), None);
     let gone = changes.iter().find(|change| change.key == "domains[a].uids").unwrap();
     assert_eq!((gone.from.as_deref(), gone.to.as_deref()), (Some("[1]"), None));
-    let next = running.reloaded(&new);
     assert_eq!((next.host.capacity_bytes, next.host.low_percent), (1 << 30, 80));
     let names: Vec<_> = next.domains.iter().map(|d| (d.name.as_str(), d.uids.len(), d.host_bytes)).collect();
     assert_eq!(names, [("a", 0, 1 << 30), ("b", 1, 1 << 30)], "a keeps its place, b's quota fits what is there");
-    assert!(running.changes(&running).is_empty());
+    assert_eq!(effect("domains[b].host"), Some(Effect::Now));
+    assert_eq!(changes.iter().find(|c| c.key == "domains[b].host").unwrap().to.as_deref(), Some("\"1GiB\""));
+    // The same file once more: only what still waits for a restart is still another value.
+    let (_, again) = next.reloaded(new);
+    let again: Vec<_> = again.iter().map(|change| change.key.as_str()).collect();
+    assert_eq!(again, ["tiers.host.capacity"]);
+    assert_eq!(running.reloaded(running.clone()), (running, vec![]));
 }
 
 #[test]

@@ -23,9 +23,7 @@ impl Control {
     }
 
     fn try_reload(&mut self) -> Result<Vec<Change>, Error> {
-        let new = self.source.load()?;
-        let changes = self.config.changes(&new);
-        let next = self.config.reloaded(&new);
+        let (next, changes) = self.config.reloaded(self.source.load()?);
         // Everything that may fail comes before anything that changes.
         let tokens = Tokens::load(&next.domains)?;
         if next.daemon.log != self.config.daemon.log {
