@@ -39,6 +39,8 @@ pub struct Geometry {
     pub think_us: u64,
     /// Slots of one slab on NVMe.
     pub disk_slots: u32,
+    /// Slabs that the node has for this space: its quota's, or fewer, when other spaces have taken theirs.
+    pub disk_slabs: usize,
     /// Whether engines pin pages. Pins can keep an engine's own lanes waiting: without them every wait is a finding.
     pub pins: bool,
     /// Whether every page fits everywhere: no request may then be refused for want of room.
@@ -137,6 +139,7 @@ impl Geometry {
             // Steps over three tiers take long: who asks for more all the while leaves no time for them.
             think_us: if deep { 1500 } else { 40 },
             disk_slots: disk.slots,
+            disk_slabs: disk.slabs,
             pins: rng.chance(600),
             roomy,
         }
@@ -158,13 +161,6 @@ impl Geometry {
     #[must_use]
     pub fn disk(&self) -> bool {
         self.config.limits.nvme_bytes_max > 0
-    }
-
-    /// Slabs on NVMe that the space may hold.
-    #[must_use]
-    pub fn disk_slabs(&self) -> usize {
-        let slot = SlotLayout::new(&self.config.planes).bytes();
-        (self.config.limits.nvme_bytes_max / (slot * u64::from(self.disk_slots.max(1)))) as usize
     }
 
     /// Bytes of all frames of a session's tier 0 and of all host memory that the space may hold.
@@ -225,6 +221,7 @@ impl Room {
 struct Disk {
     bytes_max: u64,
     slots: u32,
+    slabs: usize,
 }
 
 impl Disk {
@@ -234,14 +231,17 @@ impl Disk {
         let kind = rng.below(10);
         let most = match kind {
             _ if room == Room::Deep => blocks * 2 + 64,
-            0..3 => return Disk { bytes_max: 0, slots },
+            0..3 => return Disk { bytes_max: 0, slots, slabs: 0 },
             _ if room == Room::Plenty => blocks * 32 + 64,
             3 => slots * rng.between(1, 3) as u32,
             4 | 5 => blocks * rng.between(2, 15) as u32 / 10,
             _ => blocks * 4 + 64,
         };
         let slabs = u64::from(most.div_ceil(slots));
-        Disk { bytes_max: slabs * u64::from(slots) * SlotLayout::new(planes).bytes(), slots }
+        let bytes_max = slabs * u64::from(slots) * SlotLayout::new(planes).bytes();
+        let fewer = room == Room::Any && rng.chance(250);
+        let slabs = if fewer { rng.between(1, slabs) } else { slabs };
+        Disk { bytes_max, slots, slabs: slabs as usize }
     }
 }
 

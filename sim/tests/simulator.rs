@@ -1,7 +1,7 @@
 //! What `cargo test` runs of the simulator; a million operations and all mutants go through its binary, in release.
 
 use kvtide_sim::episode;
-use kvtide_sim::failure::Failure;
+use kvtide_sim::failure::{Caught, Failure};
 use kvtide_sim::mutant::Mutant;
 use kvtide_sim::run::{episode_seed, hunt, run};
 
@@ -37,6 +37,17 @@ fn a_mutant_is_caught_and_its_seed_replays() {
     assert!(!again.events.is_empty());
     assert!(again.to_string().contains(&format!("--seed {} --mutant NoBoundaryWait", failure.seed)));
     assert!(episode::run(failure.seed, None, false).is_ok(), "without the mutant the episode passes");
+}
+
+#[test]
+fn a_shell_that_hides_what_its_disk_did_is_caught() {
+    for name in ["ShortIsOk", "UncheckedRead", "EarlyIoDone"] {
+        let mutant = Mutant::named(name).expect("it exists");
+        let (failure, done) = hunt(4, mutant, 200_000);
+        let failure = failure.unwrap_or_else(|| panic!("{name} survived {done} operations"));
+        // Either a reader saw it, or two that used the same memory met.
+        assert!(matches!(failure.caught, Caught::WrongContent | Caught::Overlap), "{}", last_words(&failure));
+    }
 }
 
 /// The end of a failure's report: what was found and how to replay it.

@@ -70,6 +70,7 @@ impl Daemon {
             }
             Action::NeedSlab { class } => {
                 cx.trace.fold(&[5, u64::from(class)]);
+                cx.say(|| format!("daemon -> node: needs a slab of class {class}"));
                 let delay = cx.rng.delay(1, 50, 50);
                 cx.queue.after(delay, Ev::Slab { epoch: self.epoch, class });
                 Ok(())
@@ -129,6 +130,7 @@ impl Daemon {
         let quota = cx.geometry.config.limits.host_bytes_max;
         if self.granted_bytes + bytes > quota || cx.rng.chance(cx.faults.refuse) {
             cx.coverage.met(Met::SlabRefused);
+            cx.say(|| format!("node: no slab of class {class}"));
             return self.handle(cx, sessions, Event::SlabRefused { class });
         }
         let arena = cx.arenas.add(SLAB_FRAMES, cx.geometry.slots());

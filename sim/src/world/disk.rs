@@ -26,19 +26,21 @@ impl Daemon {
     /// The core asks for NVMe space.
     pub(super) fn need_disk(&self, cx: &mut Context) {
         cx.trace.fold(&[8]);
+        cx.say(|| "daemon -> node: needs a slab on NVMe".to_owned());
         let delay = cx.rng.delay(1, 50, 50);
         cx.queue.after(delay, Ev::Disk { epoch: self.epoch });
     }
 
     /// The node answers: a region, as long as the quota has some.
     pub fn disk(&mut self, cx: &mut Context, sessions: &mut [Session]) -> Check {
-        let (most, slots) = (cx.geometry.disk_slabs(), cx.geometry.disk_slots);
+        let (most, slots) = (cx.geometry.disk_slabs, cx.geometry.disk_slots);
         let (planes, tokens) = (cx.geometry.planes(), cx.geometry.slots());
         let refused = cx.rng.chance(cx.faults.refuse);
         let Context { regions, arenas, .. } = cx;
         let region = regions.take(if refused { 0 } else { most }, || arenas.add(slots * u32::from(planes), tokens));
         let Some(region) = region else {
             cx.coverage.met(Met::DiskRefused);
+            cx.say(|| "node: no slab on NVMe".to_owned());
             return self.handle(cx, sessions, Event::DiskRefused);
         };
         let slab = self.grants.add(region, slots);

@@ -147,6 +147,7 @@ impl World {
             if cx.rng.chance(cx.faults.reload) {
                 let policy = cx.geometry.other_policy(&mut cx.rng);
                 cx.coverage.met(Met::Reconfigured);
+                cx.say(|| format!("operator: {policy:?}"));
                 let Limits { host_bytes_max, nvme_bytes_max, .. } = cx.geometry.config.limits;
                 daemon.handle(cx, sessions, Event::Reconfigure { policy, host_bytes_max, nvme_bytes_max })?;
             }
