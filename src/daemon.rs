@@ -50,7 +50,7 @@ pub fn run(config: Config, options: Options) -> Result<(), Error> {
     control.run()
 }
 
-/// What bounds the tiers, for the log.
+/// What bounds the tiers and the domains, for the log.
 fn print_bounds(config: &Config, machine: &Machine) {
     let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
     let (total, available) = (gib(machine.total_bytes), gib(machine.available_bytes));
@@ -59,7 +59,9 @@ fn print_bounds(config: &Config, machine: &Machine) {
         None => "no cgroup limits that".to_owned(),
     };
     tracing::info!("memory: {available:.2} of {total:.2} GiB are available, {limit}");
-    for section in config.explanation().into_iter().filter(|section| ["host", "nvme"].contains(&&*section.title)) {
+    for section in
+        config.explanation().into_iter().filter(|section| ["host", "nvme", "who may attach"].contains(&&*section.title))
+    {
         section.lines.iter().for_each(|line| tracing::info!("{}: {line}", section.title));
     }
 }
