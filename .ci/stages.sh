@@ -50,6 +50,8 @@ install_tools() {
     command -v cc >/dev/null || missing+=(gcc libc6-dev)
     command -v c++ >/dev/null || missing+=(g++)
     command -v valgrind >/dev/null || missing+=(valgrind)
+    command -v fio >/dev/null || missing+=(fio)
+    command -v systemd-analyze >/dev/null || missing+=(systemd)
     if [ ${#missing[@]} -gt 0 ]; then
         local sudo=""
         [ "$(id -u)" = 0 ] || sudo=sudo
@@ -63,5 +65,12 @@ install_tools() {
 
 # Prints every figure beside its target. A noisy machine fails no build: the figures are for reading.
 bench_all() {
-    target_release kvtide bench core && target_release kvtide bench ring
+    local dir
+    dir=$(mktemp -d "${CARGO_TARGET_DIR:-target}/bench.XXXXXX") || return 1
+    target_release kvtide bench core && target_release kvtide bench ring && target_release kvtide bench paging &&
+        target_release kvtide bench nvme --dir "$dir" --seconds 1 --fio &&
+        target_release kvtide bench nvme --dir "$dir" --seconds 1 --fio --mixed
+    local status=$?
+    rm -rf "$dir"
+    return $status
 }
