@@ -30,12 +30,12 @@ struct Dir(PathBuf);
 impl Dir {
     fn new(name: &str) -> Dir {
         let path = std::env::temp_dir().join(format!("kvtide-bench-test-{}-{name}", std::process::id()));
-        std::fs::create_dir(&path).unwrap();
+        std::fs::create_dir(&path).expect("a directory of our own");
         Dir(path)
     }
 
     fn is_empty(&self) -> bool {
-        std::fs::read_dir(&self.0).unwrap().next().is_none()
+        std::fs::read_dir(&self.0).expect("it is there").next().is_none()
     }
 
     /// `bench nvme` in here, short and small unless the arguments say otherwise.

@@ -2,7 +2,7 @@
 //! directory, driven as a core thread drives it: transfers in by letter, boxes out by mailbox, so many at once.
 //!
 //! With `--fio` the same file is given to fio in alternation (io_uring, direct, registered buffers and files; same offsets, page,
-//! depth and time), and ratios are those of neighbouring rounds, so that a noisy machine disturbs both. CPU is what the whole
+//! depth, time, and rest of the device before), and ratios are those of neighbouring rounds, so that a noisy machine disturbs both. CPU is what the whole
 //! process used, driver included, less what the I/O thread spent in checksums, which is told apart.
 
 mod drive;

@@ -3,9 +3,13 @@
 use super::drive::{Driver, Run, Stream};
 use super::fio::{self, Job};
 use super::rig::Rig;
-use super::stop::Stop;
+use super::stop::{LOOK, Stop};
 use super::{BenchError, NvmeArgs, ROUNDS, percentile};
 use kvtide_tiering::api::{IoClass, IoKind};
+use std::time::{Duration, Instant};
+
+/// A rest before fio has told how long it takes to start.
+const REST: Duration = Duration::from_millis(500);
 
 /// One round of reads or of writes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -74,6 +78,18 @@ fn driver(args: &NvmeArgs, rig: &mut Rig, stop: &Stop) -> Result<Driver, BenchEr
     Ok(driver)
 }
 
+/// Leaves the device alone for as long as fio does while it starts: a device that may be faster for a while after it has rested
+/// must not be so for one of the two alone.
+fn rest(args: &NvmeArgs, time: Duration, stop: &Stop) -> Result<(), BenchError> {
+    let until = Instant::now() + time;
+    while args.fio && Instant::now() < until {
+        stop.check()?;
+        // PACE: bounded by `time`, which is what fio took besides its own run.
+        std::thread::sleep(LOOK.min(until.saturating_duration_since(Instant::now())));
+    }
+    Ok(())
+}
+
 fn tell(args: &NvmeArgs, what: &str, round: usize) {
     let beside = if args.fio { ", beside fio" } else { "" };
     eprintln!("kvtide bench: {what}{beside}: round {} of {ROUNDS}", round + 1);
@@ -82,13 +98,14 @@ fn tell(args: &NvmeArgs, what: &str, round: usize) {
 /// Reads of everything, then writes of everything: fio's writes would spoil what is read.
 pub(super) fn plain(args: &NvmeArgs, rig: &mut Rig, stop: &Stop) -> Result<Plain, BenchError> {
     let mut driver = driver(args, rig, stop)?;
-    let mut plain = Plain::default();
+    let (mut plain, mut resting) = (Plain::default(), REST);
     for kind in [IoKind::Read, IoKind::Write] {
         let class = if kind == IoKind::Read { IoClass::Demand } else { IoClass::WriteBack };
         let stream = Stream { kind, class, depth: args.depth, pages: 0..rig.pages };
         for round in 0..ROUNDS {
             let what = if kind == IoKind::Read { "random reads" } else { "random writes" };
             tell(args, what, round);
+            rest(args, resting, stop)?;
             let run = driver.run(rig, std::slice::from_ref(&stream), args.round(), stop)?;
             let (ours, theirs) = match kind {
                 IoKind::Read => (&mut plain.read, &mut plain.fio_read),
@@ -97,7 +114,9 @@ pub(super) fn plain(args: &NvmeArgs, rig: &mut Rig, stop: &Stop) -> Result<Plain
             ours.push(Round::of(&run, args.page));
             if args.fio {
                 let job = Job { name: what, kind, depth: args.depth, pages: stream.pages.clone() };
+                let began = Instant::now();
                 let done = fio::run(args, rig, &[job], stop)?;
+                resting = began.elapsed().saturating_sub(args.round());
                 let [done] = done.as_slice() else { return Err(BenchError::Odd("fio ran another job".into())) };
                 let gigabytes = (done.bytes / 1e9).max(f64::MIN_POSITIVE);
                 let (bytes_per_s, cpu) = (done.bytes / done.seconds, done.cpu_s / gigabytes);
@@ -116,9 +135,10 @@ pub(super) fn mixed(args: &NvmeArgs, rig: &mut Rig, stop: &Stop) -> Result<Mixed
         Stream { kind: IoKind::Read, class: IoClass::Demand, depth: reads, pages: 0..half },
         Stream { kind: IoKind::Write, class: IoClass::WriteBack, depth: args.depth - reads, pages: half..rig.pages },
     ];
-    let mut mixed = Mixed::default();
+    let (mut mixed, mut resting) = (Mixed::default(), REST);
     for round in 0..ROUNDS {
         tell(args, "demand reads beside write-back", round);
+        rest(args, resting, stop)?;
         let run = driver.run(rig, &streams, args.round(), stop)?;
         mixed.ours.push(MixedRound::of(run, args.page));
         if !args.fio {
@@ -126,7 +146,9 @@ pub(super) fn mixed(args: &NvmeArgs, rig: &mut Rig, stop: &Stop) -> Result<Mixed
         }
         let job =
             |name, stream: &Stream| Job { name, kind: stream.kind, depth: stream.depth, pages: stream.pages.clone() };
+        let began = Instant::now();
         let done = fio::run(args, rig, &[job("reads", &streams[0]), job("writes", &streams[1])], stop)?;
+        resting = began.elapsed().saturating_sub(args.round());
         let [read, write] = done.as_slice() else { return Err(BenchError::Odd("fio ran other jobs".into())) };
         mixed.fio.push(MixedRound {
             p50_us: read.p50_us,

@@ -74,6 +74,7 @@ fn carry_out(file: &File, commands: &Receiver<Work>, done: &Address<Done>) {
 }
 
 impl Engine for Threads {
+    // SAFETY: what the caller promises is written at the trait; everything below rests on it.
     unsafe fn push(&mut self, command: &Command) {
         let work = self.work.as_ref().expect("it is taken at the drop");
         work.send(Work(*command)).expect("workers live as long as the queue");
@@ -107,6 +108,7 @@ impl Engine for Threads {
         Ok(())
     }
 
+    // SAFETY: as at `push`.
     unsafe fn register(&mut self, _: u16, _: Piece) -> Result<(), Errno> {
         Err(Errno::OPNOTSUPP)
     }

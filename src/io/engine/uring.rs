@@ -190,6 +190,7 @@ impl Uring {
 }
 
 impl Engine for Uring {
+    // SAFETY: what the caller promises is written at the trait; everything below rests on it.
     unsafe fn push(&mut self, command: &Command) {
         let entry = self.entry(command).user_data(u64::from(command.token));
         self.queue(&entry);
@@ -213,6 +214,7 @@ impl Engine for Uring {
         Ok(())
     }
 
+    // SAFETY: as at `push`.
     unsafe fn register(&mut self, buffer: u16, piece: Piece) -> Result<(), Errno> {
         let submitter = self.ring.submitter();
         // SAFETY: the caller promises that the memory stays valid until it is unregistered.

@@ -49,7 +49,7 @@ proptest! {
             } else {
                 prop_assert!(!run.fill && run.pages <= PIECES_MAX);
                 prop_assert!(run.bytes <= REQUEST_BYTES_MAX || run.pages == 1);
-                prop_assert!(pages.iter().all(|span| span.address as u64 % unit == 0));
+                prop_assert!(pages.iter().all(|span| (span.address as u64).is_multiple_of(unit)));
                 prop_assert_eq!(pages.iter().map(|span| span.bytes).sum::<u64>(), run.bytes);
                 prop_assert_eq!(pages[0].at, run.at);
                 prop_assert!(pages.windows(2).all(|pair| pair[0].at + pair[0].bytes == pair[1].at));

@@ -133,7 +133,7 @@ fn settle(cap: &mut Cap, alone_us: u64, beside_us: u64, reads: u64) {
         if busy {
             cap.begin(cap.bytes());
         }
-        let us = alone_us + if busy { cap.bytes() * beside_us >> 20 } else { 0 };
+        let us = alone_us + if busy { (cap.bytes() * beside_us) >> 20 } else { 0 };
         cap.demand(index * 50, us);
         if busy {
             cap.end(index * 50, cap.at_device());

@@ -10,7 +10,7 @@ use super::error::DiskError;
 use super::memory::{DISKS_MAX, Memory};
 use super::probe::{Mode, probe};
 use super::settings::{Choice, Settings};
-use super::staging::{CHUNK_BYTES, Staging};
+use super::staging::CHUNK_BYTES;
 use super::stats::DiskStatus;
 use super::store::Store;
 use super::transfer::Transfer;
@@ -256,9 +256,4 @@ fn check(settings: &Settings) -> Result<(), DiskError> {
         return Err(wrong("timeout_ms", 0, "at least 1"));
     }
     Ok(())
-}
-
-/// Memory of the disk's own.
-fn staging(settings: &Settings) -> io::Result<Staging> {
-    Staging::new(settings.staging_bytes)
 }

@@ -1,26 +1,30 @@
 //! The loop of an I/O thread: letters in, requests out, completions back, sleep in the engine.
 //!
-//! It never waits for one request: a device that does not answer costs the transfers that it has, and nothing else.
+//! It never waits for one request: a device that does not answer costs the transfers that it has, and nothing else. [`ends`] is
+//! what happens to what is done, [`own`] what the disk writes of itself, [`farewell`] the end.
 
-use super::super::cap::Cap;
-use super::super::checksum;
-use super::super::engine::{Done, Engine, Wait};
-use super::super::plan::{Rules, Span};
-use super::super::probe::Mode;
-use super::super::schedule::{Entry, Scheduler};
-use super::super::settings::Settings;
-use super::super::staging::CHUNK_BYTES;
-use super::super::stats::DiskStatus;
-use super::super::store::Store;
-use super::super::transfer::Transfer;
-use super::device::{Device, End, Owner};
+mod ends;
+mod farewell;
+mod own;
+
+use super::device::Device;
 use super::jobs::Jobs;
-use super::regions::{self, Regions};
+use super::regions::Regions;
 use super::{DiskEvent, DiskLetter, Tell};
+use crate::io::cap::Cap;
+use crate::io::checksum;
+use crate::io::engine::{Done, Engine, Wait};
+use crate::io::plan::{Rules, Span};
+use crate::io::probe::Mode;
+use crate::io::schedule::{Entry, Scheduler};
+use crate::io::settings::Settings;
+use crate::io::staging::{CHUNK_BYTES, Staging};
+use crate::io::stats::DiskStatus;
+use crate::io::store::Store;
+use crate::io::transfer::Transfer;
 use crate::mail::Mailbox;
-use crossbeam::channel::TrySendError;
 use kvtide_tiering::api::{IoClass, IoKind, Status};
-use kvtide_tiering::format::{SECTOR, SUPERBLOCK_BYTES, Superblock};
+use kvtide_tiering::format::{SECTOR, Superblock};
 use std::collections::VecDeque;
 use std::io;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -33,32 +37,23 @@ const QUEUE_MAX: usize = 8192;
 const CROWD_MAX: usize = 8;
 /// How long an answer waits that its reader's mailbox did not take.
 const OFFER_AGAIN: Duration = Duration::from_millis(1);
-/// How often the superblock is written at most, while regions become ready.
-const SUPERBLOCK_SOON_US: u64 = 1_000_000;
-/// How often it is written while only its count of bytes changes.
-const SUPERBLOCK_LATE_US: u64 = 60_000_000;
 /// How long the end waits for the device: as long as its timeout, and no longer than this.
 const END_US: u64 = 5_000_000;
-/// How often progress is told.
-const PROGRESS_US: u64 = 5_000_000;
 /// How often the thread looks for requests that take too long, at least and at most.
 const LOOK_US: (u64, u64) = (10_000, 1_000_000);
-/// Completions are waited for one by one below this many requests at the device, else a quarter of them together.
-const BATCH_FROM: u32 = 16;
+/// From so many requests at the device on, something ends soon.
+const MANY: u32 = 16;
+/// While many are there with demand among them, and something has ended within this time, senders need not ring: the thread wakes
+/// up anyway, and if nothing ends, after this.
+const UNRUNG_US: u64 = 5_000;
+/// How long one completion among many waits for others: a share of what demand takes anyway, at most this, ...
+const BATCH_SHARE: u64 = 10;
+const BATCH_US: u64 = 2_000;
+/// ... and not at all if it is less than this: a timer costs a guest several µs, as much as the wake-ups that it saves (measured:
+/// waiting 200 µs for others with 64 KiB reads of 2 ms took 10 to 30 % more CPU than waking up for each).
+const BATCH_LEAST_US: u64 = 500;
 /// Completions waited for together, at most.
 const BATCH_MOST: u32 = 8;
-/// How long one completion waits for others: a share of what transfers of its class take anyway, ...
-const BATCH_SHARE: u64 = 10;
-/// ... at most this, ...
-const BATCH_US: u64 = 2_000;
-/// ... and at most this while no demand is at the device, since a letter with some waits as long.
-const BATCH_LATER_US: u64 = 100;
-/// While demand is at the device among many, and something has ended within this time, nobody has to ring: the thread wakes up
-/// anyway ...
-const SOON_US: u64 = 5_000;
-/// ... and if nothing ends, after this.
-const UNRUNG_US: u64 = 250;
-const DAY_US: u64 = 86_400_000_000;
 
 /// What an I/O thread owns.
 pub(super) struct Runner {
@@ -88,8 +83,8 @@ pub(super) struct Runner {
     timeout_us: u64,
     /// When the device last ended something.
     moved_us: u64,
-    /// What transfers of each class take, moving averages.
-    usual_us: [u64; 3],
+    /// What demand takes, a moving average.
+    usual_us: u64,
     /// Transfers of each class that have begun.
     begun: [u32; 3],
     looked_us: u64,
@@ -115,7 +110,7 @@ impl Runner {
     ) -> io::Result<Runner> {
         let (block, depth) = (store.superblock, settings.depth);
         let timeout_us = u64::try_from(settings.timeout.as_micros()).unwrap_or(u64::MAX);
-        let staging = super::staging(settings)?;
+        let staging = Staging::new(settings.staging_bytes)?;
         let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let status = DiskStatus {
             number: settings.number,
@@ -149,7 +144,7 @@ impl Runner {
             epoch_us: u64::try_from(epoch.as_micros()).unwrap_or(0),
             day: 0,
             timeout_us,
-            usual_us: [0; 3],
+            usual_us: 0,
             begun: [0; 3],
             looked_us: 0,
             told_us: 0,
@@ -322,132 +317,17 @@ impl Runner {
         }
     }
 
-    fn complete(&mut self, now_us: u64, done: Done) {
-        let Some((token, owner, end)) = self.device.take(done) else { return };
-        if let End::Failed(errno) = end {
-            self.fail(errno);
-        }
-        let Owner::Job(number) = owner else {
-            self.device.settle(token, end, &[], now_us);
-            return self.complete_own(owner, end, now_us);
-        };
-        let job = self.jobs.at(number);
-        let parts = job.transfer.as_deref().map_or(&[][..], |transfer| &transfer.parts);
-        if !self.device.settle(token, end, parts, now_us) {
-            return;
-        }
-        job.at_device -= 1;
-        if let End::Failed(errno) = end {
-            let status = if errno == libc::ENOSPC { Status::NoSpace } else { Status::Io };
-            job.failed.get_or_insert((status, errno));
-        }
-        // One that waits in the crowd finds out there.
-        if job.is_over() && !self.crowd.contains(&number) {
-            self.finish(number, now_us);
-        }
-    }
-
-    /// Counts a failure, and tells of one that will not go away.
-    fn fail(&mut self, errno: i32) {
-        self.status.error(errno);
-        let for_good = [libc::EROFS, libc::ENODEV, libc::ENXIO, libc::ESHUTDOWN].contains(&errno);
-        if for_good {
-            self.fail_for_good(errno);
-        }
-    }
-
-    fn fail_for_good(&mut self, errno: i32) {
-        if !self.failed {
-            self.failed = true;
-            let error = io::Error::from_raw_os_error(errno);
-            tracing::error!("disk {} ({}): it failed: {error}", self.status.number, self.status.dir.display());
-            (self.tell)(DiskEvent::Failed { disk: self.status.number, errno });
-        }
-    }
-
-    fn finish(&mut self, number: u32, now_us: u64) {
-        let job = self.jobs.at(number);
-        let (failed, device_us) = (job.failed, now_us - job.began_us);
-        let mut transfer = job.transfer.take().expect("it had begun");
-        self.jobs.give(number);
-        let bytes = transfer.parts.iter().map(|part| u64::from(part.bytes)).sum();
-        let (class, kind) = (transfer.class, transfer.kind);
-        let (status, errno) = failed.unwrap_or((Status::Ok, 0));
-        transfer.errno = errno;
-        transfer.device_us = u32::try_from(device_us).unwrap_or(u32::MAX);
-        if status == Status::Ok && kind == IoKind::Read {
-            let began = Instant::now();
-            let bad = checksum::compare(self.store.superblock.store, &mut transfer);
-            let took_ns = began.elapsed().as_nanos() as u64;
-            self.status.checksum_ns += took_ns;
-            self.held_ns += took_ns;
-            if bad > 0 {
-                self.status.checksum_failures += bad;
-                let (disk, offset) = (self.status.number, transfer.offset);
-                tracing::error!("disk {disk}: {bad} pages of the slot at {offset} are not what was written");
-            }
-        }
-        if status == Status::Ok && kind == IoKind::Write {
-            self.wrote(now_us, bytes);
-        }
-        if class == IoClass::WriteBack {
-            self.scheduler.cap.end(now_us, bytes);
-        } else if class == IoClass::Demand && kind == IoKind::Read {
-            self.scheduler.cap.demand(now_us, device_us);
-        }
-        self.begun[class as usize] -= 1;
-        let usual_us = &mut self.usual_us[class as usize];
-        *usual_us = (*usual_us * 7 + device_us) / 8;
-        self.status.ended(class, kind, status, bytes, transfer.waited_us.into(), device_us);
-        self.answer(transfer, status);
-        if self.held_ns / 1000 >= self.patience_us() {
-            self.deliver();
-        }
-    }
-
-    fn wrote(&mut self, now_us: u64, bytes: u64) {
-        let day = (self.epoch_us + now_us) / DAY_US;
-        if day != self.day {
-            (self.day, self.status.written_today_bytes) = (day, 0);
-        }
-        self.status.written_today_bytes += bytes;
-        self.store.superblock.written_bytes += bytes;
-    }
-
-    /// Has a box sent back at the end of the round.
-    fn answer(&mut self, mut transfer: Box<Transfer>, status: Status) {
-        transfer.status = status;
-        self.answers.push_back(transfer);
-    }
-
-    /// Sends boxes back, as far as their mailboxes take them.
-    fn deliver(&mut self) {
-        self.held_ns = 0;
-        for _ in 0..self.answers.len() {
-            let Some(transfer) = self.answers.pop_front() else { return };
-            let reply = transfer.reply.clone();
-            // One whose mailbox is gone is dropped with its memory: the device is done with it.
-            if let Err(TrySendError::Full(transfer)) = reply.offer(transfer) {
-                self.answers.push_back(transfer);
-            }
-        }
-    }
-
-    /// How long one completion may wait for others: as the most urgent class at the device bears.
+    /// How long one completion of demand waits for others.
     fn patience_us(&self) -> u64 {
-        let demand = self.begun[IoClass::Demand as usize] > 0;
-        let most = if demand { BATCH_US } else { BATCH_LATER_US };
-        let classes = self.begun.iter().zip(self.usual_us).filter(|(begun, _)| **begun > 0);
-        let usual_us = classes.map(|(_, usual_us)| usual_us).min().unwrap_or(0);
-        (usual_us / BATCH_SHARE).min(most)
+        let us = (self.usual_us / BATCH_SHARE).min(BATCH_US);
+        if us < BATCH_LEAST_US { 0 } else { us }
     }
 
     /// How long to wait for completions, and for how many.
     fn wait(&mut self, now_us: u64) -> Wait {
         let busy = self.device.busy();
-        // So much is on its way that something ends soon: no sender needs to ring.
-        let many = busy >= BATCH_FROM;
-        let soon = many && self.begun[IoClass::Demand as usize] > 0 && now_us - self.moved_us < SOON_US;
+        let many = busy >= MANY && self.begun[IoClass::Demand as usize] > 0;
+        let soon = many && now_us - self.moved_us < UNRUNG_US;
         if !soon {
             self.letters.announce();
         }
@@ -455,14 +335,16 @@ impl Runner {
         if !self.letters.is_empty() && self.scheduler.len() < QUEUE_MAX {
             return Wait::default();
         }
-        let want = if many { (busy / 4).min(BATCH_MOST) } else { 1 };
-        let patience_us = self.patience_us();
+        let (want, batch_us) = match self.patience_us() {
+            us if many && us > 0 => ((busy / 4).min(BATCH_MOST), us as u32),
+            _ => (1, 0),
+        };
         let mut until = self.scheduler.due_us();
         let mut also = |us: u64| until = Some(until.map_or(us, |until| until.min(us)));
         if busy > 0 {
             also(self.looked_us + self.look_us());
         }
-        if let Some(us) = self.superblock_due_us() {
+        if let Some(us) = self.superblock_due_us().filter(|_| self.device.free() > 0) {
             also(us);
         }
         if let Some(us) = self.ends_us {
@@ -474,10 +356,10 @@ impl Runner {
             most = Some(most.map_or(OFFER_AGAIN, |most| most.min(OFFER_AGAIN)));
         }
         if soon {
-            let unrung = Duration::from_micros(UNRUNG_US.max(2 * patience_us));
+            let unrung = Duration::from_micros(UNRUNG_US);
             most = Some(most.map_or(unrung, |most| most.min(unrung)));
         }
-        Wait { want, batch_us: patience_us as u32, most }
+        Wait { want, batch_us, most }
     }
 
     fn look_us(&self) -> u64 {
@@ -507,128 +389,6 @@ impl Runner {
             tracing::warn!("disk {disk} ({dir}): it answers again");
         }
         (self.tell)(DiskEvent::Stalled { disk, stalled: self.status.stalled });
-    }
-
-    /// Writes more of the regions that were never written, when nobody else wants the device.
-    fn start_regions(&mut self, now_us: u64) {
-        while let Some(regions::Part { region, offset, bytes }) = self.regions.next() {
-            let Some(noise) = &self.regions.noise else { return };
-            if !self.scheduler.is_idle_for(bytes, self.device.free()) {
-                return;
-            }
-            // SAFETY: the noise is never written again, and is dropped, or leaked, after its last request.
-            if !unsafe { self.device.start_own(Owner::Region(region, bytes), noise, bytes, offset, now_us) } {
-                return;
-            }
-            self.scheduler.cap.begin(bytes);
-            self.regions.begun();
-        }
-    }
-
-    fn complete_own(&mut self, owner: Owner, end: End, now_us: u64) {
-        let (disk, error) = (self.status.number, if let End::Failed(errno) = end { errno } else { 0 });
-        let why = io::Error::from_raw_os_error(error);
-        match (owner, end) {
-            (Owner::Region(region, bytes), End::Whole) => {
-                self.scheduler.cap.end(now_us, bytes);
-                self.wrote(now_us, bytes);
-                if self.regions.written(region) {
-                    self.region_ready(now_us);
-                }
-            }
-            (Owner::Region(region, bytes), End::Failed(errno)) => {
-                self.scheduler.cap.end(now_us, bytes);
-                self.regions.failed(if errno == 0 { libc::EIO } else { errno });
-                tracing::error!("disk {disk}: region {region} cannot be written ({why}): no more regions will serve");
-                self.fail_for_good(errno);
-            }
-            (_, End::Whole) => self.superblock_busy = false,
-            (_, End::Failed(_)) => {
-                self.superblock_busy = false;
-                tracing::error!("disk {disk}: its superblock cannot be written: {why}");
-            }
-        }
-    }
-
-    fn region_ready(&mut self, now_us: u64) {
-        let (disk, ready, all) = (self.status.number, self.regions.ready, self.status.regions);
-        self.store.superblock.regions_written = ready;
-        (self.tell)(DiskEvent::Ready { disk, regions: ready });
-        if self.regions.complete() {
-            self.regions.noise = None;
-            tracing::info!("disk {disk}: all {all} regions are written");
-        } else if now_us - self.told_us >= PROGRESS_US {
-            self.told_us = now_us;
-            tracing::info!(
-                "disk {disk}: {ready} of {all} regions are written ({} %)",
-                u64::from(ready) * 100 / u64::from(all)
-            );
-        }
-    }
-
-    /// When the superblock should be written again; nothing if it says what is.
-    fn superblock_due_us(&self) -> Option<u64> {
-        let (is, was) = (&self.store.superblock, &self.superblock_was);
-        let after = if is.regions_written != was.regions_written {
-            SUPERBLOCK_SOON_US
-        } else if is.written_bytes != was.written_bytes {
-            SUPERBLOCK_LATE_US
-        } else {
-            return None;
-        };
-        (!self.superblock_busy).then_some(self.superblock_us + after)
-    }
-
-    fn start_superblock(&mut self, now_us: u64) {
-        if self.superblock_due_us().is_none_or(|due_us| now_us < due_us) || self.device.free() == 0 {
-            return;
-        }
-        let place = self.store.next_superblock();
-        // SAFETY: the page is written again only when this request has come back, and is dropped, or leaked, after it.
-        self.superblock_busy = unsafe {
-            self.device.start_own(Owner::Superblock, &self.store.page, SUPERBLOCK_BYTES as u64, place, now_us)
-        };
-        (self.superblock_us, self.superblock_was) = (now_us, self.store.superblock);
-    }
-
-    /// Whether the disk's end has come: everything that waited was sent back, and the device has nothing or its time is over.
-    fn has_ended(&mut self, now_us: u64) -> bool {
-        let Some(ends_us) = self.ends_us else { return false };
-        let waiting: Vec<Box<Transfer>> = self.scheduler.drain().map(|entry| entry.item).collect();
-        for transfer in waiting {
-            self.answer(transfer, Status::Canceled);
-        }
-        let busy = self.device.busy();
-        if busy > 0 && now_us < ends_us {
-            return false;
-        }
-        if busy > 0 {
-            tracing::error!("disk {}: it did not end {busy} requests; their memory is left to it", self.status.number);
-        } else if self.store.superblock != self.superblock_was
-            && let Err(error) = self.store.write_superblock()
-        {
-            tracing::error!("disk {}: its superblock cannot be written: {error}", self.status.number);
-        }
-        true
-    }
-
-    /// The engine is gone: everything that comes is sent back.
-    fn refuse_all(&mut self, errno: i32) {
-        (self.tell)(DiskEvent::Failed { disk: self.status.number, errno });
-        let mut waiting: Vec<Box<Transfer>> = self.scheduler.drain().map(|entry| entry.item).collect();
-        loop {
-            for mut transfer in waiting.drain(..) {
-                transfer.errno = errno;
-                self.answer(transfer, Status::Io);
-            }
-            self.deliver();
-            match self.letters.wait() {
-                Some(DiskLetter::Transfer(transfer)) => waiting.push(transfer),
-                Some(DiskLetter::Status(reply)) => drop(reply.try_send(self.status(self.now_us()))),
-                Some(DiskLetter::End) | None => return,
-                Some(DiskLetter::Urge { .. } | DiskLetter::Register(_) | DiskLetter::Forget(_)) => {}
-            }
-        }
     }
 
     fn status(&mut self, now_us: u64) -> DiskStatus {

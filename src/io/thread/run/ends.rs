@@ -1,0 +1,131 @@
+//! What has ended: requests, transfers, and the boxes on their way back.
+
+use super::Runner;
+use crate::io::checksum;
+use crate::io::engine::Done;
+use crate::io::thread::DiskEvent;
+use crate::io::thread::device::{End, Owner};
+use crate::io::transfer::Transfer;
+use crossbeam::channel::TrySendError;
+use kvtide_tiering::api::{IoClass, IoKind, Status};
+use std::io;
+use std::time::Instant;
+
+/// How long boxes are held back by the checksums of others in their round.
+const HELD_US: u64 = 50;
+/// A day.
+const DAY_US: u64 = 86_400_000_000;
+
+impl Runner {
+    pub(super) fn complete(&mut self, now_us: u64, done: Done) {
+        let Some((token, owner, end)) = self.device.take(done) else { return };
+        if let End::Failed(errno) = end {
+            self.fail(errno);
+        }
+        let Owner::Job(number) = owner else {
+            self.device.settle(token, end, &[], now_us);
+            return self.complete_own(owner, end, now_us);
+        };
+        let job = self.jobs.at(number);
+        let parts = job.transfer.as_deref().map_or(&[][..], |transfer| &transfer.parts);
+        if !self.device.settle(token, end, parts, now_us) {
+            return;
+        }
+        job.at_device -= 1;
+        if let End::Failed(errno) = end {
+            let status = if errno == libc::ENOSPC { Status::NoSpace } else { Status::Io };
+            job.failed.get_or_insert((status, errno));
+        }
+        // One that waits in the crowd finds out there.
+        if job.is_over() && !self.crowd.contains(&number) {
+            self.finish(number, now_us);
+        }
+    }
+
+    /// Counts a failure, and tells of one that will not go away.
+    pub(super) fn fail(&mut self, errno: i32) {
+        self.status.error(errno);
+        let for_good = [libc::EROFS, libc::ENODEV, libc::ENXIO, libc::ESHUTDOWN].contains(&errno);
+        if for_good {
+            self.fail_for_good(errno);
+        }
+    }
+
+    pub(super) fn fail_for_good(&mut self, errno: i32) {
+        if !self.failed {
+            self.failed = true;
+            let error = io::Error::from_raw_os_error(errno);
+            tracing::error!("disk {} ({}): it failed: {error}", self.status.number, self.status.dir.display());
+            (self.tell)(DiskEvent::Failed { disk: self.status.number, errno });
+        }
+    }
+
+    pub(super) fn finish(&mut self, number: u32, now_us: u64) {
+        let job = self.jobs.at(number);
+        let (failed, device_us) = (job.failed, now_us - job.began_us);
+        let mut transfer = job.transfer.take().expect("it had begun");
+        self.jobs.give(number);
+        let bytes = transfer.parts.iter().map(|part| u64::from(part.bytes)).sum();
+        let (class, kind) = (transfer.class, transfer.kind);
+        let (status, errno) = failed.unwrap_or((Status::Ok, 0));
+        transfer.errno = errno;
+        transfer.device_us = u32::try_from(device_us).unwrap_or(u32::MAX);
+        if status == Status::Ok && kind == IoKind::Read {
+            let began = Instant::now();
+            let bad = checksum::compare(self.store.superblock.store, &mut transfer);
+            let took_ns = began.elapsed().as_nanos() as u64;
+            self.status.checksum_ns += took_ns;
+            self.held_ns += took_ns;
+            if bad > 0 {
+                self.status.checksum_failures += bad;
+                let (disk, offset) = (self.status.number, transfer.offset);
+                tracing::error!("disk {disk}: {bad} pages of the slot at {offset} are not what was written");
+            }
+        }
+        if status == Status::Ok && kind == IoKind::Write {
+            self.wrote(now_us, bytes);
+        }
+        if class == IoClass::WriteBack {
+            self.scheduler.cap.end(now_us, bytes);
+        } else if class == IoClass::Demand && kind == IoKind::Read {
+            self.scheduler.cap.demand(now_us, device_us);
+        }
+        self.begun[class as usize] -= 1;
+        if class == IoClass::Demand {
+            self.usual_us = (self.usual_us * 7 + device_us) / 8;
+        }
+        self.status.ended(class, kind, status, bytes, transfer.waited_us.into(), device_us);
+        self.answer(transfer, status);
+        if self.held_ns / 1000 >= HELD_US.max(self.patience_us()) {
+            self.deliver();
+        }
+    }
+
+    pub(super) fn wrote(&mut self, now_us: u64, bytes: u64) {
+        let day = (self.epoch_us + now_us) / DAY_US;
+        if day != self.day {
+            (self.day, self.status.written_today_bytes) = (day, 0);
+        }
+        self.status.written_today_bytes += bytes;
+        self.store.superblock.written_bytes += bytes;
+    }
+
+    /// Has a box sent back at the end of the round.
+    pub(super) fn answer(&mut self, mut transfer: Box<Transfer>, status: Status) {
+        transfer.status = status;
+        self.answers.push_back(transfer);
+    }
+
+    /// Sends boxes back, as far as their mailboxes take them.
+    pub(super) fn deliver(&mut self) {
+        self.held_ns = 0;
+        for _ in 0..self.answers.len() {
+            let Some(transfer) = self.answers.pop_front() else { return };
+            let reply = transfer.reply.clone();
+            // One whose mailbox is gone is dropped with its memory: the device is done with it.
+            if let Err(TrySendError::Full(transfer)) = reply.offer(transfer) {
+                self.answers.push_back(transfer);
+            }
+        }
+    }
+}
