@@ -85,8 +85,7 @@ impl Devices {
     pub fn start(
         &mut self,
         rng: &mut Rng,
-        owner: usize,
-        token: u64,
+        (owner, token): (usize, u64),
         (from, to): (Place, Place),
         slots: usize,
         fault: Option<CopyFault>,

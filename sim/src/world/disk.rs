@@ -222,7 +222,7 @@ impl Daemon {
                 return wrong(Caught::Overlap, detail);
             }
             let token = u64::from(id) << PART_BITS | at as u64;
-            let (copy, delay) = cx.devices.start(&mut cx.rng, DISK, token, (from, to), tokens, fault, DRIVE);
+            let (copy, delay) = cx.devices.start(&mut cx.rng, (DISK, token), (from, to), tokens, fault, DRIVE);
             cx.queue.after(delay + stuck_us, Ev::Copy { copy });
         }
         if cx.shell == Some(ShellMutant::EarlyIoDone) {

@@ -77,7 +77,7 @@ impl Session {
         let fault = cx.copy_fault();
         cx.say(|| format!("s{me} copies {:?} to {:?}, fault {fault:?}", copy.from, copy.to));
         let slots = cx.geometry.slots();
-        let (id, delay) = cx.devices.start(&mut cx.rng, me, token as u64, (from, to), slots, fault, BUS);
+        let (id, delay) = cx.devices.start(&mut cx.rng, (me, token as u64), (from, to), slots, fault, BUS);
         if fault == Some(CopyFault::Endless) {
             self.stuck = true;
         }
