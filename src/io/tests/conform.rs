@@ -10,6 +10,9 @@ use std::sync::Arc;
 fn modes(dir: &Dir) -> Vec<Settings> {
     let mut all = Vec::new();
     for engine in [EngineChoice::Uring, EngineChoice::Threads] {
+        if engine == EngineChoice::Uring && !uring_works() {
+            continue;
+        }
         for direct in [Choice::Auto, Choice::Off] {
             for registered in [Choice::Auto, Choice::Off] {
                 if engine == EngineChoice::Uring || registered == Choice::Off {

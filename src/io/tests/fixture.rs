@@ -171,6 +171,13 @@ impl Drop for Rig {
     }
 }
 
+/// Whether io_uring may be used here; where it may not, what needs it is not tried, and says so.
+pub fn uring_works() -> bool {
+    let dir = Dir::new();
+    let opened = DiskThread::open(&Settings { engine: EngineChoice::Uring, ..dir.settings() });
+    opened.inspect_err(|error| eprintln!("not tried: {error}")).is_ok()
+}
+
 /// Host memory.
 pub fn memory(bytes: u64) -> Arc<Memory> {
     let memfd = Memfd::shared("kvtide-io-test", bytes).expect("memory");

@@ -30,6 +30,9 @@ fn as_a_user(check: impl FnOnce() + Send + 'static) {
 
 #[test]
 fn without_locked_memory_pages_move_all_the_same() {
+    if !uring_works() {
+        return;
+    }
     as_a_user(|| {
         let dir = Dir::new();
         let mut rig = Rig::start(&Settings { engine: EngineChoice::Uring, ..dir.settings() }).ready();
@@ -55,6 +58,9 @@ fn without_locked_memory_pages_move_all_the_same() {
 
 #[test]
 fn registered_memory_that_is_demanded_and_not_allowed_is_an_error_with_the_way_out() {
+    if !uring_works() {
+        return;
+    }
     as_a_user(|| {
         let dir = Dir::new();
         let demand = Settings { engine: EngineChoice::Uring, registered: Choice::Required, ..dir.settings() };
