@@ -4,9 +4,12 @@ use kvtide_tiering::{Error, Recording};
 use std::collections::VecDeque;
 use std::fmt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// Inputs that a report shows.
 const SHOWN: usize = 40;
+/// Time that checks of invariants may take: a daemon's tables are large, and each check walks all of them.
+const CHECKS_MAX: Duration = Duration::from_secs(20);
 
 /// Why a recording cannot be replayed.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +31,8 @@ pub struct FlightReport {
     inputs: u64,
     /// The first broken invariant, and the input after which it was.
     broken: Option<String>,
+    /// Inputs from one look at the invariants to the next.
+    stride: u64,
     same: bool,
 }
 
@@ -46,28 +51,48 @@ impl fmt::Display for FlightReport {
             writeln!(f, "invariant: {broken}")?;
         }
         let same = if self.same { "the same actions" } else { "OTHER ACTIONS than were recorded (another version?)" };
-        write!(f, "{} inputs replayed: {same}", self.inputs)
+        write!(f, "{} inputs replayed, invariants checked every {}: {same}", self.inputs, self.stride)
     }
 }
 
-/// Replays the recording at `path`, checking the core's invariants after every input.
+/// Replays the recording at `path` and checks the core's invariants on the way: after every input if that takes bearable time, else
+/// every so many inputs, and where that finds one broken, after each of those before it.
 ///
 /// # Errors
 /// The file cannot be read, or holds no recording.
 pub fn replay(path: &Path) -> Result<FlightReport, FlightError> {
     let recording = Recording::load(&std::fs::read(path)?)?;
     let mut report = FlightReport::default();
-    let core = recording.replay(|input, core, actions| {
+    let core = recording.replay(|input, _, actions| {
         report.inputs += 1;
         if report.last.len() == SHOWN {
             report.last.pop_front();
         }
         report.last.push_back(format!("{input} -> {} actions", actions.actions().len()));
-        if report.broken.is_none() {
-            report.broken =
-                core.check().err().map(|broken| format!("{broken}, after input {}: {input}", report.inputs));
-        }
     })?;
     report.same = core.trace() == recording.end();
+    let begin = Instant::now();
+    // What it finds is found again, with the input after which it broke.
+    let _ = core.check();
+    let bearable = CHECKS_MAX.as_nanos() / begin.elapsed().as_nanos().max(1);
+    report.stride = report.inputs.div_ceil(u64::try_from(bearable).unwrap_or(u64::MAX).max(1)).max(1);
+    report.broken = match first_broken(&recording, (0, report.inputs), report.stride)? {
+        Some((at, _)) if report.stride > 1 => first_broken(&recording, (at.saturating_sub(report.stride), at), 1)?,
+        found => found,
+    }
+    .map(|(_, broken)| broken);
     Ok(report)
+}
+
+/// The first broken invariant that is seen when one looks after every `stride`-th input after the first `from`, and after the `to`-th.
+fn first_broken(recording: &Recording, (from, to): (u64, u64), stride: u64) -> Result<Option<(u64, String)>, Error> {
+    let (mut at, mut found) = (0, None);
+    recording.replay(|input, core, _| {
+        at += 1;
+        let look = at > from && at <= to && ((at - from).is_multiple_of(stride) || at == to);
+        if look && found.is_none() {
+            found = core.check().err().map(|broken| (at, format!("{broken}, after input {at}: {input}")));
+        }
+    })?;
+    Ok(found)
 }
