@@ -173,6 +173,7 @@ fn prefault(tier: &HostTier) -> Result<Pool, Error> {
         tracing::info!("{progress}");
         supervisor::starting(&progress);
     })?;
-    tracing::info!("host tier: {all:.2} GiB taken in {:.2} s", began.elapsed().as_secs_f64());
+    let (seconds, huge) = (began.elapsed().as_secs_f64(), gib(pool.huge_bytes()));
+    tracing::info!("host tier: {all:.2} GiB taken in {seconds:.2} s, {huge:.2} GiB of it on huge pages");
     Ok(pool)
 }

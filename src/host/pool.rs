@@ -81,6 +81,11 @@ impl Pool {
         }
     }
 
+    /// Of the bytes that wait for spaces, those on huge pages.
+    pub fn huge_bytes(&self) -> u64 {
+        self.segments.iter().map(Reserved::huge_bytes).sum()
+    }
+
     /// Bytes that wait for spaces.
     pub fn bytes(&self) -> u64 {
         self.segments.iter().map(Reserved::bytes).sum()
