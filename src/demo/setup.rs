@@ -117,12 +117,13 @@ impl Setup {
         };
         format!(
             "tier 0 had {} frames ({} %) and host {} frames ({} %) for {} pages; {remedy}, \
-             and --tier0-percent must leave room for a block being filled, a block in reserve and the frames of a scan",
+             and --tier0-percent must leave room for a block being filled, a block in reserve and the frames of a scan: {} would do",
             self.tier0_frames,
             self.tier0_percent,
             self.host_frames,
             self.host_percent,
             self.sizes.pages(),
+            self.sizes.tier0_percent_needed(),
         )
     }
 }

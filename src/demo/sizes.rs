@@ -43,6 +43,13 @@ impl Sizes {
         (self.pages() as u64 * u64::from(percent)).div_ceil(100) as u32
     }
 
+    /// The least percent of pages that a tier 0 must hold: a block being filled, a block in reserve, and the frames of a scan.
+    #[must_use]
+    pub fn tier0_percent_needed(&self) -> u32 {
+        let frames = u64::from(SCAN_FRAMES) + 2 * self.planes as u64;
+        (frames * 100).div_ceil(self.pages() as u64) as u32
+    }
+
     /// Percent of host frames that a tier 0 of `tier0_percent` leaves to be had: the pages that do not fit, and one frame
     /// for each of tier 0's that holds no settled page: those streamed through, those of the block being filled, and those of
     /// the block in reserve.
@@ -118,6 +125,8 @@ mod tests {
         assert_eq!((DEMO.pages(), DEMO.frames(10)), (360, 36));
         assert!((DEMO.frames(10) as usize) < pages_of(DEMO.tokens()));
         assert_eq!(DEMO.host_percent_needed(10), 96);
+        assert_eq!(DEMO.tier0_percent_needed(), 6);
+        assert_eq!(Sizes { prefill: 1024, ..DEMO }.tier0_percent_needed(), 17);
     }
 
     #[test]
