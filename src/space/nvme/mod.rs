@@ -77,10 +77,11 @@ impl Nvme {
     /// The system has no descriptor left.
     pub fn new(space: u32, config: &SpaceConfig, disks: &[Disk]) -> Result<Nvme, Error> {
         let page_bytes: Box<[u32]> = config.planes.iter().map(|plane| plane.page_bytes).collect();
-        // Without disks nothing is ever on its way.
-        let most = if disks.is_empty() { 0 } else { config.limits.ios_max as usize };
+        // Without disks nothing is ever on its way; one box keeps the bell's other end, for a bell that nobody can ring any more
+        // counts as rung for ever, and the thread would never sleep.
+        let most = if disks.is_empty() { 1 } else { config.limits.ios_max as usize };
         let failed = |source| Error::Wire { action: "make a space's mailbox for transfers", source };
-        let (reply, ended) = mailbox(most.max(1)).map_err(failed)?;
+        let (reply, ended) = mailbox(most).map_err(failed)?;
         let blank = || Transfer {
             space,
             id: 0,

@@ -10,6 +10,7 @@ use kvtide_wire::hello::Slab;
 use kvtide_wire::os::map::Access;
 use kvtide_wire::os::memfd::Memfd;
 use kvtide_wire::os::poll::readable;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -181,4 +182,13 @@ fn a_disk_whose_thread_has_ended_fails_what_it_is_sent() {
     }
     rig.begin(1, IoKind::Read, AT, 0);
     assert_eq!((rig.end(), rig.nvme.in_flight()), (Ended { id: 1, status: Status::Io }, 0));
+}
+
+#[test]
+fn without_disks_nothing_rings_and_the_thread_may_sleep() {
+    let planes = PAGE_BYTES.map(|page_bytes| Plane { page_bytes, kind: PlaneKind::Full });
+    let nvme = Nvme::new(1, &config(&planes), &[]).unwrap();
+    let mut fds = [PollFd::new(nvme.bell(), PollFlags::IN)];
+    assert_eq!(poll(&mut fds, Some(&Timespec::default())), Ok(0), "{:?}", fds[0].revents());
+    assert!(nvme.is_quiet() && nvme.in_flight() == 0);
 }
