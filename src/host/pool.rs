@@ -6,6 +6,7 @@ use crate::error::Error;
 use crossbeam::channel::{Receiver, Sender, bounded};
 use kvtide_wire::error::Error as WireError;
 use kvtide_wire::os::memfd::{Memfd, Reserved};
+use rustix::io::Errno;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -57,6 +58,8 @@ impl Pool {
             drop(made);
             collect(&segments, progress)
         })?;
+        let small = || segments.iter().filter_map(|segment| Some((segment.bytes(), segment.why_small()?)));
+        warn_if_small(small().map(|(bytes, _)| bytes).sum(), small().next().map(|(_, errno)| errno));
         // The odd one last, so that it is granted last.
         segments.sort_by_key(Reserved::bytes);
         Ok(Pool { segments, segment_bytes, capacity_bytes })
@@ -66,7 +69,11 @@ impl Pool {
     pub fn take(&mut self, name: &str, bytes: u64) -> Result<Memfd, WireError> {
         match self.segments.pop().filter(|segment| segment.bytes() >= bytes) {
             Some(segment) => segment.shared(bytes),
-            None => Memfd::shared(name, bytes),
+            None => {
+                let memfd = Memfd::shared(name, bytes)?;
+                warn_if_small(memfd.bytes(), memfd.why_small());
+                Ok(memfd)
+            }
         }
     }
 
@@ -108,6 +115,15 @@ fn collect(
         }
     }
     Ok(segments)
+}
+
+/// Small pages cost more CPU a byte, and cut large pages of KV into several requests: no fallback in silence.
+fn warn_if_small(bytes: u64, why: Option<Errno>) {
+    if let Some(errno) = why {
+        tracing::warn!(
+            "host tier: {bytes} bytes are on small pages: the system gives no huge ones (MADV_COLLAPSE): {errno}"
+        );
+    }
 }
 
 /// Whether the machine has that much: who takes more is not refused but killed.

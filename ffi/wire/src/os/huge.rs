@@ -97,6 +97,12 @@ mod tests {
     }
 
     #[test]
+    fn memory_that_cannot_be_mapped_for_writing_says_why() {
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        assert_eq!(fill(file.as_fd(), HUGE), Err(Errno::BADF), "the file is open for reading alone");
+    }
+
+    #[test]
     fn less_than_a_huge_page_is_left_alone() {
         let fd = memfd_create("kvtide-huge-test", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&fd, HUGE - 4096).unwrap();

@@ -15,6 +15,8 @@ use std::string::String;
 pub struct Memfd {
     fd: OwnedFd,
     bytes: u64,
+    /// Why none of it was put on huge pages, if that was tried.
+    small: Option<Errno>,
 }
 
 /// What no peer may do to any memfd of ours: change its size (a shorter file is a SIGBUS) or lift the seals.
@@ -51,11 +53,11 @@ impl Memfd {
             let (found, expected) = (format!("{:#x}", seals.bits()), "F_SEAL_SHRINK among them".into());
             return Err(Error::Message { message: "shared memory", field: "seals", found, expected });
         }
-        Ok(Memfd { fd, bytes })
+        Ok(Memfd { fd, bytes, small: None })
     }
 
     fn allocate(name: &str, bytes: u64) -> Result<Memfd, Error> {
-        let memfd = Memfd::create(name, bytes)?;
+        let mut memfd = Memfd::create(name, bytes)?;
         memfd.fill_huge();
         rustix::fs::fallocate(&memfd.fd, FallocateFlags::empty(), 0, bytes)
             .map_err(|e| failed("fallocate of shared memory", format!("{name}, {bytes} bytes"), e))?;
@@ -73,12 +75,24 @@ impl Memfd {
         }
         .map_err(|e| failed("memfd_create", on(), e))?;
         rustix::fs::ftruncate(&fd, bytes).map_err(|e| failed("ftruncate of shared memory", on(), e))?;
-        Ok(Memfd { fd, bytes })
+        Ok(Memfd { fd, bytes, small: None })
     }
 
     /// Puts whole huge pages under it; how many bytes. What is left, all of it where there are none, is the caller's to allocate.
-    fn fill_huge(&self) -> u64 {
-        huge::fill(self.fd.as_fd(), self.bytes).unwrap_or(0)
+    fn fill_huge(&mut self) -> u64 {
+        match huge::fill(self.fd.as_fd(), self.bytes) {
+            Ok(bytes) => bytes,
+            Err(errno) => {
+                self.small = Some(errno);
+                0
+            }
+        }
+    }
+
+    /// Why the system gave no huge pages for memory that was allocated here; none if it did, or if it is less than one.
+    #[must_use]
+    pub fn why_small(&self) -> Option<Errno> {
+        self.small
     }
 
     fn seal(&self, name: &str, seals: SealFlags) -> Result<(), Error> {
@@ -111,7 +125,7 @@ impl Reserved {
     /// memory that the machine had touched before.)
     pub fn take(name: &str, bytes: u64) -> Result<Reserved, Error> {
         static ZEROS: [u8; 256 << 10] = [0; 256 << 10];
-        let memfd = Memfd::create(name, bytes)?;
+        let mut memfd = Memfd::create(name, bytes)?;
         let huge_bytes = memfd.fill_huge();
         let mut at = huge_bytes;
         while at < bytes {
@@ -129,6 +143,12 @@ impl Reserved {
             }
         }
         Ok(Reserved { memfd, name: name.into(), huge_bytes })
+    }
+
+    /// As [`Memfd::why_small`].
+    #[must_use]
+    pub fn why_small(&self) -> Option<Errno> {
+        self.memfd.small
     }
 
     /// Of them, on huge pages.
