@@ -58,6 +58,10 @@ impl Core {
         let blocks = self.sessions[usize::from(s)].seqs[seq as usize].blocks;
         for index in self.first_unsealed(s, seq)..blocks {
             let b = self.seq_block(s, seq, index);
+            if self.blocks[b].parked == parked {
+                // A reserve that was under way when its sequence was parked brought it: it never left.
+                continue;
+            }
             self.blocks[b].parked = parked;
             self.count_unsealed(s, !parked);
             for page in self.pages_of(b) {
