@@ -1,7 +1,7 @@
 //! Random spaces: every shape that the design names, small enough that a thousand operations meet every corner.
 
 use crate::base::Rng;
-use kvtide_tiering::api::{Limits, Plane, PlaneKind, Policy, SpaceConfig};
+use kvtide_tiering::api::{Admission, Limits, Plane, PlaneKind, Policy, SpaceConfig};
 use kvtide_tiering::format::SlotLayout;
 use kvtide_wire::geometry::{self as wire, PlaneSpec};
 
@@ -120,7 +120,10 @@ impl Geometry {
             host_bytes_max,
             nvme_bytes_max: disk.bytes_max,
             ios_max: rng.pick(&[4, 4, 5, 8, 16, 64]),
+            contents_max: 0,
+            notes_max: rng.pick(&[1, 2, 4, 16]),
         };
+        let limits = Limits { contents_max: limits.blocks_max + disk.slots * disk.slabs as u32, ..limits };
         let policy = draw_policy(rng, scan_frames, roomy);
         let config = SpaceConfig { page_tokens, planes, shards, limits, policy };
         Geometry {
@@ -260,6 +263,8 @@ fn draw_policy(rng: &mut Rng, scan_frames: u32, roomy: bool) -> Policy {
         host_scan_frames: rng.between(1, 8) as u32,
         nvme_high_percent: if roomy { 100 } else { nvme + rng.between(0, 5) as u8 },
         nvme_low_percent: nvme,
+        nvme_admission: Admission::All,
+        nvme_bytes_per_day: 0,
         scan_frames,
         request_timeout_us: 200_000,
     }

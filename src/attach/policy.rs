@@ -83,6 +83,8 @@ fn space_config(config: &Config, limits: &Limits, domain: &Domain, hello: &Hello
             host_bytes_max,
             nvme_bytes_max,
             ios_max: config.nvme.as_ref().map_or(1, NvmeTier::ios_max),
+            contents_max: limits.blocks_max,
+            notes_max: config.nvme.as_ref().map_or(0, NvmeTier::ios_max),
         },
         policy: policy(config),
     }
@@ -107,6 +109,8 @@ pub(crate) fn policy(config: &Config) -> api::Policy {
         host_scan_frames: config.edges.nvme_to_host.frames,
         nvme_high_percent: nvme(|nvme| nvme.high_percent, defaults::NVME_HIGH_PERCENT),
         nvme_low_percent: nvme(|nvme| nvme.low_percent, defaults::NVME_LOW_PERCENT),
+        nvme_admission: api::Admission::All,
+        nvme_bytes_per_day: 0,
         scan_frames: config.edges.host_to_tier0.frames,
         request_timeout_us: config.limits.request_timeout.as_micros() as u64,
     }

@@ -53,12 +53,13 @@ impl Space {
                         }
                     }
                 }
-                Action::NeedDisk => node.send(NodeLetter::NeedDisk { space: *number }),
+                Action::NeedDisk { disk: _ } => node.send(NodeLetter::NeedDisk { space: *number }),
                 Action::ReturnDisk { slab } => {
                     nvme.remove(slab);
                     node.send(NodeLetter::ReturnDisk { space: *number, slab });
                 }
                 Action::Io { id, kind, class, at, list } => nvme.begin(id, kind, class, at, actions.list(list), slabs),
+                Action::Record { id, .. } | Action::Erase { id, .. } | Action::Flush { id } => nvme.note(id),
                 Action::Urge { id, class } => nvme.urge(id, class),
                 Action::SessionGone { session } => {
                     if let Some(guest) = seats.vacate(session) {

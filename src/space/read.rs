@@ -14,7 +14,7 @@ impl Space {
             Letter::Refused { class } => self.tell(now_us, Event::SlabRefused { class }),
             Letter::DiskGranted(grant) => {
                 self.nvme.add(grant);
-                self.tell(now_us, Event::DiskGranted { slab: grant.slab, slots: grant.slots });
+                self.tell(now_us, Event::DiskGranted { slab: grant.slab, slots: grant.slots, disk: 0, generation: 0 });
             }
             Letter::DiskRefused => self.tell(now_us, Event::DiskRefused),
             Letter::Reconfigure(new) => {

@@ -145,6 +145,12 @@ impl Space {
             let result = self.core.handle(now_us, event, &mut self.actions);
             self.after(result);
         }
+        while let Some(id) = self.nvme.next_noted() {
+            any = true;
+            let failed = Event::LogDone { id, status: kvtide_tiering::api::Status::Io };
+            let result = self.core.handle(now_us, failed, &mut self.actions);
+            self.after(result);
+        }
         any
     }
 

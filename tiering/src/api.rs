@@ -102,6 +102,21 @@ pub struct Limits {
     pub nvme_bytes_max: u64,
     /// Transfers between host and NVMe in flight at once.
     pub ios_max: u32,
+    /// Contents that can be found, those included that are only on NVMe.
+    pub contents_max: u32,
+    /// Notes to the index logs of the disks in flight at once: records, erasures, flushes.
+    pub notes_max: u32,
+}
+
+/// Which published blocks are written to NVMe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Admission {
+    /// All of them.
+    All,
+    /// Those that were looked up again, or that somebody wants stored.
+    SecondTouch,
+    /// All, or only those looked up again, as the bytes that may be written allow.
+    Budget,
 }
 
 /// Policy of a space: what may differ without changing any result.
@@ -126,6 +141,10 @@ pub struct Policy {
     pub nvme_high_percent: u8,
     /// Percent of NVMe slots in use at which dropping stops.
     pub nvme_low_percent: u8,
+    /// Which published blocks are written to NVMe.
+    pub nvme_admission: Admission,
+    /// Bytes that may be written to NVMe in a day; 0: as many as come.
+    pub nvme_bytes_per_day: u64,
     /// Tier-0 frames of a class that a cyclic scan streams through; the rest keeps a fixed part resident.
     pub scan_frames: u32,
     /// Deadline of requests that bring none, in microseconds.
@@ -373,6 +392,48 @@ pub enum Event<'a> {
         slab: u32,
         /// Slots in it.
         slots: u32,
+        /// Disk that it is on.
+        disk: u16,
+        /// The first generation of its slots is above this one.
+        generation: u32,
+    },
+    /// The node still has NVMe space from an earlier run. It was not asked for, and comes before any session attaches.
+    DiskAdopted {
+        /// Id of the grant, dense, below 65,536.
+        slab: u32,
+        /// Slots in it.
+        slots: u32,
+        /// Disk that it is on.
+        disk: u16,
+        /// The next generation of its slots is above this one.
+        generation: u32,
+    },
+    /// A slot of an adopted slab holds a block of an earlier run, its ancestors told before. What the core cannot take (no room, an
+    /// ancestor missing) it erases.
+    Restored {
+        /// Where, with the generation that it was recorded under.
+        at: DiskSlot,
+        /// Which shard's part of its content.
+        shard: u16,
+        /// Hash of its content.
+        hash: u128,
+        /// Hash of the content before it; 0: it is the first.
+        parent: u128,
+        /// Planes whose pages are there: bit `plane % 32` of word `plane / 32`. The others are out of their window.
+        planes: &'a [u32],
+    },
+    /// A note (record, erasure, flush) ended.
+    LogDone {
+        /// Its id.
+        id: u32,
+        /// `Ok`: see the action. `NoSpace`: the log is full. `Io`: the disk failed.
+        status: Status,
+    },
+    /// The disk of a slab went out of service: nothing there can be read or written any more. Transfers and notes in flight still
+    /// end. The slab is not returned.
+    DiskGone {
+        /// Id of the grant.
+        slab: u32,
     },
     /// The node has no NVMe space to grant now.
     DiskRefused,
@@ -450,7 +511,10 @@ pub enum Action {
         slab: u32,
     },
     /// Ask the node for NVMe space; answered by `DiskGranted` or `DiskRefused`.
-    NeedDisk,
+    NeedDisk {
+        /// Rather on this disk; `u16::MAX`: on any.
+        disk: u16,
+    },
     /// Nothing uses the slab on NVMe any more.
     ReturnDisk {
         /// Id of the grant.
@@ -476,6 +540,36 @@ pub enum Action {
         id: u32,
         /// How urgent it is now.
         class: IoClass,
+    },
+    /// Write into the index log of its disk what a slot holds, all its pages having been written; answered by `LogDone`: `Ok` once
+    /// the record survives the end of the daemon. The list has the hash of its content (4 words, the least significant first), that
+    /// of the content before it (4 words, 0: none), and a bit a plane whose page is there (⌈planes / 32⌉ words).
+    Record {
+        /// Id, unique among the space's notes in flight.
+        id: u32,
+        /// The slot.
+        at: DiskSlot,
+        /// Which shard's part of its content.
+        shard: u16,
+        /// Somebody waits for it.
+        urgent: bool,
+        /// The list: start and length in the buffer's list arena.
+        list: (u32, u32),
+    },
+    /// Write into the index log that a slot does not hold what was recorded any more; answered by `LogDone`: `Ok` once that survives
+    /// a power cut, so that the slot may be written again.
+    Erase {
+        /// Id, unique among the space's notes in flight.
+        id: u32,
+        /// The slot, with the generation that was recorded.
+        at: DiskSlot,
+        /// Slots are short.
+        urgent: bool,
+    },
+    /// Make everything on the space's disks that ended well before survive a power cut; answered by `LogDone`.
+    Flush {
+        /// Id, unique among the space's notes in flight.
+        id: u32,
     },
     /// The session slot may be used again.
     SessionGone {

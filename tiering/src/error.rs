@@ -61,6 +61,12 @@ pub enum Error {
         /// Its id.
         id: u32,
     },
+    /// A note to an index log ended that is not in flight.
+    #[error("note {id} is not in flight")]
+    Note {
+        /// Its id.
+        id: u32,
+    },
     /// Bytes of a flight recording that do not decode.
     #[error("flight recording: {what} at byte {at}")]
     Recording {

@@ -63,7 +63,7 @@ impl Trace {
             }
             Action::NeedSlab { class } => self.pair(0x300, u32::from(class)),
             Action::ReturnSlab { slab } => self.pair(0x400, slab),
-            Action::NeedDisk => self.pair(0x600, 0),
+            Action::NeedDisk { disk } => self.pair(0x600, u32::from(disk)),
             Action::ReturnDisk { slab } => self.pair(0x601, slab),
             Action::Io { id, kind, class, at, .. } => {
                 self.pair(0x700 | (kind as u32) << 4 | class as u32, id);
@@ -71,6 +71,18 @@ impl Trace {
                 self.pair(at.generation, list.len() as u32);
                 list.iter().for_each(|&w| self.word(u64::from(w)));
             }
+            Action::Record { id, at, shard, urgent, .. } => {
+                self.pair(0x900 | u32::from(urgent), id);
+                self.pair(at.slab, at.slot);
+                self.pair(at.generation, u32::from(shard) << 16 | list.len() as u32);
+                list.iter().for_each(|&w| self.word(u64::from(w)));
+            }
+            Action::Erase { id, at, urgent } => {
+                self.pair(0xa00 | u32::from(urgent), id);
+                self.pair(at.slab, at.slot);
+                self.word(u64::from(at.generation));
+            }
+            Action::Flush { id } => self.pair(0xb00, id),
             Action::Urge { id, class } => self.pair(0x800 | class as u32, id),
             Action::SessionGone { session } => self.pair(0x500, u32::from(session)),
         }

@@ -46,7 +46,7 @@ impl Daemon {
         let slab = self.grants.add(region, slots);
         cx.coverage.met(Met::DiskGranted);
         cx.say(|| format!("node: slab {slab} on NVMe granted, region {region}"));
-        self.handle(cx, sessions, Event::DiskGranted { slab, slots })
+        self.handle(cx, sessions, Event::DiskGranted { slab, slots, disk: 0, generation: 0 })
     }
 
     /// The core gives NVMe space back.

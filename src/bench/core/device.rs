@@ -84,7 +84,13 @@ impl World {
                     Action::NeedSlab { class } => needed = Some(class),
                     Action::ReturnSlab { .. } | Action::SessionGone { .. } => {}
                     // The bench gives the space no NVMe tier.
-                    Action::NeedDisk | Action::ReturnDisk { .. } | Action::Io { .. } | Action::Urge { .. } => {}
+                    Action::NeedDisk { .. }
+                    | Action::ReturnDisk { .. }
+                    | Action::Io { .. }
+                    | Action::Urge { .. }
+                    | Action::Record { .. }
+                    | Action::Erase { .. }
+                    | Action::Flush { .. } => {}
                 }
             }
             self.buf.clear();

@@ -9,7 +9,7 @@ mod device;
 use super::BenchError;
 use super::report::{Report, Target};
 use device::World;
-use kvtide_tiering::api::{Limits, Plane, PlaneKind, Policy, SpaceConfig};
+use kvtide_tiering::api::{Admission, Limits, Plane, PlaneKind, Policy, SpaceConfig};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region};
 use std::time::{Duration, Instant};
 
@@ -42,6 +42,8 @@ fn config() -> SpaceConfig {
             host_bytes_max: u64::from(BLOCKS) * u64::from(PLANES) * u64::from(PAGE_BYTES) * 2,
             nvme_bytes_max: 0,
             ios_max: 64,
+            contents_max: BLOCKS + BLOCKS / 8,
+            notes_max: 16,
         },
         policy: Policy {
             clean_low_percent: 25,
@@ -53,6 +55,8 @@ fn config() -> SpaceConfig {
             host_scan_frames: 8,
             nvme_high_percent: 95,
             nvme_low_percent: 90,
+            nvme_admission: Admission::All,
+            nvme_bytes_per_day: 0,
             scan_frames: 256,
             request_timeout_us: 10_000_000,
         },

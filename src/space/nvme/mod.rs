@@ -33,6 +33,8 @@ pub(super) struct Nvme {
     on_their_way: Vec<Sent>,
     /// Transfers that could not be sent, to be ended at the next look.
     unsent: Vec<(u32, Status)>,
+    /// Notes to index logs, to be ended as failed at the next look.
+    notes: Vec<u32>,
     /// Planes of the last read that ended whose bytes are not what was written.
     bad: Vec<u32>,
 }
@@ -107,6 +109,7 @@ impl Nvme {
             ended,
             on_their_way: Vec::with_capacity(most),
             unsent: Vec::with_capacity(most),
+            notes: Vec::with_capacity(config.limits.notes_max as usize),
             bad: Vec::with_capacity(page_bytes.len()),
             page_bytes,
         })
@@ -207,6 +210,16 @@ impl Nvme {
         self.unsent.push((id, Status::Io));
     }
 
+    /// The core has a note for an index log; no disk keeps one yet.
+    pub fn note(&mut self, id: u32) {
+        self.notes.push(id);
+    }
+
+    /// The next note that has ended.
+    pub fn next_noted(&mut self) -> Option<u32> {
+        self.notes.pop()
+    }
+
     /// A transfer has become more urgent.
     pub fn urge(&mut self, id: u32, class: IoClass) {
         let Some(sent) = self.on_their_way.iter().find(|sent| sent.id == id) else { return };
@@ -291,7 +304,7 @@ impl Nvme {
 
     /// Whether no end of a transfer waits to be taken.
     pub fn is_quiet(&self) -> bool {
-        self.unsent.is_empty() && self.ended.is_empty()
+        self.unsent.is_empty() && self.notes.is_empty() && self.ended.is_empty()
     }
 
     /// Where ends of transfers ring.

@@ -4,7 +4,9 @@ use super::{Ended, Nvme, Slabs};
 use crate::io::{Choice, Disk, DiskEvent, DiskThread, EngineChoice, Memory, Settings};
 use crate::space::Granted;
 use crossbeam::channel::{Receiver, bounded};
-use kvtide_tiering::api::{DiskSlot, IoClass, IoKind, Limits, Plane, PlaneKind, Policy, SpaceConfig, Status};
+use kvtide_tiering::api::{
+    Admission, DiskSlot, IoClass, IoKind, Limits, Plane, PlaneKind, Policy, SpaceConfig, Status,
+};
 use kvtide_tiering::node::DiskGrant;
 use kvtide_wire::hello::Slab;
 use kvtide_wire::os::map::Access;
@@ -120,6 +122,8 @@ fn config(planes: &[Plane]) -> SpaceConfig {
             host_bytes_max: 1 << 20,
             nvme_bytes_max: 1 << 20,
             ios_max: IOS_MAX,
+            contents_max: 8,
+            notes_max: 16,
         },
         policy: Policy {
             clean_low_percent: 10,
@@ -131,6 +135,8 @@ fn config(planes: &[Plane]) -> SpaceConfig {
             host_scan_frames: 2,
             nvme_high_percent: 95,
             nvme_low_percent: 90,
+            nvme_admission: Admission::All,
+            nvme_bytes_per_day: 0,
             scan_frames: 2,
             request_timeout_us: 1_000_000,
         },

@@ -4,7 +4,7 @@
 
 use kvtide_fuzz::{Bytes, translate};
 use kvtide_tiering::api::{
-    Action, Event, IoKind, Job, Limits, Plane, PlaneKind, Policy, SessionId, SpaceConfig, Status,
+    Action, Admission, Event, IoKind, Job, Limits, Plane, PlaneKind, Policy, SessionId, SpaceConfig, Status,
 };
 use kvtide_tiering::{ActionBuf, Core, Error};
 use kvtide_wire::entry::{JobDone, Submission};
@@ -39,6 +39,8 @@ fn config() -> SpaceConfig {
             host_bytes_max: 24 << 10,
             nvme_bytes_max: 64 << 10,
             ios_max: 8,
+            contents_max: 24,
+            notes_max: 16,
         },
         policy: Policy {
             clean_low_percent: 25,
@@ -50,6 +52,8 @@ fn config() -> SpaceConfig {
             host_scan_frames: 8,
             nvme_high_percent: 95,
             nvme_low_percent: 90,
+            nvme_admission: Admission::All,
+            nvme_bytes_per_day: 0,
             scan_frames: 2,
             request_timeout_us: 1000,
         },
@@ -129,11 +133,11 @@ impl World {
             Action::ReturnSlab { slab } => {
                 assert!(std::mem::replace(&mut self.slabs[slab as usize], false), "slab {slab} was returned twice");
             }
-            Action::NeedDisk => {
+            Action::NeedDisk { .. } => {
                 let event = match self.disk_slabs.iter().position(|live| !live) {
                     Some(slab) => {
                         self.disk_slabs[slab] = true;
-                        Event::DiskGranted { slab: slab as u32, slots: DISK_SLOTS }
+                        Event::DiskGranted { slab: slab as u32, slots: DISK_SLOTS, disk: 0, generation: 0 }
                     }
                     None => Event::DiskRefused,
                 };
@@ -146,6 +150,10 @@ impl World {
                 assert!(self.transfers.iter().all(|t| t.0 != id), "transfer ids are unique in flight");
                 assert!(self.disk_slabs[at.slab as usize] && at.slot < DISK_SLOTS, "the slot was granted");
                 self.transfers.push((id, kind));
+            }
+            Action::Record { id, .. } | Action::Erase { id, .. } | Action::Flush { id } => {
+                let done = Event::LogDone { id, status: Status::Ok };
+                self.core.handle(self.now, done, &mut self.buf).expect("it is in flight");
             }
             Action::Urge { id, .. } => assert!(self.transfers.iter().any(|t| t.0 == id), "what is urged is in flight"),
             Action::SessionGone { session } => self.engines[usize::from(session)].attached = false,

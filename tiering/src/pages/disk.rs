@@ -109,7 +109,7 @@ impl Default for Disk {
 
 impl Disk {
     /// Takes a grant in. Allocates: grants are rare.
-    pub fn grant(&mut self, slab: u32, slots: u32) -> Result<(), Error> {
+    pub fn grant(&mut self, slab: u32, slots: u32, generation: u32) -> Result<(), Error> {
         let refuse = |why| Err(Error::Slab { slab, why });
         if slab >= SLABS_MAX {
             return refuse("id is not below 65,536");
@@ -123,7 +123,8 @@ impl Disk {
         if self.slabs.len() <= slab as usize {
             self.slabs.resize(slab as usize + 1, Slab::default());
         }
-        let rec = SlotRec { links: Links::default(), block: NONE, generation: self.floor, slab: slab as u16 };
+        let rec =
+            SlotRec { links: Links::default(), block: NONE, generation: self.floor.max(generation), slab: slab as u16 };
         let base = match self.holes.iter().position(|&(_, n)| n == slots) {
             Some(hole) => {
                 let (base, n) = self.holes.swap_remove(hole);
@@ -265,7 +266,7 @@ mod tests {
                 match op {
                     0 => {
                         let (slab, slots) = (n % 8, 1 + n % 5);
-                        prop_assert_eq!(disk.grant(slab, slots).is_ok(), slabs.insert(slab));
+                        prop_assert_eq!(disk.grant(slab, slots, 0).is_ok(), slabs.insert(slab));
                     }
                     1..=2 => if let Some(at) = disk.alloc(n) {
                         prop_assert!(live.insert(at));

@@ -1,11 +1,11 @@
 //! One input as bytes: a kind, numbers as LEB128, and at most one list of words or hashes.
 
 use crate::actions::ActionBuf;
-use crate::api::{Advice, Event, Level, NONE, Policy, Request, Status};
+use crate::api::{Admission, Advice, DiskSlot, Event, Level, NONE, Policy, Request, Status};
 use crate::error::Error;
 
 /// Numbers that an input has at most, before its list.
-const NUMBERS: usize = 13;
+const NUMBERS: usize = 15;
 
 /// What goes with an input besides numbers.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +38,10 @@ const DISK_GRANTED: u8 = 40;
 const DISK_REFUSED: u8 = 41;
 const IO_DONE: u8 = 42;
 const RECONFIGURE: u8 = 43;
+const DISK_ADOPTED: u8 = 44;
+const RESTORED: u8 = 45;
+const LOG_DONE: u8 = 46;
+const DISK_GONE: u8 = 47;
 
 impl<'a> Input<'a> {
     fn new(kind: u8, now_us: u64, numbers: &[u64], list: List<'a>) -> Input<'a> {
@@ -70,7 +74,20 @@ impl<'a> Input<'a> {
                 new(GRANTED, &[class.into(), slab.into(), frames.into()], List::None)
             }
             Event::SlabRefused { class } => new(REFUSED, &[class.into()], List::None),
-            Event::DiskGranted { slab, slots } => new(DISK_GRANTED, &[slab.into(), slots.into()], List::None),
+            Event::DiskGranted { slab, slots, disk, generation } => {
+                new(DISK_GRANTED, &[slab.into(), slots.into(), disk.into(), generation.into()], List::None)
+            }
+            Event::DiskAdopted { slab, slots, disk, generation } => {
+                new(DISK_ADOPTED, &[slab.into(), slots.into(), disk.into(), generation.into()], List::None)
+            }
+            Event::Restored { at, shard, hash, parent, planes } => {
+                let [hash, parent] = [hash, parent].map(|h| [h as u64, (h >> 64) as u64]);
+                let at = [at.slab.into(), at.slot.into(), at.generation.into(), shard.into()];
+                let numbers = [at[0], at[1], at[2], at[3], hash[0], hash[1], parent[0], parent[1]];
+                new(RESTORED, &numbers, List::Words(planes))
+            }
+            Event::LogDone { id, status } => new(LOG_DONE, &[id.into(), status as u64], List::None),
+            Event::DiskGone { slab } => new(DISK_GONE, &[slab.into()], List::None),
             Event::DiskRefused => new(DISK_REFUSED, &[], List::None),
             Event::IoDone { id, status, bad } => new(IO_DONE, &[id.into(), status as u64], List::Words(bad)),
             Event::SessionLost { session } => new(LOST, &[session.into()], List::None),
@@ -145,13 +162,15 @@ fn policy_numbers(p: &Policy, host_bytes_max: u64, nvme_bytes_max: u64) -> [u64;
         p.nvme_low_percent.into(),
         p.scan_frames.into(),
         p.request_timeout_us,
+        p.nvme_admission as u64,
+        p.nvme_bytes_per_day,
         host_bytes_max,
         nvme_bytes_max,
     ]
 }
 
-fn policy_of(n: &[u64; NUMBERS]) -> Policy {
-    Policy {
+fn policy_of(n: &[u64; NUMBERS]) -> Option<Policy> {
+    Some(Policy {
         clean_low_percent: n[0] as u8,
         clean_high_percent: n[1] as u8,
         host_high_percent: n[2] as u8,
@@ -163,7 +182,14 @@ fn policy_of(n: &[u64; NUMBERS]) -> Policy {
         nvme_low_percent: n[8] as u8,
         scan_frames: n[9] as u32,
         request_timeout_us: n[10],
-    }
+        nvme_admission: match n[11] {
+            0 => Admission::All,
+            1 => Admission::SecondTouch,
+            2 => Admission::Budget,
+            _ => return None,
+        },
+        nvme_bytes_per_day: n[12],
+    })
 }
 
 fn request_input(now_us: u64, request: Request<'_>) -> Input<'_> {
@@ -320,9 +346,30 @@ impl<'a> Reader<'a> {
             REFUSED => Event::SlabRefused { class },
             LOST => Event::SessionLost { session },
             EXITED => Event::SessionExited { session },
-            RECONFIGURE => Event::Reconfigure { policy: policy_of(n), host_bytes_max: n[11], nvme_bytes_max: n[12] },
+            RECONFIGURE => {
+                let Some(policy) = policy_of(n) else { return self.bad("a policy names no admission") };
+                Event::Reconfigure { policy, host_bytes_max: n[13], nvme_bytes_max: n[14] }
+            }
             TICK => Event::Tick,
-            DISK_GRANTED => Event::DiskGranted { slab: n[0] as u32, slots: n[1] as u32 },
+            DISK_GRANTED | DISK_ADOPTED => {
+                let (slab, slots, disk, generation) = (n[0] as u32, n[1] as u32, n[2] as u16, n[3] as u32);
+                match e.kind {
+                    DISK_GRANTED => Event::DiskGranted { slab, slots, disk, generation },
+                    _ => Event::DiskAdopted { slab, slots, disk, generation },
+                }
+            }
+            RESTORED => {
+                let hash = |at: usize| u128::from(n[at]) | u128::from(n[at + 1]) << 64;
+                Event::Restored {
+                    at: DiskSlot { slab: n[0] as u32, slot: n[1] as u32, generation: n[2] as u32 },
+                    shard: n[3] as u16,
+                    hash: hash(4),
+                    parent: hash(6),
+                    planes: &self.words,
+                }
+            }
+            LOG_DONE => Event::LogDone { id: n[0] as u32, status: self.status(n[1])? },
+            DISK_GONE => Event::DiskGone { slab: n[0] as u32 },
             DISK_REFUSED => Event::DiskRefused,
             IO_DONE => Event::IoDone { id: n[0] as u32, status: self.status(n[1])?, bad: &self.words },
             kind => Event::Request {
@@ -430,6 +477,8 @@ mod tests {
             host_scan_frames: 1 << 31,
             nvme_high_percent: 8,
             nvme_low_percent: 9,
+            nvme_admission: Admission::Budget,
+            nvme_bytes_per_day: 1 << 50,
             scan_frames: 1 << 30,
             request_timeout_us: u64::MAX,
         };

@@ -20,7 +20,11 @@ impl Core {
             }
             Event::SlabGranted { class, slab, frames } => self.slab_granted(class, slab, frames),
             Event::SlabRefused { class } => self.slab_refused(class),
-            Event::DiskGranted { slab, slots } => self.disk_granted(slab, slots),
+            Event::DiskGranted { slab, slots, disk, generation } => self.disk_granted(slab, slots, disk, generation),
+            Event::DiskAdopted { slab, slots, disk, generation } => self.disk_adopted(slab, slots, disk, generation),
+            Event::Restored { at, shard, hash, parent, planes } => self.restored(at, shard, hash, parent, planes),
+            Event::LogDone { id, status } => self.log_done(id, status),
+            Event::DiskGone { slab } => self.disk_gone(slab),
             Event::DiskRefused => self.disk_refused(),
             Event::IoDone { id, status, bad } => self.io_done(id, status, bad),
             Event::SessionLost { session } => self.session_lost(session),

@@ -1,7 +1,7 @@
 //! Slots on NVMe for blocks: where the next one comes from, and when slabs go back.
 
 use super::Core;
-use crate::api::{Action, BlockId, NONE, Status};
+use crate::api::{Action, BlockId, DiskSlot, NONE, Status};
 use crate::error::Error;
 use crate::mutants::{self, Mutant};
 
@@ -20,7 +20,7 @@ impl Core {
         let fits = granted + self.slot_bytes <= self.cfg.limits.nvme_bytes_max;
         if !self.disk.asked && !self.disk.refused && fits {
             self.disk.asked = true;
-            self.outbox.push_back(Action::NeedDisk);
+            self.outbox.push_back(Action::NeedDisk { disk: u16::MAX });
         }
         self.disk.asked
     }
@@ -59,14 +59,37 @@ impl Core {
         }
     }
 
-    pub(crate) fn disk_granted(&mut self, slab: u32, slots: u32) -> Result<(), Error> {
+    pub(crate) fn disk_granted(&mut self, slab: u32, slots: u32, _disk: u16, generation: u32) -> Result<(), Error> {
         if !self.disk.asked {
             return Err(Error::Slab { slab, why: "was not asked for" });
         }
-        self.disk.grant(slab, slots)?;
+        self.disk.grant(slab, slots, generation)?;
         self.disk.asked = false;
         self.wake_all();
         self.wake_disk();
+        Ok(())
+    }
+
+    pub(crate) fn disk_adopted(&mut self, slab: u32, slots: u32, _disk: u16, generation: u32) -> Result<(), Error> {
+        self.disk.grant(slab, slots, generation)
+    }
+
+    pub(crate) fn restored(
+        &mut self,
+        _at: DiskSlot,
+        _shard: u16,
+        _hash: u128,
+        _parent: u128,
+        _planes: &[u32],
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+
+    pub(crate) fn log_done(&mut self, id: u32, _status: Status) -> Result<(), Error> {
+        Err(Error::Note { id })
+    }
+
+    pub(crate) fn disk_gone(&mut self, _slab: u32) -> Result<(), Error> {
         Ok(())
     }
 

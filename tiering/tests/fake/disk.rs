@@ -53,7 +53,7 @@ impl Disk {
         self.node_slots -= slots;
         let slab = (0..).find(|s| !self.slabs.contains_key(s)).unwrap();
         self.slabs.insert(slab, slots);
-        Event::DiskGranted { slab, slots }
+        Event::DiskGranted { slab, slots, disk: 0, generation: 0 }
     }
 
     pub fn take_back(&mut self, slab: u32) {

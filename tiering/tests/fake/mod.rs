@@ -89,6 +89,8 @@ pub fn config(planes: Vec<Plane>) -> SpaceConfig {
             host_bytes_max: 1 << 30,
             nvme_bytes_max: 0,
             ios_max: 64,
+            contents_max: 256,
+            notes_max: 16,
         },
         policy: Policy {
             clean_low_percent: 25,
@@ -100,6 +102,8 @@ pub fn config(planes: Vec<Plane>) -> SpaceConfig {
             host_scan_frames: 8,
             nvme_high_percent: 95,
             nvme_low_percent: 90,
+            nvme_admission: Admission::All,
+            nvme_bytes_per_day: 0,
             scan_frames: 4,
             request_timeout_us: 1_000_000,
         },
@@ -280,7 +284,7 @@ impl World {
                 self.handle(event).unwrap();
             }
             Action::ReturnSlab { slab } => self.returned.push(slab),
-            Action::NeedDisk => {
+            Action::NeedDisk { .. } => {
                 let event = self.disk.grant();
                 self.handle(event).unwrap();
             }
@@ -292,6 +296,9 @@ impl World {
                     transfer.pages.iter().for_each(|&(_, place)| _ = self.host.insert(place, 0));
                 }
                 self.disk.begin(transfer);
+            }
+            Action::Record { id, .. } | Action::Erase { id, .. } | Action::Flush { id } => {
+                self.handle(Event::LogDone { id, status: Status::Ok }).unwrap();
             }
             Action::Urge { id, class } => self.disk.urge(id, class),
             Action::SessionGone { session } => self.gone.push(session),
