@@ -19,6 +19,8 @@ mod cap;
 mod checksum;
 mod engine;
 mod error;
+#[allow(dead_code, reason = "the log thread comes next")]
+mod log;
 mod memory;
 mod plan;
 mod probe;
@@ -34,6 +36,8 @@ mod transfer;
 mod tests;
 
 pub use error::DiskError;
+#[allow(unused_imports, reason = "the log thread comes next")]
+pub(crate) use log::{LogLetter, Note, NoteKind};
 pub(crate) use memory::Memory;
 pub(crate) use settings::{Choice, EngineChoice, Floor, Settings};
 pub(crate) use stats::{ClassStatus, DiskStatus, WayStatus};
