@@ -12,6 +12,7 @@ mod counters;
 mod error;
 pub mod format;
 mod lists;
+pub mod log;
 pub mod mutants;
 pub mod node;
 mod pages;

@@ -7,4 +7,4 @@ mod superblock;
 
 pub use checksum::PageKey;
 pub use slot::{SECTOR, SlotLayout};
-pub use superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_COPIES, Superblock, SuperblockError};
+pub use superblock::{KEY_SECTORS, KEYS_OFFSET, SUPERBLOCK_BYTES, SUPERBLOCK_COPIES, Superblock, SuperblockError};

@@ -7,18 +7,19 @@
 //!     12      4  features that a reader must know; 0
 //!     16     16  store id, random
 //!     32      8  sequence: of two valid copies the one with the higher counts
-//!     40      8  begin of the log area (of a later version: zero bytes or a hole until then)
+//!     40      8  begin of the log area
 //!     48      8  bytes of the log area
 //!     56      8  begin of region 0
 //!     64      8  bytes of a region
 //!     72      4  regions
 //!     76      4  regions below this have been written whole
 //!     80      8  bytes ever written to the file
-//!     88   4004  zero
+//!     88      4  starts: how often a daemon began to serve from it
+//!     92   4000  zero
 //!   4092      4  CRC-32C of the bytes before
 //! ```
 //! All numbers are little-endian. The file begins with two copies, a sector each, which are written in turn: a write that is torn
-//! leaves the other.
+//! leaves the other. Between them and the first whole MiB is the key area, a sector a key.
 
 use super::checksum::crc32c;
 use super::slot::SECTOR;
@@ -32,12 +33,19 @@ const MAGIC: &[u8; 8] = b"kvtstore";
 const VERSION: u32 = 1;
 const CHECKSUM: usize = SUPERBLOCK_BYTES - 4;
 /// Everything after the last field, up to the checksum.
-const ZERO: std::ops::Range<usize> = 88..CHECKSUM;
+const ZERO: std::ops::Range<usize> = 92..CHECKSUM;
 /// Areas begin on multiples of this; regions are multiples of a sector.
 const AREA: u64 = 1 << 20;
-/// One byte of log for so many bytes of regions: a record of 64 bytes for a block of 8 KiB, or of 512 bytes (checksums of 100
-/// planes) for one of 64 KiB.
-const LOG_SHARE: u64 = 128;
+/// One byte of log for so many bytes of regions. The log is two halves, so that each has 1 KiB for a block of 64 KiB: a record
+/// with the checksums of 64 planes takes 320 bytes, an encrypted one of 32 planes 744. What is not needed stays a hole.
+const LOG_SHARE: u64 = 32;
+/// The log's halves are whole areas.
+const LOG_UNIT: u64 = 2 * AREA;
+
+/// Where the key area begins: the sector behind the superblocks.
+pub const KEYS_OFFSET: u64 = SUPERBLOCK_COPIES * SUPERBLOCK_BYTES as u64;
+/// Sectors of the key area, one a key.
+pub const KEY_SECTORS: u16 = ((AREA - KEYS_OFFSET) / SECTOR as u64) as u16;
 
 /// What a file of the NVMe tier is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +68,9 @@ pub struct Superblock {
     pub regions_written: u32,
     /// Bytes ever written to the file.
     pub written_bytes: u64,
+    /// How often a daemon began to serve from it, this time included. Counted up, written and flushed before anything else is
+    /// written: generations of slots and epochs of the log are never used twice because it is never used twice.
+    pub starts: u32,
 }
 
 /// Why bytes are no superblock that can be used.
@@ -104,7 +115,7 @@ impl Superblock {
         let regions = capacity_bytes.checked_div(region_bytes).unwrap_or(0);
         let wrong = SuperblockError::Layout { regions, region_bytes };
         let regions = u32::try_from(regions).map_err(|_| wrong)?;
-        let log_bytes = (u64::from(regions) * region_bytes / LOG_SHARE).max(1).next_multiple_of(AREA);
+        let log_bytes = (u64::from(regions) * region_bytes / LOG_SHARE).max(1).next_multiple_of(LOG_UNIT);
         let block = Superblock {
             store,
             sequence: 0,
@@ -115,6 +126,7 @@ impl Superblock {
             regions,
             regions_written: 0,
             written_bytes: 0,
+            starts: 0,
         };
         block.check().map_err(|_| wrong)?;
         Ok(block)
@@ -158,6 +170,7 @@ impl Superblock {
         put(&self.regions.to_le_bytes());
         put(&self.regions_written.to_le_bytes());
         put(&self.written_bytes.to_le_bytes());
+        put(&self.starts.to_le_bytes());
         debug_assert_eq!(at, ZERO.start);
         let crc = crc32c(&bytes[..CHECKSUM]);
         bytes[CHECKSUM..].copy_from_slice(&crc.to_le_bytes());
@@ -193,6 +206,7 @@ impl Superblock {
             regions: u32_at(bytes, 72),
             regions_written: u32_at(bytes, 76),
             written_bytes: u64_at(bytes, 80),
+            starts: u32_at(bytes, 88),
         };
         block.check()?;
         Ok(block)
@@ -262,7 +276,7 @@ mod tests {
             |(store, sequence, capacity, unit, written, bytes)| {
                 let block = Superblock::new(store, capacity, unit << 12).ok()?;
                 let regions_written = written % (block.regions + 1);
-                Some(Superblock { sequence, regions_written, written_bytes: bytes, ..block })
+                Some(Superblock { sequence, regions_written, written_bytes: bytes, starts: written, ..block })
             },
         )
     }
@@ -357,6 +371,6 @@ mod tests {
         assert!(Superblock::new(1, 1 << 20, 0).is_err());
         assert!(Superblock::new(1, 1 << 30, 1000).is_err());
         let block = Superblock::new(1, (10 << 20) + 5, 4 << 20).unwrap();
-        assert_eq!((block.regions, block.regions_offset, block.file_bytes()), (2, 2 << 20, 10 << 20));
+        assert_eq!((block.regions, block.regions_offset, block.file_bytes()), (2, 3 << 20, 11 << 20));
     }
 }

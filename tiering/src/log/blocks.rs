@@ -1,0 +1,145 @@
+//! What a start finds: the blocks of a slab as columns, without an allocation a block.
+
+use super::types::{Put, Salt, SlabHeader};
+
+/// What the log of a disk held.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// Slabs, by region.
+    pub slabs: Vec<RecoveredSlab>,
+    /// Salts that their records name, by number.
+    pub salts: Vec<Salt>,
+    /// What was found and what was left out.
+    pub counts: Counts,
+    /// Number of this start: at least the superblock's `starts`, and more than any start that wrote to the log before. If it is more
+    /// than the superblock says, the superblock lost its newest copy and shall be written with this number.
+    pub run: u32,
+}
+
+/// One slab and its blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecoveredSlab {
+    /// What the region holds.
+    pub header: SlabHeader,
+    /// Its blocks, in no order.
+    pub blocks: Blocks,
+    /// Blocks more whose records cannot be decrypted here. They stay recorded.
+    pub sealed: u32,
+}
+
+/// What a recovery counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Bytes of the log read.
+    pub read_bytes: u64,
+    /// Batches that were whole.
+    pub batches: u64,
+    /// Records in them.
+    pub records: u64,
+    /// Blocks in the result, those that cannot be decrypted here included.
+    pub blocks: u64,
+    /// Batches cut from the end: their write was under way when the daemon died or the power failed. Nobody was told that they are stored.
+    pub torn: u64,
+    /// Block records that do not count any more: superseded, erased, or of a slab whose region was granted again or freed.
+    pub stale: u64,
+    /// Batches and records that are not what was written though later ones are, or that a device flush covered.
+    pub corrupt: u64,
+    /// Sectors that the device could not read.
+    pub unreadable: u64,
+    /// The newer half could not be used at all, and the older one was.
+    pub fell_back: bool,
+}
+
+/// Blocks of one slab, as columns, in no order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Blocks {
+    pub(super) region: u32,
+    pub(super) shape: Shape,
+    pub(super) slots: Vec<u32>,
+    pub(super) generations: Vec<u32>,
+    pub(super) shards: Vec<u16>,
+    pub(super) flushed: Vec<bool>,
+    pub(super) salts: Vec<u32>,
+    pub(super) hashes: Vec<u128>,
+    pub(super) parents: Vec<u128>,
+    pub(super) present: Vec<u32>,
+    pub(super) crcs: Vec<u32>,
+    pub(super) sectors: Vec<u16>,
+    pub(super) tags: Vec<[u8; 16]>,
+}
+
+/// How many entries a block has in the columns whose width depends on the slab.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Shape {
+    pub planes: usize,
+    pub words: usize,
+    pub sectors: usize,
+    pub tags: usize,
+}
+
+impl Shape {
+    pub fn of(header: &SlabHeader) -> Shape {
+        let planes = header.page_bytes.len();
+        Shape {
+            planes,
+            words: header.words(),
+            sectors: if header.codec == 0 { 0 } else { planes },
+            tags: if header.encrypted { planes } else { 0 },
+        }
+    }
+}
+
+impl Blocks {
+    pub(super) fn new(header: &SlabHeader) -> Blocks {
+        Blocks { region: header.region, shape: Shape::of(header), ..Blocks::default() }
+    }
+
+    /// Blocks.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// There are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// The block in this row.
+    ///
+    /// # Panics
+    /// There are not so many.
+    #[must_use]
+    pub fn get(&self, row: usize) -> Put<'_> {
+        let Shape { planes, words, sectors, tags } = self.shape;
+        Put {
+            region: self.region,
+            slot: self.slots[row],
+            generation: self.generations[row],
+            shard: self.shards[row],
+            salt: self.salts[row],
+            hash: self.hashes[row],
+            parent: self.parents[row],
+            present: &self.present[row * words..(row + 1) * words],
+            crcs: &self.crcs[row * planes..(row + 1) * planes],
+            sectors: &self.sectors[row * sectors..(row + 1) * sectors],
+            tags: &self.tags[row * tags..(row + 1) * tags],
+        }
+    }
+
+    /// Whether a device flush is known to cover it: if its pages are not what was written, they are corrupt. Otherwise a power
+    /// cut may have lost them, as it may.
+    ///
+    /// # Panics
+    /// There are not so many.
+    #[must_use]
+    pub fn flushed(&self, row: usize) -> bool {
+        self.flushed[row]
+    }
+
+    /// All blocks.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Put<'_>> {
+        (0..self.len()).map(|row| self.get(row))
+    }
+}
