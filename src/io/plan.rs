@@ -15,15 +15,17 @@ pub(super) const PIECES_MAX: usize = 256;
 /// Bytes of one request, at most: what a device needs to be busy, and short enough for others to come in between.
 pub(super) const REQUEST_BYTES_MAX: u64 = 4 << 20;
 
-/// A page, as far as this is concerned.
+/// Bytes of a page: where they stand in the slot, and where in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     /// Where it begins in the slot.
     pub at: u64,
     /// Its bytes.
     pub bytes: u64,
-    /// Its address in host memory.
+    /// Its address: of its frame in host memory, or of what is stored in its stead.
     pub address: usize,
+    /// The registered buffer that holds it.
+    pub buffer: Option<u16>,
 }
 
 /// A request: bytes of the slot that stand behind one another.

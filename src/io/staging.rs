@@ -2,8 +2,7 @@
 
 use super::engine::Piece;
 use super::memory::Aligned;
-use super::plan::Run;
-use super::transfer::Part;
+use super::plan::{Run, Span};
 use std::io;
 
 /// Bytes of a chunk: many small pages in one request, and a copy that is short beside it.
@@ -59,31 +58,37 @@ impl Staging {
     }
 
     /// Copies what `run` has of the pages from host memory into the chunk.
-    pub fn load(&mut self, chunk: u16, run: &Run, parts: &[Part]) {
-        self.copy(chunk, run, parts, |page, staged, bytes| {
-            // SAFETY: `copy` checked both ranges; the chunk was taken, and is not the page.
+    ///
+    /// # Safety
+    /// The spans' memory is valid, and nobody writes it meanwhile.
+    pub unsafe fn load(&mut self, chunk: u16, run: &Run, spans: &[Span]) {
+        self.copy(chunk, run, spans, |page, staged, bytes| {
+            // SAFETY: `copy` checked the range of the chunk, which was taken and is not the page; the caller promises the page.
             unsafe { std::ptr::copy_nonoverlapping(page, staged, bytes) }
         });
     }
 
     /// Copies what `run` has of the pages from the chunk into host memory.
-    pub fn store(&mut self, chunk: u16, run: &Run, parts: &[Part]) {
-        self.copy(chunk, run, parts, |page, staged, bytes| {
-            // SAFETY: as in `load`; the frame is the transfer's until it ends.
+    ///
+    /// # Safety
+    /// The spans' memory is valid, and nobody uses it meanwhile.
+    pub unsafe fn store(&mut self, chunk: u16, run: &Run, spans: &[Span]) {
+        self.copy(chunk, run, spans, |page, staged, bytes| {
+            // SAFETY: as in `load`.
             unsafe { std::ptr::copy_nonoverlapping(staged, page, bytes) }
         });
     }
 
     /// Calls `move_bytes` with every piece of a page that lies in the run, its place in the chunk, and its bytes.
-    fn copy(&mut self, chunk: u16, run: &Run, parts: &[Part], move_bytes: impl Fn(*mut u8, *mut u8, usize)) {
+    fn copy(&mut self, chunk: u16, run: &Run, spans: &[Span], move_bytes: impl Fn(*mut u8, *mut u8, usize)) {
         assert!(run.bytes as usize <= CHUNK_BYTES, "a staged run of {} bytes", run.bytes);
-        for part in &parts[run.first..run.first + run.pages] {
-            let from = part.at.max(run.at);
-            let to = (part.at + u64::from(part.bytes)).min(run.at + run.bytes);
-            let offset = part.offset + (from - part.at);
-            assert!(from < to && part.memory.holds(offset, to - from), "a page beyond its memory or its run");
+        for span in &spans[run.first..run.first + run.pages] {
+            let from = span.at.max(run.at);
+            let to = (span.at + span.bytes).min(run.at + run.bytes);
+            assert!(from < to, "a page beyond its run");
+            let page = (span.address as *mut u8).wrapping_add((from - span.at) as usize);
             let staged = self.at(chunk).wrapping_add((from - run.at) as usize);
-            move_bytes(part.memory.at(offset), staged, (to - from) as usize);
+            move_bytes(page, staged, (to - from) as usize);
         }
     }
 }

@@ -47,6 +47,8 @@ pub(crate) struct Note {
     pub sectors: Vec<u16>,
     /// Put in an encrypted slab: tag of each page that is present. Else empty.
     pub tags: Vec<[u8; 16]>,
+    /// Put in an encrypted slab: the salt of all its pages. Else 0.
+    pub salt: u32,
     /// Where the box goes when it is done.
     pub reply: Address<Box<Note>>,
     /// Result: `Ok` as at [`NoteKind`]. `NoSpace`: the log is full, or the slab's own record is not in it; nothing is recorded.

@@ -18,7 +18,7 @@ fn spans() -> impl Strategy<Value = Vec<Span>> {
         let span = |(gap, bytes, address, whole): (u64, u64, usize, bool)| {
             let at = if whole { (end + gap).next_multiple_of(512) } else { end + gap };
             end = at + bytes;
-            Span { at, bytes, address: 0x10_0000 + [0, 512, 8][address] }
+            Span { at, bytes, address: 0x10_0000 + [0, 512, 8][address], buffer: None }
         };
         pages.into_iter().map(span).collect()
     })
@@ -70,7 +70,8 @@ proptest! {
 #[test]
 fn a_block_of_whole_sectors_is_one_request() {
     let rules = Rules { align: Align { offset: 512, memory: 512 }, chunk_bytes: CHUNK };
-    let spans: Vec<Span> = (0..32).map(|n| Span { at: n * 65536, bytes: 65536, address: 4096 * n as usize }).collect();
+    let spans: Vec<Span> =
+        (0..32).map(|n| Span { at: n * 65536, bytes: 65536, address: 4096 * n as usize, buffer: None }).collect();
     let mut runs = Vec::new();
     rules.plan(IoKind::Read, true, &spans, &mut runs);
     assert_eq!(runs, [Run { at: 0, bytes: 32 * 65536, first: 0, pages: 32, staged: false, fill: false }]);

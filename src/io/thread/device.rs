@@ -6,12 +6,11 @@
 
 use super::super::engine::{BUFFERS, Command, Done, Engine, Piece};
 use super::super::memory::{Aligned, BUFFER_BYTES, Memory};
-use super::super::plan::{PIECES_MAX, Run};
+use super::super::plan::{PIECES_MAX, Run, Span};
 use super::super::probe::Mode;
 use super::super::settings::{Choice, Settings};
 use super::super::staging::Staging;
 use super::super::store::Align;
-use super::super::transfer::{Part, Transfer};
 use kvtide_tiering::api::IoKind;
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -216,8 +215,18 @@ impl Device {
         }
     }
 
-    /// Starts a run of a transfer. False: there is no request or no chunk for it now.
-    pub fn start_run(&mut self, job: u32, run: Run, transfer: &Transfer, now_us: u64) -> bool {
+    /// Starts a run of a job whose slot begins at `offset`. False: there is no request or no chunk for it now.
+    ///
+    /// # Safety
+    /// The memory of the spans stays valid, and is the job's alone, until the run's end has come out of [`Device::settle`].
+    pub unsafe fn start_run(
+        &mut self,
+        job: u32,
+        run: Run,
+        (kind, offset): (IoKind, u64),
+        spans: &[Span],
+        now_us: u64,
+    ) -> bool {
         let staging = &mut self.staging;
         let chunk = if run.staged { staging.take() } else { None };
         if self.free.is_empty() || run.staged != chunk.is_some() {
@@ -230,19 +239,19 @@ impl Device {
         let request = &mut self.requests[token as usize];
         request.pieces.clear();
         let mut buffer = None;
-        let kind = if run.fill { IoKind::Read } else { transfer.kind };
+        let kind = if run.fill { IoKind::Read } else { kind };
         if let Some(chunk) = chunk {
             request.pieces.push(Piece::new(staging.at(chunk), run.bytes as usize));
             buffer = staging.buffer;
             if kind == IoKind::Write {
                 staging.clear(chunk, &run);
-                staging.load(chunk, &run, &transfer.parts);
+                // SAFETY: as the caller promises.
+                unsafe { staging.load(chunk, &run, spans) };
             }
         } else {
-            for (index, part) in transfer.parts[run.first..run.first + run.pages].iter().enumerate() {
-                let (at, bytes) = (part.memory.at(part.offset), part.bytes as usize);
-                let place = part.memory.buffer(self.number, part.offset, part.bytes.into());
-                buffer = if index == 0 || buffer == place { place } else { None };
+            for (index, span) in spans[run.first..run.first + run.pages].iter().enumerate() {
+                let (at, bytes) = (span.address as *mut u8, span.bytes as usize);
+                buffer = if index == 0 || buffer == span.buffer { span.buffer } else { None };
                 match request.pieces.last_mut() {
                     Some(last) if last.at().wrapping_add(last.bytes()) == at && buffer.is_some() => {
                         *last = Piece::new(last.at(), last.bytes() + bytes);
@@ -254,7 +263,7 @@ impl Device {
         request.run = run;
         request.chunk = chunk;
         request.filling = run.fill;
-        self.send(token, Owner::Job(job), kind, transfer.offset + run.at, buffer, now_us);
+        self.send(token, Owner::Job(job), kind, offset + run.at, buffer, now_us);
         true
     }
 
@@ -321,15 +330,16 @@ impl Device {
         end.map(|end| (done.token, request.owner, end))
     }
 
-    /// Puts a request that has ended away. `parts` are the pages of the transfer whose it is. False: its sectors have been
-    /// read, and it goes on by writing them.
-    pub fn settle(&mut self, token: u32, end: End, parts: &[Part], now_us: u64) -> bool {
+    /// Puts a request that has ended away. `spans` are those with which it was started. False: its sectors have been read, and
+    /// it goes on by writing them.
+    pub fn settle(&mut self, token: u32, end: End, spans: &[Span], now_us: u64) -> bool {
         let request = &mut self.requests[token as usize];
         let staging = &mut self.staging;
         request.busy = false;
         if let Some(chunk) = request.chunk {
             if request.filling && end == End::Whole {
-                staging.load(chunk, &request.run, parts);
+                // SAFETY: as whoever started it promised.
+                unsafe { staging.load(chunk, &request.run, spans) };
                 request.filling = false;
                 request.pieces.clear();
                 request.pieces.push(Piece::new(staging.at(chunk), request.run.bytes as usize));
@@ -341,7 +351,8 @@ impl Device {
                 return false;
             }
             if request.command.kind == IoKind::Read && end == End::Whole {
-                staging.store(chunk, &request.run, parts);
+                // SAFETY: as whoever started it promised.
+                unsafe { staging.store(chunk, &request.run, spans) };
             }
             staging.give(chunk);
             request.chunk = None;

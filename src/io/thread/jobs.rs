@@ -1,6 +1,6 @@
 //! Transfers that have begun: their requests still to come, and how many the device has.
 
-use super::super::plan::Run;
+use super::super::plan::{Run, Span};
 use super::super::transfer::Transfer;
 use kvtide_tiering::api::{IoKind, Status};
 
@@ -9,6 +9,8 @@ use kvtide_tiering::api::{IoKind, Status};
 pub(super) struct Job {
     /// `None`: the job is free.
     pub transfer: Option<Box<Transfer>>,
+    /// What moves: its pages, in order.
+    pub spans: Vec<Span>,
     /// All its requests.
     pub runs: Vec<Run>,
     /// Of them, those that were started.

@@ -27,8 +27,7 @@ impl Runner {
             return self.complete_own(owner, end, now_us);
         };
         let job = self.jobs.at(number);
-        let parts = job.transfer.as_deref().map_or(&[][..], |transfer| &transfer.parts);
-        if !self.device.settle(token, end, parts, now_us) {
+        if !self.device.settle(token, end, &job.spans, now_us) {
             return;
         }
         job.at_device -= 1;

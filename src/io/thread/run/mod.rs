@@ -73,7 +73,6 @@ pub(super) struct Runner {
     answers: VecDeque<Box<Transfer>>,
     /// How long checksums have held them up.
     held_ns: u64,
-    spans: Vec<Span>,
     done: Vec<Done>,
     status: DiskStatus,
     clock: Instant,
@@ -137,7 +136,6 @@ impl Runner {
             answers: VecDeque::new(),
             held_ns: 0,
             moved_us: 0,
-            spans: Vec::new(),
             done: Vec::with_capacity(depth as usize),
             status,
             clock: Instant::now(),
@@ -279,16 +277,18 @@ impl Runner {
             checksum::note(self.store.superblock.store, &mut transfer);
             self.status.checksum_ns += began.elapsed().as_nanos() as u64;
         }
-        self.spans.clear();
-        self.spans.extend(transfer.parts.iter().map(|part| Span {
+        let (number, disk) =
+            (self.jobs.take().expect("there are as many as requests, and as can crowd"), self.status.number);
+        let job = self.jobs.at(number);
+        job.spans.clear();
+        job.spans.extend(transfer.parts.iter().map(|part| Span {
             at: part.at,
             bytes: part.bytes.into(),
             address: part.memory.at(part.offset) as usize,
+            buffer: part.memory.buffer(disk, part.offset, part.bytes.into()),
         }));
-        let number = self.jobs.take().expect("there are as many as requests, and as can crowd");
-        let job = self.jobs.at(number);
         job.runs.clear();
-        self.rules.plan(transfer.kind, transfer.whole, &self.spans, &mut job.runs);
+        self.rules.plan(transfer.kind, transfer.whole, &job.spans, &mut job.runs);
         job.fills = job.runs.iter().any(|run| run.fill);
         self.status.staged += job.runs.iter().filter(|run| run.staged).count() as u64;
         self.status.filled += job.runs.iter().filter(|run| run.fill).count() as u64;
@@ -306,7 +306,10 @@ impl Runner {
         let job = self.jobs.at(number);
         while !job.is_started() {
             let transfer = job.transfer.as_deref().expect("it has begun");
-            if !self.device.start_run(number, job.runs[job.started], transfer, now_us) {
+            let (run, what) = (job.runs[job.started], (transfer.kind, transfer.offset));
+            // SAFETY: `is_valid` saw that the pages lie in memory that the transfer keeps; it is answered, or leaked, only after the
+            // last run has ended.
+            if !unsafe { self.device.start_run(number, run, what, &job.spans, now_us) } {
                 return self.crowd.push_back(number);
             }
             job.started += 1;
