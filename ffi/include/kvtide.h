@@ -101,6 +101,8 @@ enum kvt_status
     KVT_ESYSTEM = 20,
     /// A bug on our side, caught at the edge.
     KVT_EINTERNAL = 21,
+    /// A page's bytes are not those that were stored.
+    KVT_ECORRUPT = 22,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -330,6 +332,10 @@ typedef struct kvt_stats {
     uint64_t requests;
     /// Completions that no request explains.
     uint64_t completions_stray;
+    /// Pages whose bytes were hashed after they had been loaded, and compared with what was stored: the canary's sample.
+    uint64_t canary_checked;
+    /// Of those, the ones that were not what was stored. Nobody was shown them.
+    uint64_t canary_failed;
 } kvt_stats;
 
 /// Content hash of a block, chained over its predecessors: 128 bits, low word first.

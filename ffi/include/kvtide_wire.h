@@ -38,6 +38,12 @@
 /// No lane.
 #define KVT_WIRE_NONE_U16 UINT16_MAX
 
+/// In `Job::flags` of a copy between host and tier 0: the page is in the canary's sample. A `JobKind::Store` reports the
+/// digest of the page as it stands in tier 0 (`JobDone::digest`); a `JobKind::Load` or `JobKind::LoadCopy` compares that of
+/// the bytes that landed in tier 0 with `Job::digest` before it publishes them, and ends with `Status::Corrupt` if they differ.
+/// A digest is the CRC-32C (Castagnoli) of the page's bytes.
+#define KVT_WIRE_CANARY 1
+
 /// What became of a request, a job or a handshake. Zero is success; every other value is an error that names its cause.
 enum kvt_wire_status
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -88,6 +94,8 @@ enum kvt_wire_status
     KVT_WIRE_STATUS_SYSTEM = 20,
     /// A bug on our side, caught at the edge.
     KVT_WIRE_STATUS_INTERNAL = 21,
+    /// A page's bytes are not those that were stored.
+    KVT_WIRE_STATUS_CORRUPT = 22,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -333,22 +341,31 @@ typedef struct KVT_ALIGNED(64) kvt_wire_job {
     /// Position of the victim's last use on `use_lane`: step × planes + plane. The lane is past it when its own position is
     /// greater, or equal and a boundary of that plane has followed the one at which the victim was readable.
     uint64_t use_pos;
+    /// 0 or `CANARY`.
+    uint32_t flags;
+    /// Of a `JobKind::Load` or `JobKind::LoadCopy` with `CANARY`: what the page's bytes must hash to. Else zero.
+    uint32_t digest;
     /// Zero.
-    uint64_t pad[2];
+    uint64_t pad;
 } kvt_wire_job;
 
 /// The end of a `Job`, agent to daemon: exactly one for each.
 typedef struct KVT_ALIGNED(64) kvt_wire_job_done {
     /// `Job::id`.
     uint32_t id;
-    /// `Status` code: `Ok`, `Busy` (victim acquired meanwhile; nothing was done), `Canceled`, `Io`, `Invalid`.
+    /// `Status` code: `Ok`, `Busy` (victim acquired meanwhile; nothing was done), `Canceled`, `Io`, `Invalid`, `Corrupt` (the
+    /// bytes that were loaded are not those that were stored; nothing shows them).
     int32_t status;
     /// Bytes copied; the page's bytes for a copy that succeeded, anything else is a failure.
     uint64_t bytes;
     /// Nanoseconds from taking the job to its end.
     uint64_t elapsed_ns;
+    /// `CANARY` if `digest` was taken: of a job that asked for it and ended `Ok` or `Corrupt`. Else 0.
+    uint32_t flags;
+    /// The page's digest as it stands in tier 0. Else zero.
+    uint32_t digest;
     /// Zero.
-    uint64_t pad[5];
+    uint64_t pad[4];
 } kvt_wire_job_done;
 
 /// One plane of a shard, as it stands in the attach message.
@@ -364,7 +381,7 @@ typedef struct kvt_wire_plane_spec {
 } kvt_wire_plane_spec;
 
 /// Every status, in code order; `ALL[i] as i32 == i`.
-#define kvt_wire_status_ALL { kvt_wire_status_Ok, kvt_wire_status_Again, kvt_wire_status_Invalid, kvt_wire_status_NotFound, kvt_wire_status_Range, kvt_wire_status_NoSpace, kvt_wire_status_TooBig, kvt_wire_status_Busy, kvt_wire_status_TimedOut, kvt_wire_status_Canceled, kvt_wire_status_Daemon, kvt_wire_status_Lost, kvt_wire_status_Io, kvt_wire_status_Fork, kvt_wire_status_Version, kvt_wire_status_Permission, kvt_wire_status_NotAdmitted, kvt_wire_status_Limit, kvt_wire_status_State, kvt_wire_status_Protocol, kvt_wire_status_System, kvt_wire_status_Internal, }
+#define kvt_wire_status_ALL { kvt_wire_status_Ok, kvt_wire_status_Again, kvt_wire_status_Invalid, kvt_wire_status_NotFound, kvt_wire_status_Range, kvt_wire_status_NoSpace, kvt_wire_status_TooBig, kvt_wire_status_Busy, kvt_wire_status_TimedOut, kvt_wire_status_Canceled, kvt_wire_status_Daemon, kvt_wire_status_Lost, kvt_wire_status_Io, kvt_wire_status_Fork, kvt_wire_status_Version, kvt_wire_status_Permission, kvt_wire_status_NotAdmitted, kvt_wire_status_Limit, kvt_wire_status_State, kvt_wire_status_Protocol, kvt_wire_status_System, kvt_wire_status_Internal, kvt_wire_status_Corrupt, }
 
 /// Every operation, in code order.
 #define kvt_wire_op_ALL { kvt_wire_op_Nop, kvt_wire_op_SeqCreate, kvt_wire_op_SeqDrop, kvt_wire_op_Reserve, kvt_wire_op_Bind, kvt_wire_op_Commit, kvt_wire_op_Fork, kvt_wire_op_Truncate, kvt_wire_op_Publish, kvt_wire_op_Map, kvt_wire_op_Park, kvt_wire_op_Resume, kvt_wire_op_Advise, kvt_wire_op_Acquire, kvt_wire_op_Release, kvt_wire_op_Step, kvt_wire_op_StepEnd, kvt_wire_op_Fault, kvt_wire_op_Cancel, kvt_wire_op_Declare, }

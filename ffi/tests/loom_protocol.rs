@@ -3,7 +3,7 @@
 //! keeps it.
 #![cfg(loom)]
 
-use kvtide::agent::protocol::{Geometry, LaneView, Mover, PageRange, Shared, geometry::Bounds};
+use kvtide::agent::protocol::{Copied, Geometry, LaneView, Mover, PageRange, Shared, geometry::Bounds};
 use kvtide_wire::{
     entry::{Job, JobKind, NONE_U16, NONE_U32},
     geometry::PlaneSpec,
@@ -80,7 +80,7 @@ fn carry(mover: &mut Mover, frame: &Frame, job: &Job) -> Status {
         mover.poll();
         if let Some(op) = mover.next_copy() {
             frame.write(job.block);
-            mover.copied(&op, Ok(u64::from(op.bytes)));
+            mover.copied(&op, Ok(Copied { bytes: op.bytes.into(), digest: 0 }));
         }
         match mover.next_ended(0) {
             Some(ended) => return Status::from_code(ended.done.status).expect("a status"),

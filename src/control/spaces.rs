@@ -17,6 +17,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// One page of so many is in the canary's sample.
+const CANARY_ONE_IN: u32 = 256;
 /// How long core threads may take to do what they are asked to.
 const ANSWER: Duration = Duration::from_secs(2);
 
@@ -123,6 +125,7 @@ impl Spaces {
             config,
             spin: self.daemon.spin,
             recorder_bytes: self.daemon.recorder_bytes,
+            canary_one_in: CANARY_ONE_IN,
             dir: self.daemon.dir.clone(),
             control: self.control.clone(),
             node: self.node.clone(),

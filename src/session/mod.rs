@@ -16,9 +16,9 @@ pub(crate) use registry::{Fate, Registry, SessionInfo, SessionTotals};
 pub(crate) use tally::{JobTimes, RequestTimes, SessionTally, Way};
 pub(crate) use violation::{End, Violation};
 
-use crate::translate;
+use crate::translate::{self, Ask};
 use jobs::JobsInFlight;
-use kvtide_tiering::api::{Job, Status};
+use kvtide_tiering::api::{HostFrame, Job, Status};
 use kvtide_wire::entry::{Job as WireJob, JobDone, Op};
 use kvtide_wire::error::Error as WireError;
 use kvtide_wire::hello::Bye;
@@ -61,6 +61,9 @@ struct Sent {
     bytes: u32,
     way: Way,
     sent_us: u64,
+    /// What the canary asked, and of which host frame.
+    ask: Ask,
+    host: Option<HostFrame>,
 }
 
 /// A job that ended.
@@ -72,6 +75,31 @@ pub(crate) struct EndedJob {
     pub status: Status,
     /// Bytes that it moved.
     pub bytes: u64,
+    /// What the canary learned from it.
+    pub verdict: Option<Verdict>,
+}
+
+/// What the canary learned from a job of its sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// A page was stored in this host frame; in tier 0 it had this digest.
+    Stored { at: HostFrame, digest: u32 },
+    /// What was loaded is what was stored.
+    Same,
+    /// It is not, and nobody was shown it: the host frame does not hold any more what was stored, or did not arrive as it is.
+    Different { at: HostFrame, stored: u32, loaded: u32 },
+}
+
+impl Verdict {
+    fn of(sent: &Sent, digest: Option<u32>) -> Option<Verdict> {
+        let (at, digest) = (sent.host?, digest?);
+        match sent.ask {
+            Ask::Nothing => None,
+            Ask::Digest => Some(Verdict::Stored { at, digest }),
+            Ask::Compare(stored) if stored == digest => Some(Verdict::Same),
+            Ask::Compare(stored) => Some(Verdict::Different { at, stored, loaded: digest }),
+        }
+    }
 }
 
 /// What a request is answered with.
@@ -119,13 +147,22 @@ impl Session {
         }
     }
 
-    /// Sends a job. The ring has room for every job that may be in flight, so a full one says that the agent lied.
-    pub fn post(&mut self, id: u32, job: &Job, now_us: u64, page_bytes: impl Fn(u16) -> u32) -> Result<(), End> {
+    /// Sends a job, with what the canary asks of it. The ring has room for every job that may be in flight, so a full one says that
+    /// the agent lied.
+    pub fn post(
+        &mut self,
+        id: u32,
+        job: &Job,
+        ask: Ask,
+        now_us: u64,
+        page_bytes: impl Fn(u16) -> u32,
+    ) -> Result<(), End> {
         let bytes = translate::copied_bytes(job, page_bytes) as u32;
-        if !self.in_flight.insert(id, Sent { bytes, way: Way::of(job), sent_us: now_us }) {
+        let sent = Sent { bytes, way: Way::of(job), sent_us: now_us, ask, host: translate::host_frame(job) };
+        if !self.in_flight.insert(id, sent) {
             return Err(End::System(format!("job {id} was planned twice, or more jobs than the ring has room for")));
         }
-        self.jobs.push(&translate::job(id, job)).map_err(|error| match error {
+        self.jobs.push(&translate::job(id, job, ask)).map_err(|error| match error {
             PushError::Full => End::Violation(Violation::JobsUnread),
             PushError::Broken(index) => End::Violation(index.into()),
         })?;
@@ -136,9 +173,9 @@ impl Session {
     /// The next job that ended, times told to `times`.
     pub fn job_done(&mut self, now_us: u64, times: &mut JobTimes) -> Result<Option<EndedJob>, Violation> {
         let Some(done) = self.done.pop()? else { return Ok(None) };
-        let Sent { bytes, way, sent_us } =
-            self.in_flight.remove(done.id).ok_or(Violation::NoSuchJob { id: done.id })?;
-        let status = translate::job_done(&done, u64::from(bytes))?;
+        let sent = self.in_flight.remove(done.id).ok_or(Violation::NoSuchJob { id: done.id })?;
+        let Sent { bytes, way, sent_us, ask, .. } = sent;
+        let (status, digest) = translate::job_done(&done, u64::from(bytes), ask)?;
         let bytes = if status == Status::Ok { u64::from(bytes) } else { 0 };
         self.tally.jobs += 1;
         match way {
@@ -149,7 +186,7 @@ impl Session {
         if status == Status::Ok {
             times.add(way, now_us.saturating_sub(sent_us));
         }
-        Ok(Some(EndedJob { id: done.id, status, bytes }))
+        Ok(Some(EndedJob { id: done.id, status, bytes, verdict: Verdict::of(&sent, digest) }))
     }
 
     /// Answers a request, time told to `times`. False if no such request is in flight.

@@ -18,6 +18,7 @@ impl Space {
             ending,
             slabs,
             nvme,
+            canary,
             node,
             registry,
             number,
@@ -28,7 +29,7 @@ impl Space {
                 Action::Job { session, id, job } => {
                     let Some(live) = seats.session(session) else { continue };
                     let bytes_of = |plane: u16| page_bytes.get(usize::from(plane)).copied().unwrap_or(0);
-                    if let Err(end) = live.post(id, &job, *now_us, bytes_of) {
+                    if let Err(end) = live.post(id, &job, canary.ask(&job), *now_us, bytes_of) {
                         ending.push((session, end));
                     }
                 }
@@ -46,6 +47,7 @@ impl Space {
                 Action::NeedSlab { class } => node.send(NodeLetter::Need { space: *number, class }),
                 Action::ReturnSlab { slab } => {
                     let (memfd, notice) = slabs.remove(slab);
+                    canary.returned(slab);
                     node.send(NodeLetter::Return { space: *number, slab, memfd });
                     for (session, live) in seats.sessions() {
                         if let Err(end) = live.notify(notice.clone()) {

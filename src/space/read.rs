@@ -46,6 +46,7 @@ impl Space {
                 return self.tell(now_us, Event::SlabRefused { class });
             }
         };
+        self.canary.granted(id, frames);
         // Engines are told before the first job that names it.
         for (slot, session) in self.seats.sessions() {
             if let Err(end) = session.notify(notice.clone()) {

@@ -1,6 +1,7 @@
 //! The core thread: work while there is any, spin a little, then sleep until an engine rings, a letter comes, a lease ends or a
 //! deadline is due.
 
+use super::canary::Canary;
 use super::clock::{Clock, until};
 use super::flight::Flight;
 use super::letters::{Letter, Report};
@@ -48,6 +49,8 @@ pub(crate) struct Spec {
     pub spin: Duration,
     /// Bytes of input that the flight recorder keeps; 0: it is off.
     pub recorder_bytes: u64,
+    /// One page of so many is hashed when it is stored and after it was loaded; 0: none.
+    pub canary_one_in: u32,
     /// Where recordings go.
     pub dir: PathBuf,
     /// Where its reports go.
@@ -122,6 +125,7 @@ fn begin(spec: Spec, letters: &Mailbox<Letter>, nvme: Nvme, sleeper: Sleeper) {
         registry: spec.registry,
         slabs: Slabs::default(),
         nvme,
+        canary: Canary::new(spec.canary_one_in),
         page_bytes,
         attaches: 0,
         told_vacant: 0,

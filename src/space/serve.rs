@@ -1,5 +1,6 @@
 //! What engines wrote, to the core; what the core wants, to engines, to the node and to the control thread.
 
+use super::canary::Canary;
 use super::clock::Clock;
 use super::flight::Flight;
 use super::letters::Report;
@@ -8,7 +9,7 @@ use super::seats::Seats;
 use super::slabs::Slabs;
 use crate::host::NodeLetter;
 use crate::mail::Outbox;
-use crate::session::{Answer, End, EndedJob, JobTimes, Registry, RequestTimes, Violation};
+use crate::session::{Answer, End, EndedJob, JobTimes, Registry, RequestTimes, Verdict, Violation};
 use crate::translate::{self, Scratch};
 use kvtide_tiering::ActionBuf;
 use kvtide_tiering::Error as CoreError;
@@ -46,6 +47,7 @@ pub(super) struct Space {
     pub registry: Registry,
     pub slabs: Slabs,
     pub nvme: Nvme,
+    pub canary: Canary,
     /// Size of each plane's page.
     pub page_bytes: Vec<u32>,
     /// Newcomers seen.
@@ -117,10 +119,13 @@ impl Space {
 
     fn serve(&mut self, slot: SessionId, now_us: u64) -> Result<bool, Violation> {
         let mut worked = false;
-        while let Some(EndedJob { id: job, status, bytes }) = self.job_done(slot)? {
+        while let Some(EndedJob { id: job, status, bytes, verdict }) = self.job_done(slot)? {
             worked = true;
             self.tally.jobs += 1;
             self.tally.job_bytes += bytes;
+            if let Some(verdict) = verdict {
+                self.heed_canary(slot, verdict);
+            }
             self.tell(now_us, Event::JobDone { session: slot, job, status });
         }
         let channels = self.seats.session(slot).map_or(0, |session| session.channels.len());
@@ -133,6 +138,20 @@ impl Space {
             }
         }
         Ok(worked)
+    }
+
+    /// The canary remembers and counts; what is not what was stored is said at once.
+    fn heed_canary(&mut self, slot: SessionId, verdict: Verdict) {
+        self.canary.heed(verdict);
+        if let Verdict::Different { at, stored, loaded } = verdict {
+            let (space, session) = (self.number, self.seats.guest(slot).map_or(0, |guest| guest.number));
+            tracing::error!(
+                "space {space}: a page is not what was stored: slab {}, frame {}, digest {stored:#010x}, loaded by session {session} \
+                 with {loaded:#010x}; it was not shown",
+                at.slab,
+                at.slot
+            );
+        }
     }
 
     /// Tells the core of transfers that have ended. False if there were none.

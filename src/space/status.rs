@@ -1,5 +1,6 @@
 //! How a space stands, for whoever asks by letter.
 
+use super::canary::CanaryTally;
 use super::serve::{Space, Tally};
 use crate::session::{JobTimes, RequestTimes, SessionTally};
 use kvtide_tiering::{Counters, Occupancy};
@@ -32,6 +33,8 @@ pub(crate) struct SpaceStatus {
     pub core: Counters,
     /// What the shell around it counts.
     pub shell: Tally,
+    /// What the canary counts.
+    pub canary: CanaryTally,
     /// How long requests took.
     pub request_times: RequestTimes,
     /// How long jobs took.
@@ -80,6 +83,7 @@ impl Space {
             occupancy: self.core.occupancy(),
             core: *self.core.counters(),
             shell: self.tally,
+            canary: self.canary.tally,
             request_times: self.request_times,
             job_times: self.job_times,
         }

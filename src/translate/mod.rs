@@ -10,6 +10,6 @@ mod request;
 mod status;
 
 pub use geometry::{GeometryError, classes, plane, planes};
-pub use job::{JobDoneError, copied_bytes, job, job_done};
+pub use job::{Ask, JobDoneError, copied_bytes, host_frame, job, job_done};
 pub use request::{Scratch, completion, request};
 pub use status::{from_wire, to_wire};

@@ -23,6 +23,7 @@ pub const fn to_wire(status: Core) -> Wire {
         Core::Limit => Wire::Limit,
         Core::State => Wire::State,
         Core::Internal => Wire::Internal,
+        Core::Corrupt => Wire::Corrupt,
     }
 }
 
@@ -46,6 +47,7 @@ pub const fn from_wire(status: Wire) -> Option<Core> {
         Wire::Limit => Some(Core::Limit),
         Wire::State => Some(Core::State),
         Wire::Internal => Some(Core::Internal),
+        Wire::Corrupt => Some(Core::Corrupt),
         Wire::Daemon | Wire::Fork | Wire::Version | Wire::Permission | Wire::Protocol | Wire::System => None,
     }
 }
@@ -63,6 +65,6 @@ mod tests {
                 known += 1;
             }
         }
-        assert_eq!(known, 16);
+        assert_eq!(known, 17);
     }
 }

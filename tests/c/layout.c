@@ -49,7 +49,9 @@ AT(kvt_wire_job, victim_block, 28);
 AT(kvt_wire_job, slab, 32);
 AT(kvt_wire_job, slot, 36);
 AT(kvt_wire_job, use_pos, 40);
-AT(kvt_wire_job, pad, 48);
+AT(kvt_wire_job, flags, 48);
+AT(kvt_wire_job, digest, 52);
+AT(kvt_wire_job, pad, 56);
 
 SIZE(kvt_wire_job_done, 64);
 ALIGN(kvt_wire_job_done, 64);
@@ -57,7 +59,9 @@ AT(kvt_wire_job_done, id, 0);
 AT(kvt_wire_job_done, status, 4);
 AT(kvt_wire_job_done, bytes, 8);
 AT(kvt_wire_job_done, elapsed_ns, 16);
-AT(kvt_wire_job_done, pad, 24);
+AT(kvt_wire_job_done, flags, 24);
+AT(kvt_wire_job_done, digest, 28);
+AT(kvt_wire_job_done, pad, 32);
 
 SIZE(kvt_wire_plane_spec, 12);
 ALIGN(kvt_wire_plane_spec, 4);
@@ -74,7 +78,8 @@ _Static_assert(KVT_WIRE_NONE_U16 == UINT16_MAX, "none");
 /* The codes that travel. */
 _Static_assert(KVT_WIRE_OP_NOP == 0 && KVT_WIRE_OP_RESERVE == 3 && KVT_WIRE_OP_DECLARE == 19, "operation codes");
 _Static_assert(KVT_WIRE_JOB_KIND_MAP == 0 && KVT_WIRE_JOB_KIND_CANCEL == 7, "job codes");
-_Static_assert(KVT_WIRE_STATUS_OK == 0 && KVT_WIRE_STATUS_DAEMON == 10 && KVT_WIRE_STATUS_INTERNAL == 21, "statuses");
+_Static_assert(KVT_WIRE_STATUS_OK == 0 && KVT_WIRE_STATUS_DAEMON == 10 && KVT_WIRE_STATUS_CORRUPT == 22, "statuses");
+_Static_assert(KVT_WIRE_CANARY == 1, "job flags");
 _Static_assert(KVT_WIRE_LEVEL_PUBLISHED == 0 && KVT_WIRE_LEVEL_STORED == 1 && KVT_WIRE_LEVEL_DURABLE == 2, "levels");
 _Static_assert(KVT_WIRE_ADVICE_WILL_NEED == 0 && KVT_WIRE_ADVICE_PRIORITY == 4, "advice");
 _Static_assert(KVT_WIRE_PLANE_KIND_FULL == 0 && KVT_WIRE_PLANE_KIND_WINDOW == 1 && KVT_WIRE_PLANE_KIND_STATE == 2, "planes");

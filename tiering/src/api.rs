@@ -38,6 +38,7 @@ pub enum Status {
     Limit,
     State,
     Internal,
+    Corrupt,
 }
 
 /// What a plane's pages hold and which of them a step reads.
@@ -369,7 +370,8 @@ pub enum Event<'a> {
         session: SessionId,
         /// Its id.
         job: u32,
-        /// `Ok`, `Busy`, `Canceled`, `Io` or `Invalid`.
+        /// `Ok`, `Busy`, `Canceled`, `Io`, `Invalid`, or `Corrupt`: what was loaded is not what was stored, the host copy is bad; as
+        /// with `Io` the victim is gone and the frame shows nothing.
         status: Status,
     },
     /// The node granted host memory: `frames` frames of `class` under the id `slab`.

@@ -3,7 +3,7 @@
 use super::protocol::step::Counts;
 use crate::client::Stats;
 use kvtide_wire::{
-    entry::{JobDone, JobKind},
+    entry::{CANARY, JobDone, JobKind},
     status::Status,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,6 +40,8 @@ pub(crate) struct Counters {
     jobs_canceled: Total,
     jobs_invalid: Total,
     jobs_failed: Total,
+    canary_checked: Total,
+    canary_failed: Total,
 }
 
 /// Rows of `jobs`: jobs and bytes of each edge.
@@ -60,6 +62,10 @@ impl Counters {
     /// Counts the end of a job.
     pub fn job(&self, kind: Option<JobKind>, done: &JobDone) {
         let status = Status::from_code(done.status);
+        if done.flags & CANARY != 0 && kind != Some(JobKind::Store) {
+            self.canary_checked.add(1);
+            self.canary_failed.add(u64::from(status == Some(Status::Corrupt)));
+        }
         let row = match (status, kind) {
             (Some(Status::Ok), Some(JobKind::Load | JobKind::LoadCopy)) => LOAD,
             (Some(Status::Ok), Some(JobKind::Store)) => STORE,
@@ -99,6 +105,8 @@ impl Counters {
             jobs_failed: self.jobs_failed.get(),
             requests: self.requests.get(),
             completions_stray: self.completions_stray.get(),
+            canary_checked: self.canary_checked.get(),
+            canary_failed: self.canary_failed.get(),
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use super::{
     counters::Counters,
-    protocol::{CopyOp, Ended, Mover, Shared},
+    protocol::{Copied, CopyOp, Ended, Mover, Shared},
 };
 use crate::memory::TierMemory;
 use kvtide_wire::{
@@ -54,7 +54,7 @@ pub(crate) struct Pump {
     /// An end that found no room in the ring.
     unsent: Option<Ended>,
     copies: Vec<CopyOp>,
-    results: Vec<(CopyOp, Result<u64, Status>)>,
+    results: Vec<(CopyOp, Result<Copied, Status>)>,
     started: Instant,
     buffer: Vec<u8>,
 }

@@ -213,13 +213,17 @@ pub struct kvt_stats {
     pub requests: u64,
     /// Completions that no request explains.
     pub completions_stray: u64,
+    /// Pages whose bytes were hashed after they had been loaded, and compared with what was stored: the canary's sample.
+    pub canary_checked: u64,
+    /// Of those, the ones that were not what was stored. Nobody was shown them.
+    pub canary_failed: u64,
 }
 
 // SAFETY: repr(C), `struct_size` first, integers only.
 unsafe impl Sized32 for kvt_stats {
     const BYTES_MIN: usize = 176;
 }
-const _: () = assert!(size_of::<kvt_stats>() == 176);
+const _: () = assert!(size_of::<kvt_stats>() == 192);
 
 /// Fills `stats` with the session's totals.
 ///
@@ -253,6 +257,8 @@ pub unsafe extern "C" fn kvt_client_stats(client: *const kvt_client, stats: *mut
             jobs_failed: s.jobs_failed,
             requests: s.requests,
             completions_stray: s.completions_stray,
+            canary_checked: s.canary_checked,
+            canary_failed: s.canary_failed,
         };
         // SAFETY: the caller's contract.
         unsafe { sized::fill("stats", stats, &filled) }

@@ -53,6 +53,8 @@ pub enum kvt_status {
     KVT_ESYSTEM = 20,
     /// A bug on our side, caught at the edge.
     KVT_EINTERNAL = 21,
+    /// A page's bytes are not those that were stored.
+    KVT_ECORRUPT = 22,
 }
 
 impl kvt_status {
@@ -81,6 +83,7 @@ impl kvt_status {
             Status::Protocol => kvt_status::KVT_EPROTO,
             Status::System => kvt_status::KVT_ESYSTEM,
             Status::Internal => kvt_status::KVT_EINTERNAL,
+            Status::Corrupt => kvt_status::KVT_ECORRUPT,
         }
     }
 }

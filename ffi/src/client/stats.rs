@@ -45,4 +45,8 @@ pub struct Stats {
     pub requests: u64,
     /// Completions that no request explains; they are dropped and counted.
     pub completions_stray: u64,
+    /// Pages whose bytes were hashed after they had been loaded, and compared with what was stored: the canary's sample.
+    pub canary_checked: u64,
+    /// Of those, the ones that were not what was stored. Nobody was shown them.
+    pub canary_failed: u64,
 }

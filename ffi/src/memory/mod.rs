@@ -12,7 +12,7 @@ pub use cpu::CpuMemory;
 
 use crate::{
     Result,
-    agent::protocol::{CopyOp, Place},
+    agent::protocol::{Copied, CopyOp, Place},
 };
 use kvtide_wire::{hello::Slab, status::Status};
 use std::{os::fd::OwnedFd, sync::Arc};
@@ -43,8 +43,9 @@ pub trait TierMemory: Send {
     /// Starts copies, in order; their places must exist. Returns how many were started; the others are to be offered again.
     fn start(&mut self, copies: &[CopyOp]) -> usize;
 
-    /// Makes progress and reports copies that ended, with the bytes that arrived. Returns how many.
-    fn poll(&mut self, ended: &mut dyn FnMut(&CopyOp, std::result::Result<u64, Status>)) -> usize;
+    /// Makes progress and reports copies that ended, with the bytes that arrived and, where [`CopyOp::canary`] asks for it, the
+    /// digest of the page's bytes in tier 0 once they had landed. Returns how many.
+    fn poll(&mut self, ended: &mut dyn FnMut(&CopyOp, std::result::Result<Copied, Status>)) -> usize;
 
     /// Copies started and not yet reported.
     fn in_flight(&self) -> usize;

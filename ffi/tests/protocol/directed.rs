@@ -1,9 +1,9 @@
 //! The rules one by one.
 
 use super::model::{FRAMES, PLANES, geometry};
-use kvtide::agent::protocol::{CopyOp, LaneView, Mover, Shared};
+use kvtide::agent::protocol::{Copied, CopyOp, LaneView, Mover, Shared};
 use kvtide_wire::{
-    entry::{Job, JobDone, JobKind, NONE_U16, NONE_U32},
+    entry::{CANARY, Job, JobDone, JobKind, NONE_U16, NONE_U32},
     status::Status,
 };
 use std::sync::Arc;
@@ -54,7 +54,11 @@ impl Bench {
     }
 
     fn finish(&mut self, op: &CopyOp) {
-        self.mover.copied(op, Ok(u64::from(op.bytes)));
+        self.finish_with(op, 0);
+    }
+
+    fn finish_with(&mut self, op: &CopyOp, digest: u32) {
+        self.mover.copied(op, Ok(Copied { bytes: op.bytes.into(), digest }));
     }
 }
 
@@ -175,20 +179,69 @@ fn a_cancelled_job_puts_its_victim_back_and_a_begun_copy_is_waited_for() {
 }
 
 #[test]
+fn bytes_that_are_not_those_that_were_stored_show_nothing() {
+    let in_sample = |job: Job, digest| Job { flags: CANARY, digest, ..job };
+    let mut b = bench();
+    b.map(1, (0, 0), 0);
+    b.send(in_sample(job(JobKind::Store, 2, (0, 0), 0), 0));
+    let op = b.mover.next_copy().expect("a store waits for nobody");
+    assert!(op.canary);
+    b.finish_with(&op, 77);
+    let done = b.ended().expect("stored");
+    assert_eq!((done.status, done.flags, done.digest), (Status::Ok.code(), CANARY, 77));
+    b.send(job(JobKind::Evict, 3, (0, 0), 0));
+    assert_eq!(b.status(3), Some(Status::Ok));
+    for kind in [JobKind::Load, JobKind::LoadCopy] {
+        b.map(4, (1, 0), 0);
+        b.send(in_sample(instead_of(job(kind, 5, (0, 0), 0), (1, 0)), 77));
+        let op = b.mover.next_copy().expect("no lane is active");
+        b.finish_with(&op, 78);
+        let done = b.ended().expect("loaded");
+        assert_eq!((done.status, done.flags, done.digest), (Status::Corrupt.code(), CANARY, 78));
+        b.lane.begin(1);
+        assert!(b.lane.frame(0, 0).is_none() && b.lane.frame(1, 0).is_none());
+        b.lane.end();
+        assert_eq!((b.shared.resident(0, 0), b.shared.resident(1, 0)), (None, None));
+    }
+    b.send(in_sample(job(JobKind::Load, 6, (0, 0), 0), 77));
+    let op = b.mover.next_copy().expect("no lane is active");
+    b.finish_with(&op, 77);
+    let done = b.ended().expect("loaded");
+    assert_eq!((done.status, done.flags, done.digest), (Status::Ok.code(), CANARY, 77));
+    assert_eq!(b.shared.resident(0, 0), Some(0));
+    b.send(job(JobKind::Store, 7, (0, 0), 0));
+    let op = b.mover.next_copy().expect("a store waits for nobody");
+    assert!(!op.canary, "not in the sample");
+    b.finish_with(&op, 77);
+    let done = b.ended().expect("stored");
+    assert_eq!((done.flags, done.digest), (0, 0));
+}
+
+#[test]
+fn flags_that_mean_nothing_are_refused() {
+    let mut b = bench();
+    b.map(1, (0, 0), 0);
+    b.send(Job { flags: CANARY << 1, ..job(JobKind::Store, 2, (0, 0), 0) });
+    assert_eq!(b.status(2), Some(Status::Invalid));
+    b.send(Job { flags: CANARY, ..job(JobKind::Map, 3, (1, 0), 1) });
+    assert_eq!(b.status(3), Some(Status::Invalid));
+}
+
+#[test]
 fn a_copy_that_fails_or_falls_short_shows_nothing() {
     for result in [Err(Status::Io), Ok(0), Ok(99)] {
         let mut b = bench();
         b.map(1, (0, 0), 0);
         b.send(instead_of(job(JobKind::Load, 2, (1, 0), 0), (0, 0)));
         let op = b.mover.next_copy().expect("no lane is active");
-        b.mover.copied(&op, result);
+        b.mover.copied(&op, result.map(|bytes| Copied { bytes, digest: 0 }));
         assert_eq!(b.status(2), Some(Status::Io));
         let again = instead_of(job(JobKind::Load, 3, (1, 0), 0), (0, 0));
         b.send(Job { kind: JobKind::Map as u16, block: 2, ..again });
         assert_eq!(b.status(3), Some(Status::Ok), "a victim that is gone already is no reason to refuse");
         b.send(job(JobKind::Evict, 4, (2, 0), 0));
         assert_eq!(b.status(4), Some(Status::Ok));
-        b.mover.copied(&op, Ok(u64::from(op.bytes)));
+        b.finish(&op);
         assert_eq!(b.ended(), None, "a copy ends once");
         b.lane.begin(1);
         assert!(b.lane.frame(0, 0).is_none() && b.lane.frame(1, 0).is_none());

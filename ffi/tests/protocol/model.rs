@@ -1,8 +1,10 @@
 //! A daemon that plans at random, devices that finish at random, lanes that move at random, and what must hold meanwhile.
 
-use kvtide::agent::protocol::{CopyOp, Geometry, LaneView, Mover, PageRange, PinId, Place, Shared, geometry::Bounds};
+use kvtide::agent::protocol::{
+    Copied, CopyOp, Geometry, LaneView, Mover, PageRange, PinId, Place, Shared, geometry::Bounds,
+};
 use kvtide_wire::{
-    entry::{Job, JobKind, NONE_U16, NONE_U32},
+    entry::{CANARY, Job, JobDone, JobKind, NONE_U16, NONE_U32},
     geometry::PlaneSpec,
     status::Status,
 };
@@ -41,6 +43,11 @@ impl Random {
 
 type Page = (u32, u16);
 
+/// Of a frame's bytes; any flip of its low half changes it.
+fn digest(bytes: u64) -> u32 {
+    bytes as u32
+}
+
 struct Pinned {
     pin: PinId,
     /// Pages that were resident when it was taken: they must stay.
@@ -59,6 +66,8 @@ pub struct Model {
     /// What each page must read as, once it has bytes.
     tags: BTreeMap<Page, u64>,
     host_of: BTreeMap<Page, u32>,
+    /// Digests of host frames whose page was in the canary's sample when it was stored.
+    digests: BTreeMap<u32, u32>,
     shows: BTreeMap<u32, Page>,
     flying: BTreeMap<u32, Job>,
     copies: Vec<(CopyOp, u64)>,
@@ -100,6 +109,7 @@ impl Model {
             host: BTreeMap::new(),
             tags: BTreeMap::new(),
             host_of: BTreeMap::new(),
+            digests: BTreeMap::new(),
             shows: BTreeMap::new(),
             flying: BTreeMap::new(),
             copies: Vec::new(),
@@ -123,14 +133,15 @@ impl Model {
     }
 
     fn operation(&mut self) -> Result<(), String> {
-        match self.random.below(16) {
+        match self.random.below(17) {
             0..=4 => self.send_job(),
             5 => self.send_nonsense(),
             6 | 7 => self.mover.poll(),
             8 => self.start_copy(),
             9 => self.end_copy(),
             10..=14 => self.move_lane(),
-            _ => self.pin()?,
+            15 => self.pin()?,
+            _ => self.flip(),
         }
         self.take_ends()
     }
@@ -183,12 +194,16 @@ impl Model {
             0 | 1 if self.absent(page) && !self.tags.contains_key(&page) => JobKind::Map,
             2..=4 if self.absent(page) && self.host_of.contains_key(&page) => {
                 job.slot = self.host_of[&page];
+                if let Some(digest) = self.digests.get(&job.slot) {
+                    (job.flags, job.digest) = (CANARY, *digest);
+                }
                 JobKind::Load
             }
             5 if victim.is_some() && !self.host_of.contains_key(&self.shows[&frame]) => {
                 (job.block, job.plane) = self.shows[&frame];
                 job.slot = id;
                 job.victim_block = NONE_U32;
+                job.flags = CANARY * self.random.below(2) as u32;
                 JobKind::Store
             }
             6 if self.absent(page) && !self.tags.contains_key(&page) => {
@@ -259,6 +274,14 @@ impl Model {
         }
     }
 
+    /// A bit of a page in host memory flips. Where the canary does not look, that would be seen by lanes.
+    fn flip(&mut self) {
+        let slots: Vec<u32> = self.digests.keys().copied().collect();
+        let Some(slot) = self.random.pick(&slots) else { return };
+        let bit = self.random.below(32);
+        self.host.entry(slot).and_modify(|bytes| *bytes ^= 1 << bit);
+    }
+
     /// From its start to its end, a device may touch the destination at any moment.
     fn start_copy(&mut self) {
         if let Some(op) = self.mover.next_copy() {
@@ -274,15 +297,16 @@ impl Model {
         }
         let at = self.random.below(self.copies.len() as u64) as usize;
         let (op, bytes) = self.copies.swap_remove(at);
-        let result = match self.random.below(12) {
-            0 => Err(Status::Io),
-            1 => Ok(u64::from(op.bytes) - 1),
-            _ => {
-                *self.place(op.to) = bytes;
-                Ok(u64::from(op.bytes))
-            }
-        };
-        self.mover.copied(&op, result);
+        match self.random.below(12) {
+            0 => self.mover.copied(&op, Err(Status::Io)),
+            1 => self.mover.copied(&op, Ok(Copied { bytes: u64::from(op.bytes) - 1, digest: digest(bytes) })),
+            _ => self.land(&op, bytes),
+        }
+    }
+
+    fn land(&mut self, op: &CopyOp, bytes: u64) {
+        *self.place(op.to) = bytes;
+        self.mover.copied(op, Ok(Copied { bytes: op.bytes.into(), digest: digest(bytes) }));
     }
 
     fn move_lane(&mut self) {
@@ -330,13 +354,13 @@ impl Model {
                 continue;
             }
             let job = self.flying.remove(&ended.done.id).ok_or("a job ended twice")?;
-            self.settle(job, status)?;
+            self.settle(job, status, &ended.done)?;
         }
         Ok(())
     }
 
     /// What the end of a job means for the plain model.
-    fn settle(&mut self, job: Job, status: Status) -> Result<(), String> {
+    fn settle(&mut self, job: Job, status: Status, done: &JobDone) -> Result<(), String> {
         let kind = JobKind::from_code(job.kind).ok_or("kind")?;
         let page = (job.block, job.plane);
         let names_victim = job.victim_block != NONE_U32;
@@ -344,6 +368,12 @@ impl Model {
             (JobKind::Cancel, Status::Ok | Status::Busy) => {}
             (JobKind::Store, Status::Ok) => {
                 self.host_of.insert(page, job.slot);
+                if done.flags != job.flags {
+                    return Err("a store tells its digest if and only if it is asked".into());
+                }
+                if done.flags == CANARY {
+                    self.digests.insert(job.slot, done.digest);
+                }
             }
             (JobKind::Store, Status::Io | Status::Canceled) => {}
             (JobKind::Evict, Status::Ok) => {
@@ -356,6 +386,13 @@ impl Model {
                 self.host_of.retain(|p, _| p.0 != job.block);
             }
             (_, Status::Busy | Status::Canceled) => {}
+            (JobKind::Load, Status::Corrupt) if job.flags == CANARY => {
+                // The host copy is bad, and there is no other.
+                self.host_of.remove(&page);
+                self.digests.remove(&job.slot);
+                self.shows.remove(&job.frame).inspect(|victim| self.forget_lost(*victim));
+                self.forget_lost(page);
+            }
             (_, Status::Io | Status::Ok) if kind != JobKind::Evict && kind != JobKind::Drop => {
                 let victim = self.shows.remove(&job.frame);
                 if names_victim != victim.is_some() {
@@ -436,8 +473,7 @@ impl Model {
                 self.copies.push((op, bytes));
             }
             for (op, bytes) in std::mem::take(&mut self.copies) {
-                *self.place(op.to) = bytes;
-                self.mover.copied(&op, Ok(u64::from(op.bytes)));
+                self.land(&op, bytes);
             }
             self.take_ends()?;
             self.check()?;

@@ -220,6 +220,12 @@ impl JobKind {
     }
 }
 
+/// In [`Job::flags`] of a copy between host and tier 0: the page is in the canary's sample. A [`JobKind::Store`] reports the
+/// digest of the page as it stands in tier 0 ([`JobDone::digest`]); a [`JobKind::Load`] or [`JobKind::LoadCopy`] compares that of
+/// the bytes that landed in tier 0 with [`Job::digest`] before it publishes them, and ends with [`Status::Corrupt`] if they differ.
+/// A digest is the CRC-32C (Castagnoli) of the page's bytes.
+pub const CANARY: u32 = 1;
+
 /// A migration that the daemon planned and the agent carries out.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -251,8 +257,12 @@ pub struct Job {
     /// Position of the victim's last use on `use_lane`: step × planes + plane. The lane is past it when its own position is
     /// greater, or equal and a boundary of that plane has followed the one at which the victim was readable.
     pub use_pos: u64,
+    /// 0 or [`CANARY`].
+    pub flags: u32,
+    /// Of a [`JobKind::Load`] or [`JobKind::LoadCopy`] with [`CANARY`]: what the page's bytes must hash to. Else zero.
+    pub digest: u32,
     /// Zero.
-    pub pad: [u64; 2],
+    pub pad: u64,
 }
 
 /// The end of a [`Job`], agent to daemon: exactly one for each.
@@ -261,14 +271,19 @@ pub struct Job {
 pub struct JobDone {
     /// [`Job::id`].
     pub id: u32,
-    /// [`Status`] code: `Ok`, `Busy` (victim acquired meanwhile; nothing was done), `Canceled`, `Io`, `Invalid`.
+    /// [`Status`] code: `Ok`, `Busy` (victim acquired meanwhile; nothing was done), `Canceled`, `Io`, `Invalid`, `Corrupt` (the
+    /// bytes that were loaded are not those that were stored; nothing shows them).
     pub status: i32,
     /// Bytes copied; the page's bytes for a copy that succeeded, anything else is a failure.
     pub bytes: u64,
     /// Nanoseconds from taking the job to its end.
     pub elapsed_ns: u64,
+    /// [`CANARY`] if `digest` was taken: of a job that asked for it and ended `Ok` or `Corrupt`. Else 0.
+    pub flags: u32,
+    /// The page's digest as it stands in tier 0. Else zero.
+    pub digest: u32,
     /// Zero.
-    pub pad: [u64; 5],
+    pub pad: [u64; 4],
 }
 
 const _: () = {

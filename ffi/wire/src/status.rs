@@ -48,11 +48,13 @@ pub enum Status {
     System = 20,
     /// A bug on our side, caught at the edge.
     Internal = 21,
+    /// A page's bytes are not those that were stored.
+    Corrupt = 22,
 }
 
 impl Status {
     /// Every status, in code order; `ALL[i] as i32 == i`.
-    pub const ALL: [Status; 22] = [
+    pub const ALL: [Status; 23] = [
         Status::Ok,
         Status::Again,
         Status::Invalid,
@@ -75,6 +77,7 @@ impl Status {
         Status::Protocol,
         Status::System,
         Status::Internal,
+        Status::Corrupt,
     ];
 
     /// Decodes a code that came from the other process; `None` for a code that no version of ours sends.
@@ -115,6 +118,7 @@ impl Status {
             Status::Protocol => c"the peer broke the protocol; its session ends",
             Status::System => c"the system refused memory, a descriptor or a thread",
             Status::Internal => c"internal error in kvtide",
+            Status::Corrupt => c"a page's bytes are not those that were stored",
         }
     }
 }

@@ -21,8 +21,8 @@ fn macros() -> Vec<String> {
     let mut list = Vec::new();
     layout!(list, submission = Submission, op tag lane flags seq block first count list_len value timeout_us hash);
     layout!(list, completion = Completion, op tag status list_len value);
-    layout!(list, job = Job, kind plane victim_plane use_lane id block frame src_frame src_block victim_block slab slot use_pos);
-    layout!(list, job_done = JobDone, id status bytes elapsed_ns);
+    layout!(list, job = Job, kind plane victim_plane use_lane id block frame src_frame src_block victim_block slab slot use_pos flags digest);
+    layout!(list, job_done = JobDone, id status bytes elapsed_ns flags digest);
     layout!(list, plane_spec = PlaneSpec, page_bytes kind window_tokens);
     layout!(list, score_slot = ScoreSlot, version words);
     layout!(list, lane_line = LaneLine, position begun ended);

@@ -19,13 +19,17 @@ struct completion {
 struct job {
     uint16_t kind, plane, victim_plane, use_lane;
     uint32_t id, block, frame, src_frame, src_block, victim_block, slab, slot;
-    uint64_t use_pos, pad[2];
+    uint64_t use_pos;
+    uint32_t flags, digest;
+    uint64_t pad;
 };
 
 struct job_done {
     uint32_t id;
     int32_t status;
-    uint64_t bytes, elapsed_ns, pad[5];
+    uint64_t bytes, elapsed_ns;
+    uint32_t flags, digest;
+    uint64_t pad[4];
 };
 
 struct plane_spec {
@@ -90,11 +94,15 @@ AT(job, victim_block);
 AT(job, slab);
 AT(job, slot);
 AT(job, use_pos);
+AT(job, flags);
+AT(job, digest);
 SIZE(job_done);
 AT(job_done, id);
 AT(job_done, status);
 AT(job_done, bytes);
 AT(job_done, elapsed_ns);
+AT(job_done, flags);
+AT(job_done, digest);
 SIZE(plane_spec);
 AT(plane_spec, page_bytes);
 AT(plane_spec, kind);

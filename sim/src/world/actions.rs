@@ -120,7 +120,7 @@ impl Daemon {
         cx.say(|| format!("daemon -> s{index} job {id} {job:?}"));
         let at = cx.now() + cx.hop();
         let place = host_frame(&job).and_then(|frame| self.place(frame));
-        match sessions[index].jobs.push(at, (translate::job(id, &job), place)) {
+        match sessions[index].jobs.push(at, (translate::job(id, &job, translate::Ask::Nothing), place)) {
             Ok(seen) => cx.queue.at(seen, Ev::Pump { session: index }),
             Err(_) => return wrong(Caught::Protocol, format!("s{index}: job ring overrun")),
         }

@@ -8,7 +8,7 @@ use crate::disk::{Grants, Queue};
 use crate::failure::Caught;
 use crate::geometry::SLAB_FRAMES;
 use crate::memory::{ArenaId, Place};
-use kvtide_daemon::translate::{self, Scratch};
+use kvtide_daemon::translate::{self, Ask, Scratch};
 use kvtide_tiering::ActionBuf;
 use kvtide_tiering::api::{Event, HostFrame, Job, SessionId};
 use kvtide_tiering::{Core, Error, Recorder, Recording};
@@ -150,9 +150,9 @@ impl Daemon {
             return self.nonsense_done(cx, sessions, slot, done);
         };
         let bytes = translate::copied_bytes(&job, |plane| planes[usize::from(plane)].page_bytes);
-        match translate::job_done(done, bytes) {
-            Ok(status) => {
-                let wire = translate::job(done.id, &job);
+        match translate::job_done(done, bytes, Ask::Nothing) {
+            Ok((status, _)) => {
+                let wire = translate::job(done.id, &job, Ask::Nothing);
                 if let Some(kind) = JobKind::from_code(wire.kind) {
                     cx.coverage.job(kind, translate::to_wire(status));
                 }

@@ -98,9 +98,9 @@ impl Session {
         let Some(copy) = self.copies.get_mut(token as usize).and_then(Option::take) else { return Ok(()) };
         let whole = u64::from(copy.bytes);
         let result = match outcome {
-            Outcome::Whole => Ok(whole),
+            Outcome::Whole => Ok(agent::Copied { bytes: whole, digest: 0 }),
             // Anything from nothing to all but one byte.
-            Outcome::Short => Ok(cx.rng.below(whole)),
+            Outcome::Short => Ok(agent::Copied { bytes: cx.rng.below(whole), digest: 0 }),
             Outcome::Failed => Err(Status::Io),
         };
         self.mover.copied(&copy, result);

@@ -223,10 +223,10 @@ fn end_job(world: &mut World, session: SessionId, bytes: &mut Bytes<'_>) {
         0 => (u32::from(bytes.byte()), false),
         n => (jobs.remove(which % n).map_or(0, |(id, _)| id), which >= 240),
     };
-    let status = if which < 200 { 0 } else { i32::from(bytes.byte() % 22) };
+    let status = if which < 200 { 0 } else { i32::from(bytes.byte() % 23) };
     let done = JobDone { id, status, bytes: u64::from(short), ..JobDone::default() };
-    let broken = match translate::job_done(&done, 0) {
-        Ok(status) => world.event(Event::JobDone { session, job: id, status }),
+    let broken = match translate::job_done(&done, 0, translate::Ask::Nothing) {
+        Ok((status, _)) => world.event(Event::JobDone { session, job: id, status }),
         Err(_) => true,
     };
     if broken {

@@ -2,7 +2,9 @@
 //! protocol error; entries that arrive are translated as the daemon does, to a request or to an error status.
 #![no_main]
 
-use kvtide_fuzz::{Bytes, HeapRing, translate};
+use kvtide_fuzz::translate::{self, Ask};
+use kvtide_fuzz::{Bytes, HeapRing};
+use kvtide_tiering::api::Status;
 use kvtide_wire::entry::{Job, JobDone, JobKind, LIST_WORDS, Submission};
 use kvtide_wire::ring::{Consumer, Memory, Producer, PushError, START};
 use kvtide_wire::sync::Ordering;
@@ -26,9 +28,13 @@ fn entry(bytes: [u8; 64], list: &[u32], scratch: &mut translate::Scratch) {
         assert_eq!((refusal.op, refusal.tag, refusal.status), (submission.op, submission.tag, status.code()));
     }
     let done = JobDone::read_from_bytes(&bytes).expect("64 bytes");
-    let ended = translate::job_done(&done, 4096);
-    if ended == Ok(kvtide_tiering::api::Status::Ok) {
-        assert_eq!(done.bytes, 4096, "a copy of another length is never a success");
+    for ask in [Ask::Nothing, Ask::Digest, Ask::Compare(done.digest), Ask::Compare(!done.digest)] {
+        let Ok((status, digest)) = translate::job_done(&done, 4096, ask) else { continue };
+        if status == Status::Ok {
+            assert_eq!(done.bytes, 4096, "a copy of another length is never a success");
+            assert_ne!(ask, Ask::Compare(!done.digest), "nor are other bytes than those that were stored");
+        }
+        assert_eq!(digest.is_some(), ask != Ask::Nothing && matches!(status, Status::Ok | Status::Corrupt));
     }
     let job = Job::read_from_bytes(&bytes).expect("64 bytes");
     let kind = JobKind::from_code(job.kind);

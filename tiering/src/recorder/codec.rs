@@ -384,7 +384,7 @@ impl<'a> Reader<'a> {
 
     fn status(&self, code: u64) -> Result<Status, Error> {
         use Status::*;
-        const ALL: [Status; 16] = [
+        const ALL: [Status; 17] = [
             Ok,
             Again,
             Invalid,
@@ -401,6 +401,7 @@ impl<'a> Reader<'a> {
             Limit,
             State,
             Internal,
+            Corrupt,
         ];
         match ALL.iter().find(|&&s| s as u64 == code) {
             Some(&status) => Result::Ok(status),

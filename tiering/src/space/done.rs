@@ -181,7 +181,7 @@ impl Core {
             _ => {}
         }
         let mut job = job;
-        if status == Status::Io {
+        if matches!(status, Status::Io | Status::Corrupt) {
             self.victim_gone(s, slot, &mut job);
         } else {
             self.undo_take_over(s, slot, job);
@@ -192,7 +192,7 @@ impl Core {
             self.counters.jobs_retried += 1;
             self.sessions[usize::from(s)].jobs[slot].tries += 1;
             match status {
-                Status::Io => self.sessions[usize::from(s)].jobs.again_later(slot),
+                Status::Io | Status::Corrupt => self.sessions[usize::from(s)].jobs.again_later(slot),
                 _ => self.send_later(s, slot),
             }
             return;

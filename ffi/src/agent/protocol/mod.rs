@@ -20,8 +20,10 @@
 //!    [`Shared`]'s frame words, which are stored (Release) before the log's end.
 //! 8. Pins: the pinner counts its blocks, SeqCst fence, looks whether they are resident; the mover takes the victim out of the
 //!    master table, SeqCst fence, looks whether it is pinned, and if so puts it back and answers `Busy`.
-//! 9. A job either does all of what it says or, answered `Busy`, `Canceled` or `Invalid`, nothing. `Io`: its victim is gone
-//!    and its frame shows nothing. A copy that has begun is waited for, whoever cancels it.
+//! 9. A job either does all of what it says or, answered `Busy`, `Canceled` or `Invalid`, nothing. `Io`, `Corrupt`: its victim
+//!    is gone and its frame shows nothing. A copy that has begun is waited for, whoever cancels it.
+//! 10. The canary: what a load brings is hashed where it landed, before it is published; bytes that are not those that were
+//!     stored are `Corrupt` and shown to nobody.
 
 pub mod geometry;
 mod lane;
@@ -40,7 +42,7 @@ mod zeroed;
 
 pub use geometry::Geometry;
 pub use lane::LaneView;
-pub use mover::{CopyOp, Ended, Full, Mover, Place};
+pub use mover::{Copied, CopyOp, Ended, Full, Mover, Place};
 pub use pins::{PageRange, PinId, Pins};
 pub use seqs::SeqTable;
 pub use shared::Shared;

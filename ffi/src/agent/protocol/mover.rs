@@ -8,7 +8,7 @@ use super::{
     zeroed,
 };
 use kvtide_wire::{
-    entry::{Job, JobDone, JobKind, NONE_U16},
+    entry::{CANARY, Job, JobDone, JobKind, NONE_U16},
     status::Status,
     sync::{Ordering, fence},
 };
@@ -44,6 +44,17 @@ pub struct CopyOp {
     pub bytes: u32,
     /// The plane, from which the size class follows.
     pub plane: u16,
+    /// Whether the page's digest is wanted: of its bytes in tier 0, once the copy has landed.
+    pub canary: bool,
+}
+
+/// What a copy that ended without an error has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Copied {
+    /// Bytes that arrived.
+    pub bytes: u64,
+    /// If [`CopyOp::canary`]: CRC-32C of the page's bytes in tier 0, of a load those that landed, of a store those that were read.
+    pub digest: u32,
 }
 
 /// A job that ended.
@@ -81,6 +92,17 @@ struct Work {
     taken_ns: u64,
     /// Log entries that it may still write.
     promised: u32,
+}
+
+/// The end of a job that copied nothing.
+fn nothing(id: u32, status: Status) -> JobDone {
+    JobDone { id, status: status.code(), ..JobDone::default() }
+}
+
+/// Whether what a job loaded is not what was stored: it is in the canary's sample, and its digest another.
+fn is_corrupt(work: &Work, digest: u32) -> bool {
+    let compared = work.job.flags & CANARY != 0 && work.kind != JobKind::Store;
+    compared && digest != work.job.digest && !mutants::on(Mutant::CanaryIgnored)
 }
 
 /// The one writer of a session's page table.
@@ -148,7 +170,7 @@ impl Mover {
             return Err(Full);
         }
         let Some(kind) = JobKind::from_code(job.kind) else {
-            self.report(None, job.id, Status::Invalid, 0, now_ns);
+            self.report(None, &nothing(job.id, Status::Invalid), now_ns);
             return Ok(());
         };
         let verdict = match kind {
@@ -159,7 +181,7 @@ impl Mover {
         match verdict {
             Ok(plan) => self.start(kind, job, plan, now_ns),
             Err(status) => {
-                self.report(Some(kind), job.id, status, 0, now_ns);
+                self.report(Some(kind), &nothing(job.id, status), now_ns);
                 Ok(())
             }
         }
@@ -173,7 +195,7 @@ impl Mover {
         if self.in_flight() + self.ended.len() >= self.work.len() {
             return Err(Full);
         }
-        self.report(JobKind::from_code(job.kind), job.id, Status::Invalid, 0, now_ns);
+        self.report(JobKind::from_code(job.kind), &nothing(job.id, Status::Invalid), now_ns);
         Ok(())
     }
 
@@ -183,9 +205,8 @@ impl Mover {
         !self.waiting.is_empty()
     }
 
-    fn report(&mut self, kind: Option<JobKind>, id: u32, status: Status, bytes: u64, taken_ns: u64) {
-        let done = JobDone { id, status: status.code(), bytes, ..JobDone::default() };
-        self.ended.push_back((Ended { kind, done }, taken_ns));
+    fn report(&mut self, kind: Option<JobKind>, done: &JobDone, taken_ns: u64) {
+        self.ended.push_back((Ended { kind, done: *done }, taken_ns));
     }
 
     /// Claims room in the log for a job.
@@ -203,7 +224,7 @@ impl Mover {
             return Err(Full);
         }
         if !self.take_victims(kind, job, &plan) {
-            self.report(Some(kind), job.id, Status::Busy, 0, now_ns);
+            self.report(Some(kind), &nothing(job.id, Status::Busy), now_ns);
             return Ok(());
         }
         let Some(slot) = self.free.pop() else { return Err(Full) };
@@ -314,9 +335,9 @@ impl Mover {
         match (work.kind, work.plan.page) {
             (JobKind::Map, Some(page)) => {
                 self.publish(slot, page, work.job.frame);
-                self.finish(slot, Status::Ok, 0);
+                self.finish(slot, Status::Ok, None);
             }
-            (JobKind::Drop | JobKind::Evict, _) => self.finish(slot, Status::Ok, 0),
+            (JobKind::Drop | JobKind::Evict, _) => self.finish(slot, Status::Ok, None),
             _ => {
                 self.work[slot as usize].state = State::Ready;
                 self.ready.push_back(slot);
@@ -340,33 +361,35 @@ impl Mover {
             self.publish(slot, page, work.job.frame);
         }
         let token = u64::from(slot) | u64::from(work.generation) << 32;
-        let plane = work.job.plane;
-        Some(CopyOp { token, from, to, bytes: self.shared.geometry().page_bytes(plane), plane })
+        let (plane, canary) = (work.job.plane, work.job.flags & CANARY != 0);
+        Some(CopyOp { token, from, to, bytes: self.shared.geometry().page_bytes(plane), plane, canary })
     }
 
-    /// A copy ended: with so many bytes, or with an error. An unknown copy is ignored.
-    pub fn copied(&mut self, op: &CopyOp, result: Result<u64, Status>) {
+    /// A copy ended, or failed. An unknown copy is ignored. What was loaded is published only if it is whole and, of a page in
+    /// the canary's sample, what was stored.
+    pub fn copied(&mut self, op: &CopyOp, result: Result<Copied, Status>) {
         let (slot, generation) = (op.token as u32, (op.token >> 32) as u32);
         let Some(work) = self.work.get(slot as usize).copied() else { return };
         if work.state != State::Copying || work.generation != generation {
             return;
         }
-        let whole = match result {
-            Ok(bytes) => bytes == u64::from(op.bytes) || mutants::on(Mutant::ShortCopyIsOk),
-            Err(_) => false,
+        let status = match result {
+            Ok(copied) if copied.bytes != u64::from(op.bytes) && !mutants::on(Mutant::ShortCopyIsOk) => Status::Io,
+            Ok(copied) if is_corrupt(&work, copied.digest) => Status::Corrupt,
+            Ok(_) => Status::Ok,
+            Err(_) => Status::Io,
         };
         match work.plan.page {
-            Some(page) if whole && self.shared.master_frame(page).is_none() => {
+            Some(page) if status == Status::Ok && self.shared.master_frame(page).is_none() => {
                 self.publish(slot, page, work.job.frame);
             }
-            Some(page) if !whole => self.shared.clear_pending(page),
+            Some(page) if status != Status::Ok => self.shared.clear_pending(page),
             _ => {}
         }
-        let bytes = result.unwrap_or(0);
-        if whole { self.finish(slot, Status::Ok, bytes) } else { self.finish(slot, Status::Io, bytes) }
+        self.finish(slot, status, result.ok());
     }
 
-    fn finish(&mut self, slot: u32, status: Status, bytes: u64) {
+    fn finish(&mut self, slot: u32, status: Status, copied: Option<Copied>) {
         let work = self.work[slot as usize];
         self.work[slot as usize].state = State::Idle;
         if let Some(frame) = work.plan.writes {
@@ -378,7 +401,10 @@ impl Mover {
         self.promised -= u64::from(work.promised);
         self.ids.remove(&work.job.id);
         self.free.push(slot);
-        self.report(Some(work.kind), work.job.id, status, bytes, work.taken_ns);
+        let mut done = JobDone { bytes: copied.map_or(0, |c| c.bytes), ..nothing(work.job.id, status) };
+        let landed = copied.filter(|_| work.job.flags & CANARY != 0 && status != Status::Io);
+        (done.flags, done.digest) = landed.map_or((0, 0), |c| (CANARY, c.digest));
+        self.report(Some(work.kind), &done, work.taken_ns);
     }
 
     /// Stops a job whose copy has not begun, and puts its victim back (rule 9). The status is that of the cancel job.
@@ -391,7 +417,7 @@ impl Mover {
             self.work[slot as usize].promised = 0;
             self.promised -= u64::from(work.promised);
             work.plan.page.inspect(|page| self.shared.clear_pending(*page));
-            self.finish(slot, Status::Canceled, 0);
+            self.finish(slot, Status::Canceled, None);
             return Status::Ok;
         }
         // A victim that is on its way into another frame meanwhile cannot be put back: too late as well.
@@ -405,7 +431,7 @@ impl Mover {
         if let Some(victim) = work.plan.victim.filter(|_| !mutants::on(Mutant::CancelLosesVictim)) {
             self.publish(slot, victim, work.job.frame);
         }
-        self.finish(slot, Status::Canceled, 0);
+        self.finish(slot, Status::Canceled, None);
         Status::Ok
     }
 

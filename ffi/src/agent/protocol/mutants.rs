@@ -27,12 +27,14 @@ pub enum Mutant {
     CancelLosesVictim,
     /// A lane's end leaves its holds in place.
     EndKeepsHolds,
+    /// Loaded bytes that are not those that were stored are published.
+    CanaryIgnored,
 }
 
 #[cfg(feature = "mutants")]
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 11] = [
+    pub const ALL: [Mutant; 12] = [
         Mutant::NoBoundaryWait,
         Mutant::VictimStaysPublished,
         Mutant::UnconditionalUnpublish,
@@ -44,6 +46,7 @@ impl Mutant {
         Mutant::CancelFreesAtOnce,
         Mutant::CancelLosesVictim,
         Mutant::EndKeepsHolds,
+        Mutant::CanaryIgnored,
     ];
 
     /// Its name, as tests print it.
@@ -61,6 +64,7 @@ impl Mutant {
             Mutant::CancelFreesAtOnce => "CancelFreesAtOnce",
             Mutant::CancelLosesVictim => "CancelLosesVictim",
             Mutant::EndKeepsHolds => "EndKeepsHolds",
+            Mutant::CanaryIgnored => "CanaryIgnored",
         }
     }
 }

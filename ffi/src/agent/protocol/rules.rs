@@ -3,7 +3,7 @@
 
 use super::Shared;
 use kvtide_wire::{
-    entry::{Job, JobKind, NONE_U16, NONE_U32},
+    entry::{CANARY, Job, JobKind, NONE_U16, NONE_U32},
     status::Status,
 };
 
@@ -30,6 +30,10 @@ pub(super) fn check(shared: &Shared, uses: &[u16], job: &Job, kind: JobKind) -> 
     let geometry = shared.geometry();
     let lanes = geometry.bounds().lanes;
     if job.use_lane != NONE_U16 && job.use_lane >= lanes {
+        return Err(Status::Invalid);
+    }
+    let hashed = matches!(kind, JobKind::Load | JobKind::LoadCopy | JobKind::Store);
+    if job.flags & !CANARY != 0 || (job.flags != 0 && !hashed) {
         return Err(Status::Invalid);
     }
     if kind == JobKind::Drop {
