@@ -1,7 +1,7 @@
 //! Who may attach, and whether what they ask for fits the limits.
 
 use super::tokens::Tokens;
-use crate::config::{Config, Domain, Limits, NvmeTier, defaults};
+use crate::config::{Admission, Config, Domain, Limits, NvmeTier, defaults};
 use crate::translate;
 use kvtide_tiering::api::{self, Plane, SpaceConfig};
 use kvtide_tiering::format::SlotLayout;
@@ -109,8 +109,12 @@ pub(crate) fn policy(config: &Config) -> api::Policy {
         host_scan_frames: config.edges.nvme_to_host.frames,
         nvme_high_percent: nvme(|nvme| nvme.high_percent, defaults::NVME_HIGH_PERCENT),
         nvme_low_percent: nvme(|nvme| nvme.low_percent, defaults::NVME_LOW_PERCENT),
-        nvme_admission: api::Admission::All,
-        nvme_bytes_per_day: 0,
+        nvme_admission: config.nvme.as_ref().map_or(api::Admission::All, |nvme| match nvme.admission {
+            Admission::All => api::Admission::All,
+            Admission::SecondTouch => api::Admission::SecondTouch,
+            Admission::Budget => api::Admission::Budget,
+        }),
+        nvme_bytes_per_day: config.nvme.as_ref().and_then(NvmeTier::bytes_per_day).unwrap_or(0),
         scan_frames: config.edges.host_to_tier0.frames,
         request_timeout_us: config.limits.request_timeout.as_micros() as u64,
     }

@@ -1,6 +1,6 @@
 //! Every default and every permitted range of the configuration.
 
-use super::Reserve;
+use super::{Admission, Codec, Reserve};
 use kvtide_wire::layout;
 use std::ops::RangeInclusive;
 
@@ -60,6 +60,29 @@ pub const NVME_TIMEOUT_MS: u64 = 5_000;
 /// What stays free of a disk's file system: what ext4 keeps for root.
 pub const NVME_RESERVE_FREE: Reserve = Reserve::Percent(5);
 
+/// Every published block is written down: what is not on NVMe does not survive a restart.
+pub const NVME_ADMISSION: Admission = Admission::All;
+/// Pages as they are: it costs nothing, and devices are rarely the bottleneck that a core is.
+pub const NVME_CODEC: Codec = Codec::None;
+/// Threads for codecs and encryption: as many as suit the machine.
+pub const CODEC_THREADS: u16 = 0;
+/// A device that fails so often within a minute is broken; single errors are sectors.
+pub const ERRORS_MAX: u32 = 16;
+/// Errors count for a minute.
+pub const ERRORS_WINDOW_S: u64 = 60;
+/// Unused regions of raw devices are discarded: the device writes less by itself then.
+pub const DISCARD: bool = true;
+/// A device of a terabyte is discarded in a quarter of an hour, and no request waits long behind one.
+pub const DISCARD_PER_S: u64 = 1 << 30;
+/// A disk without requests for so long is idle: longer than the pauses between an engine's steps.
+pub const DISCARD_IDLE_MS: u64 = 1_000;
+/// The master key's credential.
+pub const CREDENTIAL: &str = "kvtide-key";
+/// Weight of a disk, so that others can be slower or faster than one that says nothing.
+pub const WEIGHT: u32 = 100;
+/// The canary: its cost is a checksum of one page in so many, far below what can be measured.
+pub const CANARY_ONE_IN: u32 = 256;
+
 /// Cleaning starts.
 pub const CLEAN_LOW_PERCENT: u8 = 10;
 /// Cleaning stops.
@@ -116,6 +139,22 @@ pub const NVME_DEPTH_RANGE: RangeInclusive<u16> = 1..=1024;
 pub const NVME_WRITEBACK_RANGE: RangeInclusive<u64> = 64 << 10..=1 << 30;
 /// Deadline of a request to a disk: up to ten minutes.
 pub const NVME_TIMEOUT_MS_RANGE: RangeInclusive<u64> = 1..=600_000;
+/// Threads for codecs and encryption.
+pub const CODEC_THREADS_RANGE: RangeInclusive<u16> = 0..=256;
+/// Errors that take a disk out of service.
+pub const ERRORS_MAX_RANGE: RangeInclusive<u32> = 1..=1 << 16;
+/// How long an error counts: up to a day.
+pub const ERRORS_WINDOW_S_RANGE: RangeInclusive<u64> = 1..=86_400;
+/// Discarding: one region of the smallest size a second, up to what no device reaches.
+pub const DISCARD_PER_S_RANGE: RangeInclusive<u64> = 1 << 20..=1 << 40;
+/// Idleness before discarding: up to an hour.
+pub const DISCARD_IDLE_MS_RANGE: RangeInclusive<u64> = 10..=3_600_000;
+/// Bytes a day and bytes in a life; 0 is none.
+pub const WEAR_RANGE: RangeInclusive<u64> = 0..=1 << 60;
+/// Weights.
+pub const WEIGHT_RANGE: RangeInclusive<u32> = 1..=10_000;
+/// Longest name of a credential: a file's name.
+pub const CREDENTIAL_BYTES_MAX: usize = 255;
 /// Token files of one domain: an old one and a new one while they change, for each of its tenants' machines.
 pub const TOKENS_MAX: usize = 64;
 /// Percentages.

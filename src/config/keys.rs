@@ -1,6 +1,7 @@
 //! Every key with its value in force and with when a new value holds: what a reload compares and what an explanation lists.
 
-use super::{ByteSize, Cleaning, Config, Demand, Domain, IoEngine, NvmeTier, Scan};
+use super::nvme::size_or_zero;
+use super::{ByteSize, Cleaning, Config, Disk, Domain, KeySource, NvmeTier, Place, Scan};
 use serde::Serialize;
 use std::fmt;
 
@@ -88,6 +89,7 @@ impl Config {
         if let Some(nvme) = &self.nvme {
             nvme_settings(nvme, all);
         }
+        all.put(Effect::NewSpaces, "canary.one_in", self.canary.one_in);
         let edges = &self.edges;
         let mut cleaning = |edge: &str, cleaning: Cleaning| {
             all.put(Effect::Now, format!("edges.{edge}.clean_low_percent"), cleaning.low_percent);
@@ -129,11 +131,39 @@ fn nvme_settings(nvme: &NvmeTier, all: &mut Settings) {
     all.put(Effect::Restart, "tiers.nvme.depth", nvme.depth);
     all.put(Effect::Restart, "tiers.nvme.writeback", size(nvme.writeback_bytes));
     all.put(Effect::Restart, "tiers.nvme.timeout_ms", nvme.timeout.as_millis());
-    for (index, disk) in nvme.disks.iter().enumerate() {
-        all.put(Effect::Restart, format!("tiers.nvme.disks[{index}].dir"), quoted(disk.dir.display()));
-        all.put(Effect::Restart, format!("tiers.nvme.disks[{index}].capacity"), size(disk.capacity_bytes));
-        all.put(Effect::Restart, format!("tiers.nvme.disks[{index}].reserve_free"), quoted(disk.reserve_free));
+    all.put(Effect::Now, "tiers.nvme.admission", quoted(nvme.admission));
+    all.put(Effect::Restart, "tiers.nvme.codec", quoted(nvme.codec));
+    all.put(Effect::Restart, "tiers.nvme.codec_threads", nvme.codec_threads);
+    all.put(Effect::Restart, "tiers.nvme.errors_max", nvme.errors.errors_max);
+    all.put(Effect::Restart, "tiers.nvme.errors_window_s", nvme.errors.window.as_secs());
+    all.put(Effect::Restart, "tiers.nvme.discard", nvme.discard.is_some());
+    if let Some(discard) = nvme.discard {
+        all.put(Effect::Restart, "tiers.nvme.discard_per_s", size(discard.bytes_per_s));
+        all.put(Effect::Restart, "tiers.nvme.discard_idle_ms", discard.idle.as_millis());
     }
+    all.put(Effect::Restart, "tiers.nvme.encryption.key", quoted(&nvme.encryption.source));
+    match &nvme.encryption.source {
+        KeySource::File(path) => all.put(Effect::Restart, "tiers.nvme.encryption.path", quoted(path.display())),
+        KeySource::Credential(name) => all.put(Effect::Restart, "tiers.nvme.encryption.name", quoted(name)),
+        KeySource::Off | KeySource::Ephemeral => {}
+    }
+    all.put(Effect::Restart, "tiers.nvme.encryption.new_slabs", nvme.encryption.new_slabs);
+    for (index, disk) in nvme.disks.iter().enumerate() {
+        disk_settings(index, disk, all);
+    }
+}
+
+fn disk_settings(index: usize, disk: &Disk, all: &mut Settings) {
+    let mut put =
+        |effect, field: &str, value: String| all.put(effect, format!("tiers.nvme.disks[{index}].{field}"), value);
+    put(Effect::Restart, disk.place.key(), quoted(disk.place.path().display()));
+    put(Effect::Restart, "capacity", size(disk.capacity_bytes));
+    if let Place::Dir(_) = disk.place {
+        put(Effect::Restart, "reserve_free", quoted(disk.reserve_free));
+    }
+    put(Effect::Now, "bytes_per_day", quoted(size_or_zero(disk.bytes_per_day)));
+    put(Effect::Now, "endurance", quoted(size_or_zero(disk.endurance_bytes)));
+    put(Effect::Restart, "weight", disk.weight.to_string());
 }
 
 fn domain_settings(domain: &Domain, all: &mut Settings) {
@@ -151,24 +181,4 @@ fn quoted(value: impl fmt::Display) -> String {
 
 fn size(bytes: u64) -> String {
     quoted(ByteSize(bytes))
-}
-
-impl fmt::Display for IoEngine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            IoEngine::Auto => "auto",
-            IoEngine::IoUring => "io_uring",
-            IoEngine::Threads => "threads",
-        })
-    }
-}
-
-impl fmt::Display for Demand {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Demand::Auto => "auto",
-            Demand::Required => "required",
-            Demand::Off => "off",
-        })
-    }
 }

@@ -7,6 +7,7 @@ mod check;
 pub mod defaults;
 mod keys;
 mod machine;
+mod nvme;
 mod raw;
 mod reload;
 mod resolve;
@@ -21,6 +22,7 @@ use std::time::Duration;
 pub use check::{Finding, Section, Severity};
 pub use keys::{Effect, Setting};
 pub use machine::{CgroupLimit, Machine};
+pub use nvme::{Admission, Codec, Demand, Discard, Disk, Encryption, ErrorRate, IoEngine, KeySource, NvmeTier, Place};
 pub use reload::Change;
 pub use size::{ByteSize, Reserve};
 
@@ -35,6 +37,8 @@ pub struct Config {
     pub host: HostTier,
     /// The NVMe tier; `None`: there is none.
     pub nvme: Option<NvmeTier>,
+    /// How much of what is read is compared with what was stored.
+    pub canary: Canary,
     /// When pages move from one tier to the next.
     pub edges: Edges,
     /// Bounds.
@@ -87,91 +91,11 @@ pub struct HostTier {
     pub low_percent: u8,
 }
 
-/// `[tiers.nvme]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NvmeTier {
-    /// `[[tiers.nvme.disks]]`: at least one.
-    pub disks: Vec<Disk>,
-    /// Bytes of one slab (one region of a disk's file): the unit in which spaces get NVMe space. A multiple of 4096.
-    pub slab_bytes: u64,
-    /// Percent of slots in use at which unreferenced published blocks start to be dropped.
-    pub high_percent: u8,
-    /// Percent at which that stops.
-    pub low_percent: u8,
-    /// How requests reach the disks.
-    pub io: IoEngine,
-    /// Whether the page cache is passed by (`O_DIRECT`).
-    pub direct: Demand,
-    /// Whether host memory is registered with the ring.
-    pub registered: Demand,
-    /// Requests at one disk at once.
-    pub depth: u16,
-    /// Bytes of cleaning in flight to one disk, at most; it is less while reads suffer from it.
-    pub writeback_bytes: u64,
-    /// How long a request may be at the device before the disk counts as stalled; a request that was not begun by then is
-    /// given up.
-    pub timeout: Duration,
-}
-
-impl NvmeTier {
-    /// Bytes over all disks.
-    #[must_use]
-    pub fn capacity_bytes(&self) -> u64 {
-        self.disks.iter().map(|disk| disk.capacity_bytes).sum()
-    }
-
-    /// Whole slabs of a disk.
-    #[must_use]
-    pub fn slabs_of(&self, disk: &Disk) -> u64 {
-        disk.capacity_bytes / self.slab_bytes
-    }
-
-    /// Bytes of the whole slabs of all disks: what can be granted.
-    #[must_use]
-    pub fn slabs_bytes(&self) -> u64 {
-        self.disks.iter().map(|disk| self.slabs_of(disk) * self.slab_bytes).sum()
-    }
-
-    /// Transfers of one space in flight at once: enough to keep every disk's queue full twice over.
-    #[must_use]
-    pub fn ios_max(&self) -> u32 {
-        (2 * u32::from(self.depth) * self.disks.len() as u32).min(defaults::SPACE_IOS_MAX)
-    }
-}
-
-/// One disk of the NVMe tier.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Disk {
-    /// Directory of its file: the daemon's alone.
-    pub dir: PathBuf,
-    /// Bytes that slabs may take in it.
-    pub capacity_bytes: u64,
-    /// What of its file system stays free.
-    pub reserve_free: Reserve,
-}
-
-/// How requests reach a disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum IoEngine {
-    /// `io_uring` where the system allows it, else threads; which one is logged and exported.
-    Auto,
-    /// `io_uring`, or the daemon does not start.
-    IoUring,
-    /// Threads with `pread` and `pwrite`.
-    Threads,
-}
-
-/// Whether something that not every system offers must be had.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Demand {
-    /// Used where it works; whether it does is logged and exported.
-    Auto,
-    /// Used, or the daemon does not start.
-    Required,
-    /// Not used.
-    Off,
+/// `[canary]`: a sample of pages whose bytes are followed from the engine that stored them to the one that reads them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Canary {
+    /// One page of so many is in the sample; 0: none is.
+    pub one_in: u32,
 }
 
 /// `[edges]`: when pages move from one tier to the next.

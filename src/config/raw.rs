@@ -1,7 +1,7 @@
 //! The file as it is written: every key optional, every value with its place.
 
 use super::size::{ByteSize, Reserve};
-use super::{Demand, IoEngine};
+use super::{Admission, Codec, Demand, IoEngine};
 use serde::Deserialize;
 use std::path::PathBuf;
 use toml::Spanned;
@@ -14,6 +14,7 @@ pub(super) struct Raw {
     pub daemon: RawDaemon,
     pub http: RawHttp,
     pub tiers: RawTiers,
+    pub canary: RawCanary,
     pub edges: RawEdges,
     pub limits: RawLimits,
     pub domains: Vec<RawDomain>,
@@ -61,22 +62,65 @@ pub(super) struct RawNvme {
     pub slab: Field<ByteSize>,
     pub high_percent: Field<u8>,
     pub low_percent: Field<u8>,
+    pub admission: Field<Admission>,
+    pub codec: Field<Codec>,
+    pub codec_threads: Field<u16>,
+    pub errors_max: Field<u32>,
+    pub errors_window_s: Field<u64>,
+    pub discard: Field<bool>,
+    pub discard_per_s: Field<ByteSize>,
+    pub discard_idle_ms: Field<u64>,
     pub io: Field<IoEngine>,
     pub direct: Field<Demand>,
     pub registered: Field<Demand>,
     pub depth: Field<u16>,
     pub writeback: Field<ByteSize>,
     pub timeout_ms: Field<u64>,
+    pub encryption: RawEncryption,
     pub disks: Vec<RawDisk>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawEncryption {
+    pub key: Field<RawKey>,
+    pub path: Field<PathBuf>,
+    pub name: Field<String>,
+    pub new_slabs: Field<bool>,
+}
+
+/// Where the master key comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum RawKey {
+    Off,
+    File,
+    Credential,
+    Ephemeral,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawDisk {
-    pub dir: Spanned<PathBuf>,
+    #[serde(default)]
+    pub dir: Field<PathBuf>,
+    #[serde(default)]
+    pub device: Field<PathBuf>,
     pub capacity: Spanned<ByteSize>,
     #[serde(default)]
     pub reserve_free: Field<Reserve>,
+    #[serde(default)]
+    pub bytes_per_day: Field<ByteSize>,
+    #[serde(default)]
+    pub endurance: Field<ByteSize>,
+    #[serde(default)]
+    pub weight: Field<u32>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawCanary {
+    pub one_in: Field<u32>,
 }
 
 #[derive(Debug, Default, Deserialize)]

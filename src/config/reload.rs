@@ -72,7 +72,15 @@ impl Config {
         if let (Some(next), Some(new)) = (&mut next.nvme, &new.nvme) {
             next.high_percent = new.high_percent;
             next.low_percent = new.low_percent;
+            next.admission = new.admission;
+            for disk in &mut next.disks {
+                if let Some(new) = new.disks.iter().find(|new| new.place == disk.place) {
+                    disk.bytes_per_day = new.bytes_per_day;
+                    disk.endurance_bytes = new.endurance_bytes;
+                }
+            }
         }
+        next.canary = new.canary;
         next.edges = new.edges;
         next.limits = new.limits;
         next.domains = domains(&self.domains, &new.domains);

@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 /// Binary units and their shifts.
-const UNITS: [(&str, u32); 5] = [("B", 0), ("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40)];
+const UNITS: [(&str, u32); 6] = [("B", 0), ("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40), ("PiB", 50)];
 
 /// A number of bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -13,7 +13,7 @@ pub struct ByteSize(pub u64);
 
 /// Why a text is no size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("\"{0}\" is no size: expected a whole number of bytes, or one followed by KiB, MiB, GiB or TiB")]
+#[error("\"{0}\" is no size: expected a whole number of bytes, or one followed by KiB, MiB, GiB, TiB or PiB")]
 pub struct SizeError(String);
 
 impl FromStr for ByteSize {

@@ -1,6 +1,7 @@
 //! What a file may say, and the text of what is wrong with it.
 
 use super::*;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// A machine of no particular size, whose default host tier has 2 GiB.
@@ -36,37 +37,63 @@ fn an_empty_file_is_the_defaults_and_the_reference_states_them() {
 }
 
 #[test]
-fn every_key_stands_in_the_reference_and_every_table_in_this_test() {
-    let all: toml::Table = toml::from_str(&reference(&["#: ", "#= "])).unwrap();
-    let mut seen = 0;
-    let mut tables = vec![(Vec::<String>::new(), all)];
-    while let Some((path, table)) = tables.pop() {
-        for key in keys_of(&path) {
-            let value = table.get(&key).unwrap_or_else(|| panic!("{key} of {path:?} is not in configs/kvtided.toml"));
-            let inner = match value {
-                toml::Value::Table(table) => Some(table),
-                toml::Value::Array(list) => list.first().and_then(toml::Value::as_table),
-                _ => None,
-            };
-            match inner {
-                Some(inner) => tables.push(([&path[..], &[key]].concat(), inner.clone())),
-                None => seen += 1,
+fn every_key_stands_in_the_reference_and_among_the_settings() {
+    // With every mark taken away, alternatives contradict each other: so it is looked at line by line.
+    let all = reference(&["#: ", "#= ", "#| "]);
+    let mut stated = BTreeSet::new();
+    let mut table = String::new();
+    for line in all.lines() {
+        if let Some(name) = line.strip_prefix('[') {
+            table = name.trim_matches(['[', ']']).to_owned();
+        } else if let Some((key, _)) = line.split_once(" = ").filter(|_| !line.starts_with('#')) {
+            stated.insert(format!("{table}.{key}"));
+        }
+    }
+    let mut known = BTreeSet::new();
+    let mut tables = vec![String::new()];
+    while let Some(table) = tables.pop() {
+        for key in keys_of(&table) {
+            let path = if table.is_empty() { key } else { format!("{table}.{key}") };
+            // Only a table has keys of its own.
+            let header = if LISTS.contains(&path.as_str()) { format!("[[{path}]]\n") } else { format!("[{path}]\n") };
+            match refused(&format!("{header}no_such_key = 1\n")).contains("unknown field `no_such_key`") {
+                true => tables.push(path),
+                false => drop(known.insert(path)),
             }
         }
     }
-    // All but the domain's name, which stands in the keys of the others, and what is there once for each disk or domain.
-    let listed = parse(&reference(&["#: ", "#= "])).unwrap().settings().len();
-    assert_eq!(seen, listed + 1, "a key is not among the settings, which a reload compares");
+    assert_eq!(stated, known, "configs/kvtided.toml states other keys than there are");
+
+    let variants = ["#= key = \"off\"", "#| key = \"file\"\n#| path", "#| key = \"credential\"\n#| name"];
+    let mut listed = BTreeSet::new();
+    for variant in variants {
+        let chosen = variant.replace("#| ", "").replace("#= ", "").replace("#: ", "");
+        let text = REFERENCE.replace(variant, &chosen);
+        let device = text.replace("#| device", "device").replace("#: reserve_free", "#").replace("#: dir", "#");
+        for text in [text, device] {
+            let text: String =
+                text.lines().map(|line| line.strip_prefix("#: ").unwrap_or(line).to_owned() + "\n").collect();
+            let settings = parse(&text).unwrap_or_else(|error| panic!("{error}")).settings();
+            listed.extend(settings.into_iter().map(|setting| match setting.key.split_once('[') {
+                Some((list, rest)) => format!("{list}{}", rest.split_once(']').unwrap().1),
+                None => setting.key,
+            }));
+        }
+    }
+    // A domain's name stands in the keys of its other settings.
+    known.remove("domains.name");
+    assert_eq!(listed, known, "a key is not among the settings, which a reload compares");
 }
 
+const LISTS: [&str; 2] = ["tiers.nvme.disks", "domains"];
+
 /// What the file may hold in a table: asked by a key that it may not.
-fn keys_of(path: &[String]) -> Vec<String> {
-    let lists = ["disks", "domains"];
-    let mut text = String::new();
-    if let Some(last) = path.last() {
-        let (open, close) = if lists.contains(&last.as_str()) { ("[[", "]]") } else { ("[", "]") };
-        text = format!("{open}{}{close}\n", path.join("."));
-    }
+fn keys_of(table: &str) -> Vec<String> {
+    let text = match table {
+        "" => String::new(),
+        list if LISTS.contains(&list) => format!("[[{list}]]\n"),
+        table => format!("[{table}]\n"),
+    };
     let error = refused(&format!("{text}no_such_key = 1\n"));
     let known = error.split_once("expected ").expect("it names what it expects").1;
     let known = known.lines().next().unwrap_or_default();
@@ -258,6 +285,45 @@ fn disks_tokens_and_quotas_that_contradict_each_other() {
 }
 
 #[test]
+fn a_disk_is_a_directory_or_a_device_and_a_key_has_one_source() {
+    let disk = |rest: &str| format!("[[tiers.nvme.disks]]\ncapacity = \"1GiB\"\n{rest}");
+    let nvme = |text: &str| parse(text).unwrap_or_else(|error| panic!("{error}")).nvme.expect("there is a disk");
+    let device = &nvme(&disk("device = \"/dev/x\"\n")).disks[0];
+    assert_eq!((&device.place, device.reserve_free), (&Place::Device("/dev/x".into()), Reserve::Bytes(0)));
+    let error = refused(&disk("dir = \"/a\"\ndevice = \"/dev/x\"\n"));
+    assert!(error.contains("disks[0].dir = \"/a\" (line 3) contradicts tiers.nvme.disks[0].device"), "{error}");
+    let error = refused(&disk(""));
+    assert!(error.contains("capacity = 1GiB (line 2): expected beside it `dir` or `device`"), "{error}");
+    let error = refused(&disk("device = \"/dev/x\"\nreserve_free = \"5%\"\n"));
+    assert!(error.contains("reserve_free = 5% (line 4) contradicts") && error.contains("no file system"), "{error}");
+    assert!(refused(&disk("device = \"dev/x\"\n")).contains("an absolute path"));
+    assert!(refused(&disk("dir = \"/a\"\nweight = 0\n")).contains("weight = 0 (line 4): expected 1 to 10000"));
+    assert!(refused(&disk("dir = \"/a\"\nendurance = \"1025PiB\"\n")).contains("endurance"));
+    let worn = &nvme(&disk("dir = \"/a\"\nbytes_per_day = \"3TiB\"\nendurance = 0\n")).disks[0];
+    assert_eq!((worn.bytes_per_day, worn.endurance_bytes), (Some(3 << 40), None), "0 is none");
+
+    let keyed = |rest: &str| disk(&format!("dir = \"/a\"\n[tiers.nvme.encryption]\n{rest}"));
+    assert_eq!(nvme(&keyed("key = \"file\"\npath = \"/k\"\n")).encryption.source, KeySource::File("/k".into()));
+    assert_eq!(nvme(&keyed("key = \"credential\"\n")).encryption.source, KeySource::Credential("kvtide-key".into()));
+    assert_eq!(nvme(&keyed("key = \"ephemeral\"\n")).encryption.source, KeySource::Ephemeral);
+    let read_only = nvme(&keyed("key = \"credential\"\nnew_slabs = false\n"));
+    assert!(!read_only.encryption.new_slabs && !read_only.codes(), "what is encrypted is read, and nothing new is");
+    let error = refused(&keyed("key = \"ephemeral\"\nnew_slabs = false\n"));
+    assert!(error.contains("new_slabs = false (line 6) contradicts"), "{error}");
+    let error = refused(&keyed("key = \"file\"\n"));
+    assert!(error.contains("expected beside it `path`"), "{error}");
+    let error = refused(&keyed("path = \"/k\"\n"));
+    assert!(error.contains("path = \"/k\" (line 5) contradicts") && error.contains("(the default)"), "{error}");
+    let error = refused(&keyed("key = \"file\"\npath = \"/k\"\nname = \"n\"\n"));
+    assert!(error.contains("a name belongs to key = \"credential\""), "{error}");
+    for name in ["", "..", "a/b", "a\\u0000b"] {
+        let error = refused(&keyed(&format!("key = \"credential\"\nname = \"{name}\"\n")));
+        assert!(error.contains("a file's name"), "{error}");
+    }
+    assert!(refused(&keyed("key = \"of\"\n")).contains("did you mean `off`?"));
+}
+
+#[test]
 fn the_command_lines_disk_is_the_only_one() {
     let overrides = Overrides {
         nvme_dir: Some("/own".into()),
@@ -269,7 +335,7 @@ fn the_command_lines_disk_is_the_only_one() {
     let config = Config::parse("k.toml", text, &overrides, &machine()).unwrap();
     assert_eq!(config.http.listen, None);
     let nvme = config.nvme.unwrap();
-    assert_eq!((nvme.disks.len(), nvme.disks[0].dir.as_path(), nvme.depth), (1, Path::new("/own"), 7));
+    assert_eq!((nvme.disks.len(), nvme.disks[0].place.path(), nvme.depth), (1, Path::new("/own"), 7));
     assert_eq!((nvme.capacity_bytes(), nvme.slab_bytes), (64 << 20, 4 << 20), "a sixteenth of a small disk");
 }
 

@@ -64,7 +64,7 @@ fn settings(number: u16, tier: &NvmeTier, disk: &DiskConfig) -> Settings {
     };
     Settings {
         number,
-        dir: disk.dir.clone(),
+        dir: disk.place.path().to_path_buf(),
         capacity_bytes: disk.capacity_bytes,
         region_bytes: tier.slab_bytes,
         reserve_free: match disk.reserve_free {

@@ -101,7 +101,7 @@ impl Control {
         let disks = Disks::start(&config, &to_host.0)?;
         roll.serve_disks(disks.disks().iter().map(Disk::letters).collect());
         let host = HostThread::spawn(&config, &disks.disks(), to_host)?;
-        let spaces = Spaces::new(to_control, host.address(), disks.disks(), roll.clone(), config.daemon.clone());
+        let spaces = Spaces::new(to_control, host.address(), disks.disks(), roll.clone(), &config);
         roll.advance(Stage::Serving);
         let handshakes = Vec::new();
         Ok(Control {

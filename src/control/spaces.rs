@@ -2,7 +2,7 @@
 
 use super::{Address, Letter, Newcomer, NodeLetter, Report};
 use crate::attach;
-use crate::config::{Config, Daemon, Domain, Limits};
+use crate::config::{Canary, Config, Daemon, Domain, Limits};
 use crate::error::Error;
 use crate::io::Disk;
 use crate::space::{Reconfigure, SpaceThread, Spec};
@@ -17,8 +17,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// One page of so many is in the canary's sample.
-const CANARY_ONE_IN: u32 = 256;
 /// How long core threads may take to do what they are asked to.
 const ANSWER: Duration = Duration::from_secs(2);
 
@@ -62,6 +60,7 @@ pub(super) struct Spaces {
     disks: Arc<[Disk]>,
     roll: Roll,
     daemon: Daemon,
+    canary: Canary,
 }
 
 impl Spaces {
@@ -71,9 +70,10 @@ impl Spaces {
         node: Address<NodeLetter>,
         disks: Arc<[Disk]>,
         roll: Roll,
-        daemon: Daemon,
+        config: &Config,
     ) -> Spaces {
-        Spaces { spaces: BTreeMap::new(), next: 1, control, node, disks, roll, daemon }
+        let (daemon, canary) = (config.daemon.clone(), config.canary);
+        Spaces { spaces: BTreeMap::new(), next: 1, control, node, disks, roll, daemon, canary }
     }
 
     /// Spaces that run, those included that were told to end.
@@ -99,6 +99,7 @@ impl Spaces {
             Letter::Reconfigure(Box::new(Reconfigure { policy, host_bytes_max, nvme_bytes_max, done }))
         });
         self.daemon = config.daemon.clone();
+        self.canary = config.canary;
     }
 
     /// Starts one.
@@ -125,7 +126,7 @@ impl Spaces {
             config,
             spin: self.daemon.spin,
             recorder_bytes: self.daemon.recorder_bytes,
-            canary_one_in: CANARY_ONE_IN,
+            canary_one_in: self.canary.one_in,
             dir: self.daemon.dir.clone(),
             control: self.control.clone(),
             node: self.node.clone(),

@@ -1,6 +1,7 @@
 //! A configuration in sentences: what each tier holds, what each watermark means in bytes, who may attach.
 
-use crate::config::{ByteSize, Cleaning, Config, Domain, NvmeTier, size::Human};
+use super::nvme;
+use crate::config::{ByteSize, Cleaning, Config, Domain, size::Human};
 use serde::Serialize;
 
 /// Lines about one thing.
@@ -19,19 +20,20 @@ fn section(title: &str, lines: Vec<String>) -> Section {
 pub(super) fn explain(config: &Config) -> Vec<Section> {
     let mut all = vec![daemon(config), tier0(config), host(config)];
     match &config.nvme {
-        Some(tier) => all.push(nvme(config, tier)),
+        Some(tier) => all.push(section("nvme", nvme::explain(config, tier))),
         None => all.push(section("nvme", vec!["There is none: no [[tiers.nvme.disks]].".to_owned()])),
     }
+    all.push(section("canary", vec![canary(config)]));
     all.push(section("who may attach", config.domains.iter().map(|domain| attach(config, domain)).collect()));
     all
 }
 
 /// Human and exact.
-fn both(bytes: u64) -> String {
+pub(super) fn both(bytes: u64) -> String {
     format!("{} ({bytes} bytes)", Human(bytes))
 }
 
-fn share(bytes: u64, percent: u8) -> String {
+pub(super) fn share(bytes: u64, percent: u8) -> String {
     let part = (u128::from(bytes) * u128::from(percent) / 100) as u64;
     format!("{percent} % ({}, {part} bytes)", Human(part))
 }
@@ -99,34 +101,14 @@ fn host(config: &Config) -> Section {
     section("host", lines)
 }
 
-fn nvme(config: &Config, nvme: &NvmeTier) -> Section {
-    let capacity = nvme.slabs_bytes();
-    let mut lines = vec![format!("It holds {} in slabs of {}.", both(capacity), ByteSize(nvme.slab_bytes))];
-    for disk in &nvme.disks {
-        lines.push(format!(
-            "{} holds {}: {} slabs; {} of its file system stays free.",
-            disk.dir.display(),
-            both(disk.capacity_bytes),
-            nvme.slabs_of(disk),
-            disk.reserve_free
-        ));
+fn canary(config: &Config) -> String {
+    match config.canary.one_in {
+        0 => "No page's bytes are followed from the engine that stored them to the one that reads them.".to_owned(),
+        1 => "Every page's bytes are followed from the engine that stored them to the one that reads them.".to_owned(),
+        one_in => format!(
+            "The bytes of one page in {one_in} are followed from the engine that stored them to the one that reads them."
+        ),
     }
-    lines.push(format!(
-        "Published blocks that no sequence uses are dropped from {} in use down to {}.",
-        share(capacity, nvme.high_percent),
-        share(capacity, nvme.low_percent)
-    ));
-    lines.push(format!(
-        "Requests: io {}, direct {}, registered {}; {} at one disk at once, {} of cleaning among them at most, stalled after {:?}.",
-        nvme.io,
-        nvme.direct,
-        nvme.registered,
-        nvme.depth,
-        Human(nvme.writeback_bytes),
-        nvme.timeout
-    ));
-    lines.push(format!("One space has at most {} blocks in all tiers.", config.limits.blocks_max));
-    section("nvme", lines)
 }
 
 fn attach(config: &Config, domain: &Domain) -> String {

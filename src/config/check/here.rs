@@ -1,12 +1,12 @@
 //! What of a configuration does not fit this machine. Only looks: at files' owners and modes, at file systems, at limits.
 
-use super::{Findings, Severity};
+use super::{Findings, Severity, disks};
 use crate::attach;
-use crate::config::{ByteSize, Config, Demand, Disk, IoEngine, Machine, NvmeTier, size::Human};
+use crate::config::{ByteSize, Config, Demand, IoEngine, KeySource, Machine, NvmeTier, size::Human};
 use rustix::process::{Resource, getrlimit};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// CAP_IPC_LOCK: memory is locked without a limit.
 const CAP_IPC_LOCK: u64 = 1 << 14;
@@ -15,7 +15,8 @@ pub(super) fn find(config: &Config, machine: &Machine, findings: &mut Findings) 
     memory(config, machine, findings);
     socket(config, findings);
     if let Some(nvme) = &config.nvme {
-        disks(nvme, findings);
+        disks::find(nvme, findings);
+        key(nvme, findings);
         engine(config, nvme, findings);
     }
     for domain in &config.domains {
@@ -77,70 +78,32 @@ fn socket(config: &Config, findings: &mut Findings) {
     }
 }
 
-fn disks(nvme: &NvmeTier, findings: &mut Findings) {
-    let mut devices: Vec<(u64, &Path)> = Vec::new();
-    for (index, disk) in nvme.disks.iter().enumerate() {
-        let key = |field: &str| format!("tiers.nvme.disks[{index}].{field}");
-        let Some(stands) = existing(&disk.dir) else { continue };
-        if stands == disk.dir {
-            owned(&key("dir"), &disk.dir, findings);
-        }
-        room(&key("capacity"), disk, &stands, findings);
-        if let Ok(found) = fs::metadata(&stands) {
-            if let Some((_, other)) = devices.iter().find(|(device, _)| *device == found.dev()) {
-                let text =
-                    format!("on the same file system as {}: two queues on one device are no faster", other.display());
-                findings.warn(key("dir"), text);
+/// The master key's file. What is in it is the daemon's to judge when it starts.
+fn key(nvme: &NvmeTier, findings: &mut Findings) {
+    let (key, path) = match &nvme.encryption.source {
+        KeySource::Off | KeySource::Ephemeral => return,
+        KeySource::File(path) => ("tiers.nvme.encryption.path", path.clone()),
+        KeySource::Credential(name) => match std::env::var_os("CREDENTIALS_DIRECTORY") {
+            Some(dir) => ("tiers.nvme.encryption.name", PathBuf::from(dir).join(name)),
+            None => {
+                let text = format!(
+                    "no $CREDENTIALS_DIRECTORY here, so nobody can tell whether there is a credential {name}: systemd makes it for \
+                     the unit, with LoadCredential= or LoadCredentialEncrypted="
+                );
+                return findings.warn("tiers.nvme.encryption.name", text);
             }
-            devices.push((found.dev(), &disk.dir));
+        },
+    };
+    match fs::metadata(&path) {
+        Err(error) => findings.error(key, format!("{}: {error}", path.display())),
+        Ok(found) if !found.is_file() => findings.error(key, format!("{} is no file", path.display())),
+        // systemd lets the daemon's user at a credential with an access list, which reads as rights of the group.
+        Ok(found) if found.mode() & 0o077 != 0 && matches!(nvme.encryption.source, KeySource::File(_)) => {
+            let mode = found.mode() & 0o777;
+            findings
+                .error(key, format!("{} is open to others (mode {mode:04o}): it must be 0600 or 0400", path.display()));
         }
-    }
-}
-
-/// The directory, or the nearest above it that there is.
-fn existing(dir: &Path) -> Option<PathBuf> {
-    dir.ancestors().find(|dir| dir.exists()).map(Path::to_path_buf)
-}
-
-fn owned(key: &str, dir: &Path, findings: &mut Findings) {
-    let Ok(found) = fs::metadata(dir) else { return };
-    let us = rustix::process::geteuid().as_raw();
-    if !found.is_dir() {
-        findings.error(key, "it is no directory");
-    } else if found.uid() != us {
-        findings.warn(key, format!("it belongs to uid {}; the daemon must run as that user, we are {us}", found.uid()));
-    } else if found.mode() & 0o077 != 0 {
-        let text =
-            format!("its mode is {:04o}: others could read prompts in it; it must be 0700", found.mode() & 0o777);
-        findings.error(key, text);
-    }
-}
-
-/// Whether the file system has room for the disk's file beside what must stay free.
-fn room(key: &str, disk: &Disk, stands: &Path, findings: &mut Findings) {
-    let Ok(system) = rustix::fs::statvfs(stands) else { return };
-    let (total, free) = (system.f_blocks * system.f_frsize, system.f_bavail * system.f_frsize);
-    let has = fs::metadata(disk.dir.join("kvtide.store")).map_or(0, |found| found.blocks() * 512);
-    let (floor, left) = (disk.reserve_free.bytes_of(total), (free + has).saturating_sub(disk.capacity_bytes));
-    if disk.capacity_bytes > free + has {
-        let text = format!(
-            "{} is more than is free in {}, {}",
-            Human(disk.capacity_bytes),
-            stands.display(),
-            Human(free + has)
-        );
-        findings.error(key, text);
-    } else if left < floor {
-        let text = format!(
-            "{} leaves {} of {} free in {}, less than reserve_free = {} ({})",
-            Human(disk.capacity_bytes),
-            Human(left),
-            Human(total),
-            stands.display(),
-            disk.reserve_free,
-            Human(floor)
-        );
-        findings.error(key, text);
+        Ok(_) => {}
     }
 }
 

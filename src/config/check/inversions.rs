@@ -1,6 +1,6 @@
 //! Values that are allowed and contradict what tiers are for.
 
-use super::Findings;
+use super::{Findings, nvme};
 use crate::config::{ByteSize, Config, NvmeTier, size::Human};
 
 /// Page of one layer of an 8B model (16 tokens, 8 KV heads of 128, K and V, 2 bytes each): what sizes are compared with where the
@@ -17,6 +17,7 @@ pub(super) fn find(config: &Config, findings: &mut Findings) {
     host(config, findings);
     if let Some(nvme) = &config.nvme {
         self::nvme(config, nvme, findings);
+        nvme::find(nvme, findings);
     }
     for (key, low, high) in [
         ("tiers.host.high_percent", config.host.low_percent, config.host.high_percent),

@@ -3,9 +3,12 @@
 //! `kvtide check-config` calls it, and `kvtided --check`. It reads the machine and writes nothing, connects to nothing and binds
 //! nothing. What the daemon refuses is in `resolve`, not in here: an error found here is one that its start would find later.
 
+mod device;
+mod disks;
 mod explain;
 mod here;
 mod inversions;
+mod nvme;
 
 use super::{Config, Machine};
 use serde::Serialize;

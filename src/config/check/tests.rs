@@ -56,6 +56,26 @@ fn slabs_watermarks_and_deadlines() {
 }
 
 #[test]
+fn wear_keys_and_codecs() {
+    let tier = |tier: &str, disk: &str| {
+        format!("[tiers.nvme]\n{tier}\n[[tiers.nvme.disks]]\ndir = \"/d\"\ncapacity = \"100GiB\"\n{disk}\n")
+    };
+    assert_eq!(findings(&tier("admission = \"budget\"", "bytes_per_day = \"1TiB\"")), [""; 0]);
+    finds(&tier("admission = \"budget\"", ""), "tiers.nvme.admission: no disk has bytes_per_day");
+    let worn = "bytes_per_day = \"1TiB\"\nendurance = ";
+    finds(
+        &tier("", &format!("{worn}\"364TiB\"")),
+        "tiers.nvme.disks[0].endurance: 1 TiB a day use up the rated 364 TiB in 364 days",
+    );
+    assert_eq!(findings(&tier("", &format!("{worn}\"365TiB\""))), [""; 0]);
+    finds(&tier("", "bytes_per_day = \"255MiB\""), "tiers.nvme.disks[0].bytes_per_day: less than one slab (256MiB)");
+    finds(&tier("encryption.key = \"ephemeral\"", ""), "tiers.nvme.encryption.key: the key dies with the daemon");
+    finds(&tier("codec = \"lz4\"\nslab = \"4KiB\"", ""), "tiers.nvme.codec: a page in slabs of 4KiB has less than two");
+    let none = findings(&tier("slab = \"4KiB\"", ""));
+    assert!(!none.iter().any(|finding| finding.contains("codec")), "{none:?}");
+}
+
+#[test]
 fn who_may_reach_it() {
     finds("[http]\nlisten = \"0.0.0.0:9417\"\n", "http.listen: not on loopback");
     assert_eq!(findings("[http]\nlisten = \"[::1]:1\"\n"), [""; 0]);
@@ -104,6 +124,14 @@ fn what_does_not_fit_this_machine() {
     named(&here(&floor, &small), Severity::Error, "less than reserve_free = 60TiB");
     let both = format!("{}{}", disk(&dir.join("a"), "1MiB"), disk(&dir.join("b"), "1MiB"));
     named(&here(&both, &small), Severity::Warning, "on the same file system as");
+    let device = |path: &str| format!("[[tiers.nvme.disks]]\ndevice = \"{path}\"\ncapacity = \"1TiB\"\n");
+    named(&here(&device("/dev/kvtide-none"), &small), Severity::Error, "/dev/kvtide-none: No such file");
+    named(&here(&device("/dev/null"), &small), Severity::Error, "/dev/null is no block device");
+    let key = |key: &str| format!("{}[tiers.nvme.encryption]\n{key}\n", disk(&dir.join("a"), "1MiB"));
+    let file = key("key = \"file\"\npath = \"/proc/self/none\"");
+    named(&here(&file, &small), Severity::Error, "tiers.nvme.encryption.path: /proc/self/none: No such file");
+    let open = key("key = \"file\"\npath = \"/proc/self/status\"");
+    named(&here(&open, &small), Severity::Error, "is open to others (mode 0444)");
     let token = "[[domains]]\nname = \"t\"\ntokens = [\"/nowhere/t\"]\n";
     named(&here(token, &small), Severity::Error, "domains[t].tokens: cannot read a token file: /nowhere/t");
     assert!(std::fs::read_dir(&dir).unwrap().next().is_none(), "checking makes nothing");
@@ -120,8 +148,29 @@ fn an_explanation_says_bytes_and_people() {
         "from 95 % (7.60 GiB, 8160437862 bytes) in use down to 90 % (7.20 GiB, 7730941132 bytes).",
         "that is 10 % (819 MiB, 858993459 bytes) and 20 % (1.60 GiB, 1717986918 bytes).",
         "/d holds 100 GiB (107374182400 bytes): 400 slabs; 5% of its file system stays free.",
+        "Every published block is written to it soon after, so that it survives a restart.",
+        "What is on it is not encrypted: whoever reads the disk reads prompts.",
+        "A disk goes out of service with 16 errors within 60s, at once if it is gone or read-only; the others go on.",
+        "The bytes of one page in 256 are followed from the engine that stored them to the one that reads them.",
         "a: uid 7, 8, and whoever shows the token of /t; at most 1 GiB (1073741824 bytes) of host memory, \
          100 GiB (107374182400 bytes) of NVMe, 256 sessions.",
+    ] {
+        assert!(all.iter().any(|said| said.contains(line)), "{line} is not in {all:#?}");
+    }
+}
+
+#[test]
+fn an_explanation_says_what_a_disk_may_take() {
+    let text = "[tiers.nvme]\ncodec = \"planes-zstd\"\nadmission = \"budget\"\n[tiers.nvme.encryption]\nkey = \"credential\"\n\
+                [[tiers.nvme.disks]]\ndevice = \"/dev/d\"\ncapacity = \"1TiB\"\nbytes_per_day = \"2TiB\"\nendurance = \"6PiB\"\n";
+    let all: Vec<String> = config(text).explanation().into_iter().flat_map(|section| section.lines).collect();
+    for line in [
+        "/dev/d, a raw device, holds 1 TiB (1099511627776 bytes): 4096 slabs.",
+        "/dev/d is written 2 TiB a day at most: its rated 6 PiB last 3072 days or longer.",
+        "as far as each disk's bytes_per_day goes",
+        "Pages of new slabs are stored with the bytes of each value apart and zstd at level 1, by as many threads as suit the machine",
+        "New slabs are encrypted with the key in systemd's credential kvtide-key.",
+        "What is free on a raw device is discarded, 1 GiB a second at most, once it has been idle for 1s.",
     ] {
         assert!(all.iter().any(|said| said.contains(line)), "{line} is not in {all:#?}");
     }

@@ -1,14 +1,16 @@
 //! From what stands in the file to what the daemon runs with: defaults, ranges, contradictions.
 
 mod daemon;
+mod disks;
 mod domains;
 mod limits;
+mod nvme;
 mod tiers;
 
 use super::raw::Raw;
 use super::size::ByteSize;
 use super::sourced::{File, Sourced};
-use super::{Config, Machine, Overrides, defaults};
+use super::{Canary, Config, Machine, Overrides, defaults};
 use crate::error::Error;
 
 /// A syntax error or an unknown key, with its place and its line.
@@ -47,14 +49,16 @@ pub(super) fn resolve(
     let http = daemon::http(file, raw.http, overrides)?;
     let capacity = tiers::host_capacity(file, &raw.tiers.host, overrides, machine);
     let host = tiers::host(file, &capacity, raw.tiers.host, overrides)?;
-    let disks = tiers::disks(file, raw.tiers.nvme.disks.clone(), overrides)?;
+    let disks = disks::disks(file, raw.tiers.nvme.disks.clone(), overrides)?;
     let capacities = Capacities { host: capacity, nvme: disks.total.clone() };
-    let nvme = tiers::nvme(file, raw.tiers.nvme, disks)?;
+    let nvme = nvme::nvme(file, raw.tiers.nvme, disks)?;
+    let one_in = file.field("canary.one_in", raw.canary.one_in, defaults::CANARY_ONE_IN);
+    let canary = Canary { one_in: one_in.value };
     let edges = tiers::edges(file, raw.edges, overrides, &capacities.host, nvme.is_some())?;
     let sessions_max = file.field("limits.sessions_max", raw.limits.sessions_max.clone(), defaults::SESSIONS_MAX);
     let limits = limits::limits(file, &sessions_max, raw.limits)?;
     let domains = domains::domains(file, raw.domains, &capacities, &sessions_max)?;
-    Ok(Config { daemon, http, host, nvme, edges, limits, domains })
+    Ok(Config { daemon, http, host, nvme, canary, edges, limits, domains })
 }
 
 /// The capacities that quotas must fit into.
