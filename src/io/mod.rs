@@ -17,6 +17,7 @@
 
 mod cap;
 mod checksum;
+mod code;
 mod engine;
 mod error;
 #[allow(dead_code, reason = "the log thread comes next")]
