@@ -1,5 +1,6 @@
 //! What an operator chooses about a disk.
 
+use super::code::{Codec, Encryption};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -31,6 +32,12 @@ pub(crate) struct Settings {
     pub timeout: Duration,
     /// Bytes of aligned memory of its own, for pages that are no whole sectors.
     pub staging_bytes: u64,
+    /// How pages of new slabs are stored.
+    pub codec: Codec,
+    /// Threads that encode, decode, encrypt and decrypt; 0: as the machine has cores for.
+    pub codec_threads: u16,
+    /// Whether pages of new slabs are encrypted, and by what key.
+    pub encryption: Encryption,
 }
 
 /// How requests reach the kernel.
@@ -81,6 +88,9 @@ impl Default for Settings {
             writeback_bytes: 8 << 20,
             timeout: Duration::from_secs(10),
             staging_bytes: 4 << 20,
+            codec: Codec::None,
+            codec_threads: 0,
+            encryption: Encryption::default(),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What travels between a core thread and an I/O thread.
 
+use super::code::SlabCode;
 use super::memory::Memory;
 use crate::mail::Address;
 use kvtide_tiering::api::{IoClass, IoKind, Status};
@@ -28,6 +29,11 @@ pub(crate) struct Transfer {
     pub whole: bool,
     /// What the checksums of its pages cover, besides store and plane.
     pub key: SlotKey,
+    /// How the slab stores its pages; nothing: as they are.
+    pub code: Option<Arc<SlabCode>>,
+    /// In encrypted slabs the salt that the slot's pages are under. Read: as the write said. Write: that of the pages that are in
+    /// the slot already, 0 if there are none; result: that of all.
+    pub salt: u32,
     /// The pages, ascending by `at`, none over another.
     pub parts: Vec<Part>,
     /// Where the box goes when the transfer has ended.
@@ -68,8 +74,12 @@ pub(crate) struct Part {
     pub memory: Arc<Memory>,
     /// Where the frame begins in the memory.
     pub offset: u64,
-    /// Read: the checksum that it must have. Write: result, the checksum that it has.
+    /// Read: the checksum that it must have. Write: result, the checksum that it has. In encrypted slabs its write number instead.
     pub crc: u32,
+    /// In coded slabs the sectors that it takes, 0: it stands as it is. Read: as the write said. Write: result.
+    pub sectors: u16,
+    /// In encrypted slabs its tag. Read: as the write said. Write: result.
+    pub tag: [u8; 16],
     /// Result of a read that is `Ok`: the checksum is the expected one. False: the bytes are not what was written.
     pub ok: bool,
 }

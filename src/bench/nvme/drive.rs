@@ -109,8 +109,17 @@ impl Driver {
         let (reply, boxes) = mailbox(depth as usize).map_err(|e| failed("make a mailbox", std::io::Error::other(e)))?;
         let one = |id: u32| {
             let offset = u64::from(id) * u64::from(page);
-            let part =
-                Part { plane: 0, at: 0, bytes: page, memory: Arc::clone(&rig.memory), offset, crc: 0, ok: false };
+            let part = Part {
+                plane: 0,
+                at: 0,
+                bytes: page,
+                memory: Arc::clone(&rig.memory),
+                offset,
+                crc: 0,
+                sectors: 0,
+                tag: [0; 16],
+                ok: false,
+            };
             Box::new(Transfer {
                 space: 0,
                 id,
@@ -120,6 +129,8 @@ impl Driver {
                 bytes: page.into(),
                 whole: true,
                 key: SlotKey::default(),
+                code: None,
+                salt: 0,
                 parts: vec![part],
                 reply: reply.clone(),
                 status: Status::Internal,

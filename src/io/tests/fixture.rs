@@ -122,6 +122,8 @@ impl Rig {
             bytes: slot_bytes,
             whole: true,
             key: SlotKey { region: 0, slot, generation: 1 },
+            code: None,
+            salt: 0,
             parts,
             reply: self.reply.clone(),
             status: Status::Internal,
@@ -208,7 +210,17 @@ pub fn parts(memory: &Arc<Memory>, sizes: &[u32], align: u64, stride: u64) -> Ve
         let begin = at.next_multiple_of(align);
         at = begin + u64::from(bytes);
         let memory = Arc::clone(memory);
-        Part { plane: plane as u16, at: begin, bytes, memory, offset: plane as u64 * stride, crc: 0, ok: false }
+        Part {
+            plane: plane as u16,
+            at: begin,
+            bytes,
+            memory,
+            offset: plane as u64 * stride,
+            crc: 0,
+            sectors: 0,
+            tag: [0; 16],
+            ok: false,
+        }
     };
     sizes.iter().enumerate().map(part).collect()
 }

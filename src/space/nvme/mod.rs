@@ -93,6 +93,8 @@ impl Nvme {
             bytes: 0,
             whole: false,
             key: SlotKey::default(),
+            code: None,
+            salt: 0,
             parts: Vec::with_capacity(page_bytes.len()),
             reply: reply.clone(),
             status: Status::Ok,
@@ -190,7 +192,17 @@ impl Nvme {
             let memory = host.memory(host_slab).ok_or("it names host memory that is not there")?;
             let offset = u64::from(slot) * u64::from(stride(bytes));
             let crc = crcs[usize::from(plane)];
-            transfer.parts.push(Part { plane, at: begin, bytes, memory: memory.clone(), offset, crc, ok: false });
+            transfer.parts.push(Part {
+                plane,
+                at: begin,
+                bytes,
+                memory: memory.clone(),
+                offset,
+                crc,
+                sectors: 0,
+                tag: [0; 16],
+                ok: false,
+            });
         }
         if transfer.parts.is_empty() {
             return Err("it names no page");

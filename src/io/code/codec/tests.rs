@@ -102,7 +102,9 @@ fn what_saves_no_sector_stays_as_it_is() {
         assert_eq!(round_trip(&mut coder, codec, &[7; 1 << 20]), 2 - u16::from(codec == Codec::PlanesZstd));
     }
     assert_eq!(round_trip(&mut coder, Codec::None, &[0; 8192]), 0);
-    assert!(!is_possible(Codec::Lz4, 8192, 2) && !is_possible(Codec::None, 8192, 1) && is_possible(Codec::None, 8192, 0));
+    assert!(
+        !is_possible(Codec::Lz4, 8192, 2) && !is_possible(Codec::None, 8192, 1) && is_possible(Codec::None, 8192, 0)
+    );
 }
 
 #[test]
