@@ -43,7 +43,7 @@ impl PageKey {
 }
 
 /// CRC-32C (Castagnoli) of bytes that say themselves whose they are.
-pub(super) fn crc32c(bytes: &[u8]) -> u32 {
+pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 

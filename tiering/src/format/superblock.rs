@@ -37,7 +37,7 @@ const ZERO: std::ops::Range<usize> = 92..CHECKSUM;
 /// Areas begin on multiples of this; regions are multiples of a sector.
 const AREA: u64 = 1 << 20;
 /// One byte of log for so many bytes of regions. The log is two halves, so that each has 1 KiB for a block of 64 KiB: a record
-/// with the checksums of 64 planes takes 320 bytes, an encrypted one of 32 planes 744. What is not needed stays a hole.
+/// with the checksums of 64 planes takes 328 bytes, an encrypted one of 32 planes 744. What is not needed stays a hole.
 const LOG_SHARE: u64 = 32;
 /// The log's halves are whole areas.
 const LOG_UNIT: u64 = 2 * AREA;

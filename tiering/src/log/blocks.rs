@@ -1,5 +1,7 @@
 //! What a start finds: the blocks of a slab as columns, without an allocation a block.
 
+use super::bytes::{u16_at, u32_at, u128_at};
+use super::record::{self, PutRecord};
 use super::types::{Put, Salt, SlabHeader};
 
 /// What the log of a disk held.
@@ -42,12 +44,15 @@ pub struct Counts {
     pub torn: u64,
     /// Block records that do not count any more: superseded, erased, or of a slab whose region was granted again or freed.
     pub stale: u64,
-    /// Batches and records that are not what was written though later ones are, or that a device flush covered.
+    /// Batches that a device flush had covered and that are not what was written any more, wholly or in part; and records that
+    /// are what was written and make no sense. What is left of such a batch is used: page checksums make that safe.
     pub corrupt: u64,
+    /// Batches that are not what was written though later ones are, and that no device flush had covered: a power cut may do that.
+    pub lost_unflushed: u64,
     /// Sectors that the device could not read.
     pub unreadable: u64,
-    /// The newer half could not be used at all, and the older one was.
-    pub fell_back: bool,
+    /// Neither half has a complete checkpoint, and only a part of one was found: both were damaged.
+    pub partial: bool,
 }
 
 /// Blocks of one slab, as columns, in no order.
@@ -92,6 +97,37 @@ impl Shape {
 impl Blocks {
     pub(super) fn new(header: &SlabHeader) -> Blocks {
         Blocks { region: header.region, shape: Shape::of(header), ..Blocks::default() }
+    }
+
+    /// Adds a block whose body is in the clear.
+    pub(super) fn push(&mut self, put: &PutRecord<'_>, body: &[u8]) {
+        let (hash, parent) = record::hashes(body);
+        let [present, crcs, sectors, tags] = record::columns(body, self.shape);
+        self.slots.push(put.slot());
+        self.generations.push(put.generation());
+        self.shards.push(put.shard());
+        self.salts.push(put.salt());
+        self.hashes.push(hash);
+        self.parents.push(parent);
+        self.present.extend(present.chunks_exact(4).map(|word| u32_at(word, 0)));
+        self.crcs.extend(crcs.chunks_exact(4).map(|word| u32_at(word, 0)));
+        self.sectors.extend(sectors.chunks_exact(2).map(|half| u16_at(half, 0)));
+        self.tags.extend(tags.chunks_exact(16).map(|tag| u128_at(tag, 0).to_le_bytes()));
+    }
+
+    /// Takes a block out; the last takes its row.
+    pub(super) fn swap_remove(&mut self, row: usize) {
+        let Shape { planes, words, sectors, tags } = self.shape;
+        self.slots.swap_remove(row);
+        self.generations.swap_remove(row);
+        self.shards.swap_remove(row);
+        self.salts.swap_remove(row);
+        self.hashes.swap_remove(row);
+        self.parents.swap_remove(row);
+        swap_remove(&mut self.present, row, words);
+        swap_remove(&mut self.crcs, row, planes);
+        swap_remove(&mut self.sectors, row, sectors);
+        swap_remove(&mut self.tags, row, tags);
     }
 
     /// Blocks.
@@ -142,4 +178,11 @@ impl Blocks {
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Put<'_>> {
         (0..self.len()).map(|row| self.get(row))
     }
+}
+
+/// The last row of `width` takes the place of this one.
+fn swap_remove<T: Copy>(column: &mut Vec<T>, row: usize, width: usize) {
+    let last = column.len() - width;
+    column.copy_within(last.., row * width);
+    column.truncate(last);
 }

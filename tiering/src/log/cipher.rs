@@ -52,3 +52,11 @@ pub enum CipherError {
     #[error("it is not what was sealed under this key")]
     Forged,
 }
+
+/// Lends a cipher once more.
+pub(super) fn lend<'a>(cipher: &'a mut Option<&mut dyn Cipher>) -> Option<&'a mut dyn Cipher> {
+    match cipher {
+        Some(cipher) => Some(&mut **cipher),
+        None => None,
+    }
+}

@@ -54,6 +54,12 @@ pub enum LogError {
     /// A device flush failed before. What a device did not flush it may have dropped, and a later flush would not tell.
     #[error("the index log takes no more records since a device flush failed")]
     Failed,
+    /// The log says that there were so many starts that none can follow.
+    #[error("the index log holds epoch {epoch:#x}, and no start can follow that")]
+    Epochs {
+        /// The highest epoch in it.
+        epoch: u64,
+    },
     /// The superblock names no log area that can be used.
     #[error("a log area of {log_bytes} bytes at offset {log_offset} cannot be used")]
     Layout {

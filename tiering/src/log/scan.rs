@@ -1,0 +1,239 @@
+//! Reads a half from its begin: whole batches, in order; what is damaged in between; and where it ends.
+//!
+//! The first header that is met names the half's epoch: a half is written from its begin, so behind its end there are only older
+//! epochs. A batch that is not whole may be the torn end, or damage with good batches behind it. So the scan goes on behind it for
+//! [`SCAN_MAX`] bytes. If it finds a batch of the same epoch it goes back, and gives what is bad in between as damaged.
+
+use super::batch::{BATCH_MAX, HEADER, Header};
+use super::bytes::Buffer;
+use super::error::LogError;
+use super::record::{Records, Seed};
+use super::storage::Storage;
+use crate::format::SECTOR;
+use std::ops::Range;
+
+/// How far behind the last good batch another is looked for.
+pub(super) const SCAN_MAX: u64 = 4 << 20;
+/// Bytes read at once.
+const WINDOW: usize = 2 << 20;
+/// Sectors that a device may fail to read before the log is given up.
+const UNREADABLE_MAX: u64 = 256;
+const UNIT: u64 = SECTOR as u64;
+
+/// One half of the log area, in bytes of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Half {
+    pub offset: u64,
+    pub bytes: u64,
+}
+
+/// What stands next in the half.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    pub header: Header,
+    /// Some of its records are not what was written.
+    pub damaged: bool,
+}
+
+/// Where a scan is.
+#[derive(Debug)]
+pub(super) struct Scan {
+    half: Half,
+    store: u128,
+    /// From the first header that was met.
+    pub epoch: Option<u64>,
+    /// Sequence of the next batch.
+    sequence: u64,
+    /// The next batch, in bytes from the begin of the half.
+    pub at: u64,
+    /// Where the first batch that is not whole begins, since the last that was.
+    bad_from: Option<u64>,
+    /// Batches in there whose headers stand.
+    torn_there: u64,
+    /// Before this, what is not whole is damaged.
+    known: u64,
+    /// Nothing is looked for behind this.
+    end: u64,
+    /// Where the last batch that was given ends.
+    pub given_end: u64,
+    window: Buffer,
+    /// Where the window begins.
+    window_at: u64,
+    given: Option<Found>,
+    /// Any header said that the checkpoint is complete.
+    pub complete: bool,
+    /// Batches below this sequence were covered by a device flush.
+    pub flushed: u64,
+    /// Sequences of batches lost before the end.
+    bad: Vec<Range<u64>>,
+    /// Batches cut from the end.
+    pub torn: u64,
+    pub unreadable: u64,
+    pub read_bytes: u64,
+}
+
+impl Scan {
+    /// From the begin to wherever it ends.
+    pub fn new(half: Half, store: u128) -> Scan {
+        Scan {
+            half,
+            store,
+            epoch: None,
+            sequence: 0,
+            at: 0,
+            bad_from: None,
+            torn_there: 0,
+            known: 0,
+            end: half.bytes,
+            given_end: 0,
+            window: Buffer::new(WINDOW),
+            window_at: 0,
+            given: None,
+            complete: false,
+            flushed: 0,
+            bad: Vec::new(),
+            torn: 0,
+            unreadable: 0,
+            read_bytes: 0,
+        }
+    }
+
+    /// Of a half that is known to hold `end` bytes of this epoch.
+    pub fn known(half: Half, store: u128, epoch: u64, end: u64) -> Scan {
+        Scan { epoch: Some(epoch), known: end, end, ..Scan::new(half, store) }
+    }
+
+    /// More has been written behind what is known.
+    pub fn extend(&mut self, end: u64) {
+        self.known = end;
+        self.end = end;
+        // The window may end in what was not written when it was read.
+        self.window.clear();
+    }
+
+    /// The next batch; nothing: that was the last. Its records are [`Scan::records`] until the next call.
+    pub fn next(&mut self, storage: &mut dyn Storage) -> Result<Option<Found>, LogError> {
+        self.given = None;
+        while self.at < self.end {
+            let behind = self.at >= self.known;
+            if behind && self.bad_from.is_some_and(|from| self.at - from > SCAN_MAX) {
+                break;
+            }
+            self.load(storage, UNIT)?;
+            let header = Header::decode(self.window_from(self.at)).filter(|header| self.expected(header));
+            let Some(header) = header else {
+                self.bad_from.get_or_insert(self.at);
+                self.at += UNIT;
+                continue;
+            };
+            self.load(storage, header.batch_bytes() as u64)?;
+            self.epoch = Some(header.epoch);
+            let whole = self.whole(&header);
+            if behind && (self.bad_from.is_some() || !whole) {
+                if whole {
+                    // What was bad on the way here is no torn end. Go back and give it as damaged.
+                    self.known = self.at + header.batch_bytes() as u64;
+                    self.at = self.bad_from.take().unwrap_or(self.at);
+                    self.torn_there = 0;
+                } else {
+                    self.bad_from.get_or_insert(self.at);
+                    self.torn_there += 1;
+                    self.at += header.batch_bytes() as u64;
+                }
+                continue;
+            }
+            return Ok(Some(self.give(header, whole)));
+        }
+        self.torn += std::mem::take(&mut self.torn_there);
+        Ok(None)
+    }
+
+    fn give(&mut self, header: Header, whole: bool) -> Found {
+        // Batches whose headers are gone, then this one.
+        let bad = self.sequence..header.sequence + u64::from(!whole);
+        self.sequence = header.sequence + 1;
+        if !bad.is_empty() {
+            self.bad.push(bad);
+        }
+        self.flushed = self.flushed.max(header.flushed);
+        self.complete |= header.complete;
+        self.bad_from = None;
+        self.at += header.batch_bytes() as u64;
+        self.given_end = self.at;
+        let found = Found { header, damaged: !whole };
+        self.given = Some(found);
+        found
+    }
+
+    /// Batches lost before the end: that a device flush had covered, and others.
+    pub fn lost(&self) -> (u64, u64) {
+        let all: u64 = self.bad.iter().map(|bad| bad.end - bad.start).sum();
+        let covered = self.bad.iter().map(|bad| bad.end.min(self.flushed).saturating_sub(bad.start)).sum();
+        (covered, all - covered)
+    }
+
+    /// The records of the batch that was given last.
+    pub fn records(&self) -> Records<'_> {
+        let Some(found) = self.given else { return Records::new(Seed::new(0, 0), &[]) };
+        let batch = self.window_from(self.at - found.header.batch_bytes() as u64);
+        Records::new(Seed::new(self.store, found.header.epoch), &batch[HEADER..HEADER + found.header.bytes as usize])
+    }
+
+    /// Whether it may be the next batch, or a later one.
+    fn expected(&self, header: &Header) -> bool {
+        header.store == self.store
+            && self.epoch.is_none_or(|epoch| header.epoch == epoch)
+            && header.sequence >= self.sequence
+            && u64::from(header.at) * UNIT == self.at
+            && self.at + header.batch_bytes() as u64 <= self.end
+    }
+
+    /// Whether all of the batch is what was written.
+    fn whole(&self, header: &Header) -> bool {
+        let batch = self.window_from(self.at);
+        let end = HEADER + header.bytes as usize;
+        let mut records = 0;
+        for record in Records::new(Seed::new(self.store, header.epoch), &batch[HEADER..end]) {
+            if record.is_err() {
+                return false;
+            }
+            records += 1;
+        }
+        records == header.records && batch[end..header.batch_bytes()].iter().all(|&byte| byte == 0)
+    }
+
+    fn window_from(&self, at: u64) -> &[u8] {
+        &self.window.bytes()[(at - self.window_at) as usize..]
+    }
+
+    /// Has `bytes` from `self.at` in the window; they end before the half does.
+    fn load(&mut self, storage: &mut dyn Storage, bytes: u64) -> Result<(), LogError> {
+        let held = self.window_at..self.window_at + self.window.len() as u64;
+        if held.contains(&self.at) && self.at + bytes <= held.end {
+            return Ok(());
+        }
+        const { assert!(BATCH_MAX <= WINDOW) };
+        let count = (self.end - self.at).min(WINDOW as u64);
+        self.window.clear();
+        self.window_at = self.at;
+        let offset = self.half.offset + self.at;
+        let into = self.window.grow(count as usize);
+        self.read_bytes += count;
+        if storage.read(offset, into).is_ok() {
+            return Ok(());
+        }
+        // A bad sector shall cost the batch that it is in, not the disk.
+        for (index, sector) in into.chunks_exact_mut(UNIT as usize).enumerate() {
+            let offset = offset + index as u64 * UNIT;
+            if let Err(source) = storage.read(offset, sector) {
+                sector.fill(0);
+                self.unreadable += 1;
+                if self.unreadable > UNREADABLE_MAX {
+                    self.window.clear();
+                    return Err(LogError::Io { tried: "read", offset, bytes: UNIT, source });
+                }
+            }
+        }
+        Ok(())
+    }
+}

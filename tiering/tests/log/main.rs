@@ -1,0 +1,6 @@
+//! The index log over memory: what it keeps over restarts, compactions, damage and power cuts.
+
+#![allow(clippy::unwrap_used)]
+
+mod basic;
+mod ram;

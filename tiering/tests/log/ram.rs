@@ -1,0 +1,100 @@
+//! A disk in memory.
+
+use kvtide_tiering::format::{SECTOR, Superblock};
+use kvtide_tiering::log::{Log, Put, Recovered, SlabHeader, SpaceKey, Storage};
+use std::io;
+
+/// Bytes, and nothing else.
+#[derive(Clone)]
+pub struct Ram {
+    pub bytes: Vec<u8>,
+    pub writes: u64,
+}
+
+impl Ram {
+    /// A disk for this layout.
+    pub fn new(superblock: &Superblock) -> Ram {
+        Ram { bytes: vec![0; superblock.regions_offset as usize], writes: 0 }
+    }
+}
+
+impl Storage for Ram {
+    fn read(&mut self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        whole(offset, into.len());
+        into.copy_from_slice(&self.bytes[offset as usize..][..into.len()]);
+        Ok(())
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        whole(offset, bytes.len());
+        self.writes += 1;
+        self.bytes[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The log keeps to whole sectors.
+pub fn whole(offset: u64, bytes: usize) {
+    assert!(offset.is_multiple_of(SECTOR.into()) && bytes.is_multiple_of(SECTOR as usize), "{bytes} at {offset}");
+}
+
+/// A layout with this many MiB of regions of 1 MiB.
+pub fn layout(regions: u64) -> Superblock {
+    let block = Superblock::new(0x5EED, regions << 20, 1 << 20).unwrap();
+    Superblock { starts: 1, ..block }
+}
+
+/// The next start of the same disk.
+pub fn again(superblock: &mut Superblock) {
+    superblock.starts += 1;
+}
+
+/// A slab of 64 KiB slots.
+pub fn slab(region: u32, grant: u64, planes: usize) -> SlabHeader {
+    SlabHeader {
+        region,
+        grant,
+        key: SpaceKey([region as u8; 32]),
+        domain: "default".into(),
+        slot_bytes: 64 << 10,
+        shards: 2,
+        codec: 0,
+        encrypted: false,
+        page_bytes: vec![(64 << 10) / planes as u32; planes],
+    }
+}
+
+/// A block whose hash and checksums follow from its place.
+pub fn put<'a>(region: u32, slot: u32, generation: u32, present: &'a [u32], crcs: &'a [u32]) -> Put<'a> {
+    let hash = u128::from(region) << 64 | u128::from(slot) << 32 | u128::from(generation);
+    Put {
+        region,
+        slot,
+        generation,
+        shard: (slot % 2) as u16,
+        salt: 0,
+        hash,
+        parent: hash >> 1,
+        present,
+        crcs,
+        sectors: &[],
+        tags: &[],
+    }
+}
+
+/// Opens without a cipher and without looking at progress.
+pub fn open(ram: Ram, superblock: &Superblock) -> (Log<Ram>, Recovered) {
+    Log::open(ram, superblock, None, &mut |_| {}).unwrap()
+}
+
+/// Slots and generations of what was recovered, by region and slot.
+pub fn blocks(recovered: &Recovered) -> Vec<(u32, u32, u32)> {
+    let all = recovered.slabs.iter().flat_map(|slab| slab.blocks.iter().map(|b| (b.region, b.slot, b.generation)));
+    let mut all: Vec<_> = all.collect();
+    all.sort_unstable();
+    all
+}
