@@ -2,7 +2,7 @@
 
 use kvtide::{Channel, Client, Options, SpaceSpec};
 use kvtide_wire::{
-    entry::{Completion, Job, JobDone, JobKind, NONE_U16, NONE_U32, Op, Submission},
+    entry::{CANARY, Completion, Job, JobDone, JobKind, NONE_U16, NONE_U32, Op, Submission},
     geometry::PlaneSpec,
     hello::{Hello, Limits, MESSAGE_MAX, Slab, Welcome},
     layout::Shape,
@@ -17,7 +17,8 @@ use kvtide_wire::{
 };
 use std::{
     collections::{BTreeMap, HashMap},
-    os::fd::AsFd,
+    fs::File,
+    os::{fd::AsFd, unix::fs::FileExt},
     path::PathBuf,
     sync::{
         atomic::{AtomicU32, Ordering},
@@ -41,6 +42,8 @@ pub const LONG: Duration = Duration::from_secs(20);
 pub enum Command {
     /// Store a page to host, then take it out of tier 0; says how the eviction ended.
     Evict { block: u32, plane: u16, answer: Sender<Status> },
+    /// Flip a bit of a page in host memory.
+    Flip { block: u32, plane: u16, byte: u64, answer: Sender<()> },
     /// Send a job as it is; says how it ended.
     Job { job: Job, answer: Sender<Status> },
     /// Answer the next request of this kind like this.
@@ -115,6 +118,12 @@ impl Fake {
         ended.recv_timeout(LONG).expect("the eviction ends")
     }
 
+    pub fn flip(&self, block: u32, plane: u16, byte: usize) {
+        let (answer, flipped) = channel();
+        self.tell(Command::Flip { block, plane, byte: byte as u64, answer });
+        flipped.recv_timeout(LONG).expect("the bit is flipped");
+    }
+
     pub fn job(&self, job: Job) -> Status {
         let (answer, ended) = channel();
         self.tell(Command::Job { job, answer });
@@ -173,6 +182,8 @@ struct Core {
     frames: BTreeMap<(u32, u16), u32>,
     free: Vec<u32>,
     host: HashMap<(u32, u16), u32>,
+    /// What the page in each host frame hashed to when it was stored.
+    digests: HashMap<u32, u32>,
     seqs: HashMap<u32, Vec<u32>>,
     next_block: u32,
     next_slot: u32,
@@ -218,6 +229,7 @@ impl Core {
             frames: BTreeMap::new(),
             free: (0..FRAMES).rev().collect(),
             host: HashMap::new(),
+            digests: HashMap::new(),
             seqs: HashMap::new(),
             next_block: 0,
             next_slot: 0,
@@ -266,8 +278,17 @@ impl Core {
                 let slot = self.slot();
                 self.host.insert((block, plane), slot);
                 let frame = self.frames[&(block, plane)];
-                let store = Job { slot, ..job(JobKind::Store, block, plane, frame) };
+                let store = Job { slot, flags: CANARY, ..job(JobKind::Store, block, plane, frame) };
                 self.send(store, Then::Evict(block, plane, answer));
+            }
+            Command::Flip { block, plane, byte, answer } => {
+                let memfd = self.slab.as_ref().expect("a slab");
+                let file = File::from(memfd.as_fd().try_clone_to_owned().expect("a descriptor"));
+                let (at, mut flipped) = (u64::from(self.host[&(block, plane)] * STRIDE) + byte, [0]);
+                file.read_exact_at(&mut flipped, at).expect("read");
+                flipped[0] ^= 1 << (byte % 8);
+                file.write_all_at(&flipped, at).expect("write");
+                answer.send(()).expect("the test waits");
             }
             Command::Job { job, answer } => self.send(job, Then::Tell(answer)),
             Command::Answer { op, with } => self.scripts.push((op, with)),
@@ -342,12 +363,20 @@ impl Core {
                 Some(JobKind::Map | JobKind::Load) => {
                     self.frames.insert(page, job.frame);
                 }
+                Some(JobKind::Store) => {
+                    assert_eq!(done.flags, job.flags, "it tells the digest that it is asked for");
+                    self.digests.insert(job.slot, done.digest);
+                }
                 Some(JobKind::Evict) => {
                     self.frames.remove(&page);
                     self.free.push(job.frame);
                 }
                 _ => {}
             }
+        }
+        if status == Status::Corrupt {
+            assert_eq!((done.flags, job.digest == done.digest), (CANARY, false));
+            self.free.push(job.frame); // it shows nothing
         }
         match then {
             Then::Tell(answer) => drop(answer.send(status)),
@@ -387,7 +416,7 @@ impl Core {
         }
         let slot = self.host[&(block, plane)];
         let frame = self.free.pop().expect("a free frame");
-        Some(Job { slot, ..job(JobKind::Load, block, plane, frame) })
+        Some(Job { slot, flags: CANARY, digest: self.digests[&slot], ..job(JobKind::Load, block, plane, frame) })
     }
 
     fn request(&mut self, channel: u16, request: &Submission) {

@@ -74,8 +74,43 @@ fn missing_pages_come_by_faults_with_their_bytes() {
     assert_eq!((stats.faults, stats.pages_missed, stats.messages_before_steps), (3, 3, 1));
     assert_eq!((stats.jobs_host_to_tier0, stats.bytes_host_to_tier0), (3, 3 * PAGE as u64));
     assert_eq!((stats.jobs_tier0_to_host, stats.bytes_tier0_to_host), (3, 3 * PAGE as u64));
+    assert_eq!((stats.canary_checked, stats.canary_failed), (3, 0));
     assert!(stats.stalls >= 2 && stats.stall_ns > 0);
     assert_eq!(read(&mut lane, seq, 4), 0, "resident now");
+}
+
+#[test]
+fn a_bit_that_flips_in_host_memory_is_never_served() {
+    let fake = Fake::start();
+    let client = fake.attach();
+    let mut channel = client.channel(0).expect("channel");
+    let seq = filled(&client, &mut channel, 0, 2);
+    channel.nop(LONG).expect("told");
+    let block = client.seq_blocks(seq).expect("blocks")[1];
+    let mut lane = client.lane(0).expect("lane");
+    let bytes = [0, 1, PAGE / 2, PAGE - 2, PAGE - 1];
+    for (plane, byte) in (0..PLANES).flat_map(|plane| bytes.map(|byte| (plane, byte))) {
+        assert_eq!(fake.evict(block, plane), Status::Ok);
+        fake.flip(block, plane, byte);
+        lane.begin(&[StepSeq { seq, tokens: 2 * TOKENS }]).expect("begin");
+        let error = loop {
+            match lane.boundary(plane) {
+                Ok(Pass::Part { last, .. }) => {
+                    assert!(lane.ready().iter().all(|ready| ready.index == 0) && !last, "byte {byte}: handed out");
+                }
+                Ok(Pass::All) => panic!("byte {byte}: all pages are handed out"),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.status(), Status::Corrupt, "byte {byte}");
+        assert!(lane.page(seq, 1, plane).is_none(), "byte {byte}: readable");
+        lane.end().expect("end");
+        fake.flip(block, plane, byte);
+        assert!(read(&mut lane, seq, 2) > 0, "byte {byte}: what was stored is served again");
+        channel.nop(LONG).expect("the daemon has heard of the load");
+    }
+    let (stats, pages) = (client.stats(), 2 * bytes.len() as u64);
+    assert_eq!((stats.canary_checked, stats.canary_failed, stats.jobs_failed), (2 * pages, pages, pages));
 }
 
 #[test]
