@@ -268,9 +268,12 @@ pub extern "C" fn kvt_truncate(channel: *mut kvt_channel, seq: u32, tokens: u64,
 }
 
 /// Gives `count` sealed blocks from block index `first` their content hashes. `parent` is the hash of the block before them
-/// (NULL at the root), `wanted` a `kvt_level`. `reached` (may be NULL) gets the level reached.
+/// (NULL at the root), `wanted` a `kvt_level`. Waits until all of them have reached that level, or cannot; `reached` (may be NULL)
+/// gets the level reached.
 ///
-/// `KVT_NOT_ADMITTED`: admission refused to keep them. `KVT_ESTATE`: a block is not sealed.
+/// `KVT_NOT_ADMITTED`: not all of them will be kept, because admission refuses to, or there is no tier that could; they may be
+/// findable while the daemon lives. `KVT_ETIMEDOUT`: the level was not reached in time; they are findable, and may reach it
+/// later. `KVT_ESTATE`: a block is not sealed.
 ///
 /// # Safety
 /// `hashes` is valid for `count` reads, `parent` NULL or valid for one, `reached` NULL or valid for a write.

@@ -3,6 +3,7 @@
 use super::{
     super::{Error, request::Completed, request::Outcome, request::Ticket},
     owned::Owned,
+    publish::Publishing,
 };
 use crate::agent::{
     port::{Answer, Port},
@@ -55,15 +56,7 @@ pub(super) enum Work {
         seq: u32,
         tokens: u64,
     },
-    /// `rest` is published after this request.
-    Publish {
-        seq: u32,
-        first: u32,
-        sent: Vec<u128>,
-        rest: Vec<u128>,
-        reached: Level,
-        level: Level,
-    },
+    Publish(Box<Publishing>),
     /// `rest` is mapped after this request.
     Map {
         seq: u32,
@@ -93,7 +86,7 @@ impl Work {
             Work::ReserveSession { .. } => ("reserve for the session", 0),
             Work::Fork { parent, .. } => ("fork sequence", u64::from(*parent)),
             Work::Truncate { seq, .. } => ("truncate sequence", u64::from(*seq)),
-            Work::Publish { seq, .. } => ("publish blocks of sequence", u64::from(*seq)),
+            Work::Publish(publishing) => ("publish blocks of sequence", u64::from(publishing.seq)),
             Work::Map { seq, .. } => ("map a prefix into sequence", u64::from(*seq)),
             Work::Park { seq } => ("park sequence", u64::from(*seq)),
             Work::Resume { seq } => ("resume sequence", u64::from(*seq)),
@@ -362,20 +355,15 @@ impl State {
                 seqs.open(*seq);
                 done(result)
             }
-            Work::Publish { seq, first, sent, rest, reached, level } => {
+            Work::Publish(publishing) => {
                 let got = [Level::Published, Level::Stored, Level::Durable].into_iter().find(|l| *l as u64 == value);
                 match (verdict(got.is_some()), got) {
-                    (Ok(()), Some(got)) => *reached = got.min(*reached),
-                    (result, _) => return Next::Done(Err(result.err().unwrap_or(Status::Protocol))),
+                    (Ok(()), Some(got)) => match publishing.answered(got) {
+                        None => Next::Done(Ok(Outcome::Level(publishing.reached))),
+                        Some((submission, hashes)) => Next::More(Op::Publish, submission, hashes),
+                    },
+                    (result, _) => Next::Done(Err(result.err().unwrap_or(Status::Protocol))),
                 }
-                if rest.is_empty() {
-                    return Next::Done(Ok(Outcome::Level(*reached)));
-                }
-                let parent = sent.last().copied().unwrap_or(0);
-                *first += sent.len() as u32;
-                let later = rest.split_off(rest.len().min(HASHES_MAX));
-                *sent = std::mem::replace(rest, later);
-                Next::More(Op::Publish, publish(*seq, *first, parent, sent.len(), *level), sent.clone())
             }
             Work::Map { seq, sent, rest } => {
                 let geometry = session.shared.geometry();
@@ -426,10 +414,4 @@ impl State {
             }
         }
     }
-}
-
-/// The request that publishes `count` blocks.
-pub(super) fn publish(seq: u32, first: u32, parent: u128, count: usize, level: Level) -> Submission {
-    let hash = [parent as u64, (parent >> 64) as u64];
-    Submission { seq, first, count: count as u32, flags: level as u16, hash, ..Submission::default() }
 }

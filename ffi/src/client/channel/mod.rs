@@ -5,6 +5,7 @@
 
 mod calls;
 mod owned;
+mod publish;
 mod submit;
 mod wait;
 
@@ -164,10 +165,11 @@ impl Channel {
     }
 
     /// Gives `hashes.len()` sealed blocks from block index `first` their content hashes; `parent` is the hash of the block
-    /// before them, 0 at the root. Returns the level reached.
+    /// before them, 0 at the root. Waits until all of them have reached `level`, or cannot, and returns the level reached.
     ///
     /// # Errors
-    /// `NotAdmitted`; `State`: a block is not sealed.
+    /// `NotAdmitted`: not all of them will be kept; they may be findable while the daemon lives. `TimedOut`: the level was not
+    /// reached in time; they are findable, and may reach it later. `State`: a block is not sealed.
     pub fn publish(
         &mut self,
         seq: SeqId,

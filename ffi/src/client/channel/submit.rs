@@ -1,8 +1,9 @@
 //! Calls become requests, or are done at once where the session can do them alone.
 
 use super::{
-    calls::{BLOCKS_MAX, Call, State, Work, publish},
+    calls::{BLOCKS_MAX, Call, State, Work},
     pin_id, pin_of,
+    publish::Publishing,
 };
 use crate::{
     agent::{
@@ -12,7 +13,7 @@ use crate::{
     client::request::{Completed, Outcome, Pin, Request, Ticket},
 };
 use kvtide_wire::{
-    entry::{Advice, Level, NONE_U32, Op, Submission},
+    entry::{Advice, NONE_U32, Op, Submission},
     lists::HASHES_MAX,
     status::Status,
 };
@@ -143,14 +144,11 @@ impl State {
                 if u64::from(first) + hashes.len() as u64 > sealed {
                     return Err(Status::State);
                 }
-                let (sent, rest) = hashes.split_at(hashes.len().min(HASHES_MAX));
-                if sent.is_empty() {
+                if hashes.is_empty() {
                     return Ok(Started::Done(Outcome::Level(level)));
                 }
-                let submission = publish(seq, first, parent, sent.len(), level);
-                let (sent, rest, reached) = (sent.to_vec(), rest.to_vec(), Level::Durable);
-                let hashes = sent.clone();
-                Started::Send(Op::Publish, submission, hashes, Work::Publish { seq, first, sent, rest, reached, level })
+                let (publishing, (submission, hashes)) = Publishing::new(seq, first, parent, hashes, level);
+                Started::Send(Op::Publish, submission, hashes, Work::Publish(Box::new(publishing)))
             }
             Request::Map { seq, hashes } => {
                 self.steady(seq)?;
