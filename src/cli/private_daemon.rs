@@ -1,6 +1,6 @@
 //! A daemon of one's own: the same binary as `kvtide daemon`, in a temporary directory, gone when its owner is.
 //!
-//! The demo, the benches and the tests start one. It ends with its guard, and with the process that started it.
+//! The demo, the benches, the crash test and the tests start one. It ends with its guard, and with the process that started it.
 
 use crate::daemon::{DUMPED, READY, RECORDED, RELOADED};
 use crate::error::Error;
@@ -73,6 +73,16 @@ impl PrivateDaemon {
     /// # Errors
     /// The binary or the directory cannot be used, or the daemon ends or stays silent; its last words are in the error.
     pub fn start(options: &Options) -> Result<PrivateDaemon, Error> {
+        let mut daemon = PrivateDaemon::launch(options)?;
+        daemon.ready()?;
+        Ok(daemon)
+    }
+
+    /// Starts one, and does not wait for it.
+    ///
+    /// # Errors
+    /// The binary or the directory cannot be used.
+    pub fn launch(options: &Options) -> Result<PrivateDaemon, Error> {
         let binary = match &options.binary {
             Some(binary) => binary.clone(),
             None => std::env::current_exe().map_err(|e| Error::system("find this process's own binary", e))?,
@@ -82,9 +92,15 @@ impl PrivateDaemon {
         let spawned = spawn(&binary, &dir, nvme_dir.as_deref(), options);
         let (child, stdout) = spawned.inspect_err(|_| remove_dirs(&dir, nvme_dir.as_deref()))?;
         let socket = dir.join("kvtide.sock");
-        let mut daemon = PrivateDaemon { child, stdout, heard: Vec::new(), socket, dir, nvme_dir };
-        daemon.hear(READY, START)?;
-        Ok(daemon)
+        Ok(PrivateDaemon { child, stdout, heard: Vec::new(), socket, dir, nvme_dir })
+    }
+
+    /// Waits until it accepts engines.
+    ///
+    /// # Errors
+    /// It ends or stays silent; its last words are in the error.
+    pub fn ready(&mut self) -> Result<(), Error> {
+        self.hear(READY, START)
     }
 
     /// Socket that engines attach to.

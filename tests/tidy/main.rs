@@ -54,7 +54,7 @@ fn arrows_check_fails_on_a_bad_edge() {
 }
 
 #[test]
-fn the_client_is_used_only_by_demo_and_bench() {
+fn the_client_is_used_only_by_what_plays_engine() {
     let mut problems = vec![];
     for path in tracked(&[".rs"]).iter().filter(|p| p.starts_with("src")) {
         let text = std::fs::read_to_string(root().join(path)).expect("readable source");
