@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::io::{Disk, DiskEvent, DiskLetter, Memory};
 use crate::mail::{Address, Mailbox};
 use crate::space::{Granted, Letter};
-use kvtide_tiering::node::{Disks, DisksConfig, Grant, NoDisk, Node, NodeConfig};
+use kvtide_tiering::node::{DiskConfig, Disks, DisksConfig, Grant, NoDisk, Node, NodeConfig};
 use kvtide_wire::error::Error as WireError;
 use kvtide_wire::hello::Slab;
 use kvtide_wire::os::map::Access;
@@ -39,9 +39,14 @@ impl Host {
             slab_bytes: config.host.slab_bytes,
             quotas_bytes: config.domains.iter().map(|domain| domain.host_bytes).collect(),
         });
+        let weights = config.nvme.iter().flat_map(|nvme| nvme.disks.iter().map(|disk| disk.weight));
         let nvme = Disks::new(DisksConfig {
             region_bytes: disks.first().map_or(0, Disk::region_bytes),
-            regions: disks.iter().map(Disk::regions).collect(),
+            disks: disks
+                .iter()
+                .zip(weights)
+                .map(|(disk, weight)| DiskConfig { regions: disk.regions(), weight })
+                .collect(),
             quotas_bytes: config.domains.iter().map(|domain| domain.nvme_bytes).collect(),
         });
         let to_disks = disks.iter().map(Disk::letters).collect();
@@ -76,13 +81,14 @@ impl Host {
                 self.grant_disks();
             }
             Some(NodeLetter::ReturnDisk { space, slab }) => {
-                if !self.disks.take_back(space, slab) {
+                if self.disks.take_back(space, slab).is_none() {
                     tracing::error!("space {space}: slab {slab} on NVMe was given back and is not its own");
                 }
                 self.grant_disks();
             }
             Some(NodeLetter::Quotas { host, nvme }) => {
                 self.node.set_quotas(host);
+                // Nothing is kept, so nothing goes.
                 self.disks.set_quotas(nvme);
                 self.grant_disks();
             }
@@ -152,8 +158,8 @@ impl Host {
     fn grant_disks(&mut self) {
         for _ in 0..self.waiting.len() {
             let Some(space) = self.waiting.pop_front() else { return };
-            match self.disks.grant(space) {
-                Ok(grant) => self.tell(space, Letter::DiskGranted(grant)),
+            match self.disks.grant(space, None) {
+                Ok((grant, _)) => self.tell(space, Letter::DiskGranted(grant)),
                 Err(NoDisk::NotReady) => self.waiting.push_back(space),
                 Err(NoDisk::Full | NoDisk::Unknown) => self.tell(space, Letter::DiskRefused),
             }
@@ -163,10 +169,7 @@ impl Host {
     fn heed(&mut self, event: DiskEvent) {
         match event {
             DiskEvent::Ready { disk, regions } => {
-                let disk = u32::from(disk);
-                for region in self.ready_of(disk)..regions {
-                    self.disks.ready(disk, region);
-                }
+                self.disks.ready(disk.into(), regions);
             }
             DiskEvent::Failed { disk, errno } => {
                 tracing::error!("disk {disk} gets nothing new any more (error {errno})");
@@ -176,10 +179,6 @@ impl Host {
             DiskEvent::Stalled { .. } => {}
         }
         self.grant_disks();
-    }
-
-    fn ready_of(&self, disk: u32) -> u32 {
-        self.disks.status().nth(disk as usize).map_or(0, |disk| disk.ready)
     }
 
     fn leave(&mut self, space: u32) {

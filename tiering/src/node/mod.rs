@@ -7,7 +7,7 @@
 mod disks;
 mod memory;
 
-pub use disks::{DiskGrant, DiskStatus, Disks, DisksConfig, NoDisk, NoSlot};
+pub use disks::{DiskConfig, DiskGrant, DiskStatus, Disks, DisksConfig, Evicted, NoDisk, NoSlot};
 pub use memory::{Grant, Node, NodeConfig};
 
 /// Slab ids of a space are below this, those of host memory and those on NVMe apart.
