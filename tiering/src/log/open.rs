@@ -9,6 +9,9 @@ use super::scan::{Half, Scan};
 use super::storage::Storage;
 use crate::format::{SECTOR, Superblock};
 
+/// Bytes of the smallest half; superblocks name larger ones.
+const HALF_MIN: u64 = 64 << 10;
+
 /// What a recovery found.
 pub(super) struct Opened {
     pub live: Live,
@@ -32,8 +35,8 @@ pub(super) fn halves(superblock: &Superblock) -> Result<[Half; 2], LogError> {
     let bytes = log_bytes / 2;
     let unit = u64::from(SECTOR);
     let whole = log_offset.is_multiple_of(unit) && bytes.is_multiple_of(unit) && log_bytes.is_multiple_of(2);
-    // A smaller one has no room for the largest records; a larger one has sectors that have no number.
-    if !whole || bytes < 1 << 20 || bytes / unit > u64::from(u32::MAX) {
+    // A smaller one has no room for the largest records beside a batch's worth of air; a larger one has sectors without a number.
+    if !whole || bytes < HALF_MIN || bytes / unit > u64::from(u32::MAX) {
         return Err(LogError::Layout { log_offset, log_bytes });
     }
     Ok([Half { offset: log_offset, bytes }, Half { offset: log_offset + bytes, bytes }])

@@ -86,7 +86,7 @@ impl Scan {
             known: 0,
             end: half.bytes,
             given_end: 0,
-            window: Buffer::new(WINDOW),
+            window: Buffer::new(half.bytes.min(WINDOW as u64) as usize),
             window_at: 0,
             given: None,
             complete: false,

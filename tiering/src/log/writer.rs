@@ -42,7 +42,7 @@ impl Writer {
             sequence: 0,
             flushed: 0,
             complete: false,
-            pending: Buffer::new(PENDING_MAX + BATCH_MAX),
+            pending: Buffer::new(half.bytes.min((PENDING_MAX + BATCH_MAX) as u64) as usize),
             open: None,
         }
     }

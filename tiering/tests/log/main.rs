@@ -3,4 +3,5 @@
 #![allow(clippy::unwrap_used)]
 
 mod basic;
+mod crash;
 mod ram;

@@ -1,0 +1,199 @@
+//! What must be found after a crash, what may, and what must not.
+
+use super::disk::Disk;
+use kvtide_tiering::format::{PageKey, Superblock};
+use kvtide_tiering::log::{Log, Recovered, SlabHeader, SpaceKey};
+use std::collections::BTreeMap;
+
+pub const PLANES: usize = 4;
+pub const PAGE: usize = 2048;
+pub const SLOT: usize = PLANES * PAGE;
+
+/// What was asked of the log, or promised by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Said {
+    Grant {
+        region: u32,
+        grant: u64,
+    },
+    Free {
+        region: u32,
+    },
+    Put {
+        region: u32,
+        slot: u32,
+        generation: u32,
+        hash: u128,
+    },
+    Erase {
+        region: u32,
+        slot: u32,
+    },
+    /// All that was asked for is stored.
+    Wrote,
+    /// ... and durable.
+    Flushed,
+}
+
+/// How sure a block is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Sure {
+    Asked,
+    Stored,
+    Durable,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Block {
+    pub generation: u32,
+    pub hash: u128,
+    pub sure: Sure,
+    /// Its erasure, or its region's end, is asked for and not yet durable.
+    pub leaving: bool,
+}
+
+/// What was said so far.
+#[derive(Clone, Debug, Default)]
+pub struct Model {
+    /// The grant of each region; the one before, until the new one is durable.
+    pub grants: BTreeMap<u32, (Option<u64>, Vec<Option<u64>>)>,
+    pub blocks: BTreeMap<(u32, u32), Block>,
+}
+
+impl Model {
+    pub fn apply(&mut self, said: Said) {
+        match said {
+            Said::Grant { region, grant } => self.regrant(region, Some(grant)),
+            Said::Free { region } => self.regrant(region, None),
+            Said::Put { region, slot, generation, hash } => {
+                let block = Block { generation, hash, sure: Sure::Asked, leaving: false };
+                let before = self.blocks.insert((region, slot), block);
+                assert!(before.is_none(), "the driver waits until an erasure is durable");
+            }
+            Said::Erase { region, slot } => self.blocks.get_mut(&(region, slot)).unwrap().leaving = true,
+            Said::Wrote => self.blocks.values_mut().for_each(|block| block.sure = block.sure.max(Sure::Stored)),
+            Said::Flushed => {
+                self.blocks.retain(|_, block| !block.leaving);
+                self.blocks.values_mut().for_each(|block| block.sure = Sure::Durable);
+                self.grants.values_mut().for_each(|grant| grant.1.clear());
+            }
+        }
+    }
+
+    fn regrant(&mut self, region: u32, grant: Option<u64>) {
+        let entry = self.grants.entry(region).or_default();
+        let before = std::mem::replace(&mut entry.0, grant);
+        entry.1.push(before);
+        for (_, block) in self.blocks.range_mut((region, 0)..=(region, u32::MAX)) {
+            block.leaving = true;
+        }
+    }
+
+    /// Opens the log on an image and looks at everything. `power`: unflushed writes may be missing. Gives back the disk as the
+    /// recovery left it, with its journal, and what it found.
+    pub fn check(&self, image: Vec<u8>, superblock: &Superblock, power: bool) -> Result<(Disk, Recovered), String> {
+        let disk = Disk::new(image);
+        let opened = Log::open(disk.clone(), superblock, None, &mut |_| {});
+        let (mut log, recovered) = opened.map_err(|error| format!("it does not open: {error}"))?;
+        let mut found = BTreeMap::new();
+        for slab in &recovered.slabs {
+            let region = slab.header.region;
+            let (now, before) = self.grants.get(&region).ok_or(format!("region {region} was never granted"))?;
+            let grant = Some(slab.header.grant);
+            if grant != *now && !before.contains(&grant) {
+                return Err(format!("region {region} holds grant {grant:?}, not {now:?} or {before:?}"));
+            }
+            for row in 0..slab.blocks.len() {
+                let block = slab.blocks.get(row);
+                let good = pages_good(&disk, superblock, &slab.header, &block)?;
+                if !good && slab.blocks.flushed(row) {
+                    return Err(format!("{block:?} is said to be flushed and its pages are not what was written"));
+                }
+                if !good && !power {
+                    return Err(format!("{block:?}: its pages are not what was written, without a power cut"));
+                }
+                found.insert((region, block.slot), (block.generation, block.hash, good));
+            }
+        }
+        for (place, block) in &self.blocks {
+            let must = block.sure >= if power { Sure::Durable } else { Sure::Stored } && !block.leaving;
+            match found.remove(place) {
+                Some((generation, hash, good)) => {
+                    if (generation, hash) != (block.generation, block.hash) {
+                        return Err(format!("{place:?} holds generation {generation:#x}, not {block:?}"));
+                    }
+                    if must && !good {
+                        return Err(format!("{place:?} {block:?}: its pages are lost"));
+                    }
+                }
+                None if must => return Err(format!("{place:?} {block:?} is lost")),
+                None => {}
+            }
+        }
+        if let Some((place, block)) = found.first_key_value() {
+            return Err(format!("{place:?} {block:?} was found and must not be"));
+        }
+        // It serves.
+        log.flush().map_err(|error| format!("it does not flush: {error}"))?;
+        Ok((disk, recovered))
+    }
+}
+
+/// What a block's page holds: nothing that any other page holds.
+pub fn page(hash: u128, plane: usize) -> Vec<u8> {
+    let mut dice = super::Dice((hash as u64) << 8 | plane as u64);
+    (0..PAGE / 8).flat_map(|_| dice.roll().to_le_bytes()).collect()
+}
+
+pub fn page_key(superblock: &Superblock, region: u32, slot: u32, generation: u32, plane: usize) -> PageKey {
+    PageKey { store: superblock.store, region, slot, generation, plane: plane as u16 }
+}
+
+pub fn slot_offset(superblock: &Superblock, region: u32, slot: u32) -> usize {
+    (superblock.regions_offset + u64::from(region) * superblock.region_bytes) as usize + slot as usize * SLOT
+}
+
+pub fn header(region: u32, grant: u64) -> SlabHeader {
+    SlabHeader {
+        region,
+        grant,
+        key: SpaceKey([grant as u8; 32]),
+        domain: "crash".into(),
+        slot_bytes: SLOT as u64,
+        shards: 1,
+        codec: 0,
+        encrypted: false,
+        page_bytes: vec![PAGE as u32; PLANES],
+    }
+}
+
+/// Whether all pages of a recovered block pass.
+pub fn block_good(
+    disk: &Disk,
+    superblock: &Superblock,
+    slab: &SlabHeader,
+    block: &kvtide_tiering::log::Put<'_>,
+) -> bool {
+    pages_good(disk, superblock, slab, block).unwrap()
+}
+
+/// Whether all pages of a block pass their checksums. That they pass and are not what was written is wrong bytes.
+fn pages_good(
+    disk: &Disk,
+    superblock: &Superblock,
+    slab: &SlabHeader,
+    block: &kvtide_tiering::log::Put<'_>,
+) -> Result<bool, String> {
+    let mut good = true;
+    for plane in 0..PLANES {
+        let offset = slot_offset(superblock, block.region, block.slot) + plane * PAGE;
+        let bytes = disk.page(offset, PAGE);
+        let key = page_key(superblock, block.region, block.slot, block.generation, plane);
+        if key.checksum(&bytes) != block.crcs[plane] {
+            good = false;
+        } else if bytes != page(block.hash, plane) {
+            return Err(format!("WRONG BYTES served for {block:?} plane {plane} of {}", slab.region));
+        }
+    }
+    Ok(good)
+}

@@ -1,0 +1,159 @@
+//! Drives a log as the daemon does: pages before their record, erasures flushed before a slot is used again.
+
+use super::disk::Disk;
+use super::model::{Model, PLANES, SLOT, Said, Sure, block_good, header, page, page_key, slot_offset};
+use kvtide_tiering::format::Superblock;
+use kvtide_tiering::log::{Log, Put, Recovered, Storage};
+use std::collections::BTreeMap;
+
+pub const REGIONS: u32 = 3;
+/// Slots of a region.
+pub const SLOTS: u32 = 4;
+
+/// A tiny layout: halves of 64 KiB, so that compactions come soon.
+pub fn layout() -> Superblock {
+    let region_bytes = u64::from(SLOTS) * SLOT as u64;
+    let block = Superblock::new(0xC0FFEE, u64::from(REGIONS) * region_bytes, region_bytes).unwrap();
+    let (log_offset, log_bytes) = (8192, 128 << 10);
+    Superblock { log_offset, log_bytes, regions_offset: log_offset + log_bytes, starts: 1, ..block }
+}
+
+pub struct World {
+    pub disk: Disk,
+    pub log: Log<Disk>,
+    pub superblock: Superblock,
+    /// As the driver knows it.
+    pub model: Model,
+    generation: u32,
+    grant: u64,
+    hash: u128,
+}
+
+impl World {
+    pub fn new() -> World {
+        let superblock = layout();
+        let disk = Disk::new(vec![0; superblock.file_bytes() as usize]);
+        let (log, _) = Log::open(disk.clone(), &superblock, None, &mut |_| {}).unwrap();
+        World { disk, log, superblock, model: Model::default(), generation: 1 << 16, grant: 0, hash: 0 }
+    }
+
+    fn say(&mut self, said: Said) {
+        self.disk.say(said);
+        self.model.apply(said);
+    }
+
+    /// A region for another space; its slots are not written before that is durable.
+    pub fn grant(&mut self, region: u32) {
+        self.grant += 1;
+        // What may have happened is said before it is asked for.
+        self.say(Said::Grant { region, grant: self.grant });
+        self.log.grant(&header(region, self.grant)).unwrap();
+        self.flush();
+    }
+
+    pub fn free(&mut self, region: u32) {
+        self.say(Said::Free { region });
+        self.log.free(region).unwrap();
+        self.flush();
+    }
+
+    pub fn granted(&self, region: u32) -> bool {
+        self.model.grants.get(&region).is_some_and(|grant| grant.0.is_some())
+    }
+
+    pub fn held(&self, region: u32, slot: u32) -> Option<&super::model::Block> {
+        self.model.blocks.get(&(region, slot))
+    }
+
+    /// Writes a block into an empty slot and asks for its record.
+    pub fn put(&mut self, region: u32, slot: u32) {
+        assert!(self.granted(region) && self.held(region, slot).is_none());
+        self.generation += 1;
+        self.hash += 1;
+        let (generation, hash) = (self.generation, self.hash << 64 | self.hash);
+        let offset = slot_offset(&self.superblock, region, slot) as u64;
+        let mut crcs = [0; PLANES];
+        let mut bytes = Vec::new();
+        for (plane, crc) in crcs.iter_mut().enumerate() {
+            let page = page(hash, plane);
+            *crc = page_key(&self.superblock, region, slot, generation, plane).checksum(&page);
+            bytes.extend(page);
+        }
+        self.disk.clone().write(offset, &bytes).unwrap();
+        self.say(Said::Put { region, slot, generation, hash });
+        let (parent, present) = (hash >> 64, [(1 << PLANES) - 1]);
+        let put = Put {
+            region,
+            slot,
+            generation,
+            shard: 0,
+            salt: 0,
+            hash,
+            parent,
+            present: &present,
+            crcs: &crcs,
+            sectors: &[],
+            tags: &[],
+        };
+        self.log.put(&put).unwrap();
+    }
+
+    /// Asks for the block's erasure.
+    pub fn erase(&mut self, region: u32, slot: u32) {
+        let generation = self.held(region, slot).unwrap().generation;
+        self.say(Said::Erase { region, slot });
+        self.log.erase(region, slot, generation).unwrap();
+    }
+
+    pub fn write(&mut self) {
+        self.log.write().unwrap();
+        self.say(Said::Wrote);
+    }
+
+    pub fn flush(&mut self) {
+        self.log.flush().unwrap();
+        self.say(Said::Flushed);
+    }
+
+    /// `kill -9`, and the next start.
+    pub fn kill(&mut self) {
+        self.superblock.starts += 1;
+        let (log, recovered) = Log::open(self.disk.clone(), &self.superblock, None, &mut |_| {}).unwrap();
+        self.log = log;
+        self.adopt(&recovered);
+    }
+
+    /// A power cut that left this image, and the next start. The model is what the image is to be checked against.
+    pub fn power_cut(&mut self, image: Vec<u8>, model: Model) {
+        self.superblock.starts += 1;
+        self.model = model;
+        let (disk, _) = self.model.check(image, &self.superblock, true).unwrap();
+        self.disk = Disk::new(disk.bytes());
+        self.kill();
+    }
+
+    /// From here on what was found is certain: a start has flushed it. Blocks whose pages a power cut has lost are erased.
+    fn adopt(&mut self, recovered: &Recovered) {
+        self.generation = self.generation.max(self.superblock.starts << 16);
+        let mut good = BTreeMap::new();
+        for (region, grant) in &mut self.model.grants {
+            let slab = recovered.slabs.iter().find(|slab| slab.header.region == *region);
+            *grant = (slab.map(|slab| slab.header.grant), Vec::new());
+            for block in slab.into_iter().flat_map(|slab| slab.blocks.iter().map(move |block| (slab, block))) {
+                let (slab, block) = block;
+                good.insert((*region, block.slot), block_good(&self.disk, &self.superblock, &slab.header, &block));
+            }
+        }
+        self.model.blocks.retain(|place, _| good.contains_key(place));
+        for block in self.model.blocks.values_mut() {
+            (block.leaving, block.sure) = (false, Sure::Durable);
+        }
+        self.disk.adopted(self.model.clone());
+        for ((region, slot), good) in good {
+            if !good {
+                self.erase(region, slot);
+            }
+        }
+        self.flush();
+    }
+}
