@@ -51,6 +51,8 @@ pub struct Counts {
     pub lost_unflushed: u64,
     /// Sectors that the device could not read.
     pub unreadable: u64,
+    /// The newer half was damaged, and what was lost of its checkpoint was still to be had from the older one.
+    pub mended: bool,
     /// Neither half has a complete checkpoint, and only a part of one was found: both were damaged.
     pub partial: bool,
 }

@@ -48,6 +48,11 @@ impl Compaction {
         Ok(compaction)
     }
 
+    /// Goes on with what another half holds.
+    pub fn go_on(&mut self, from: Scan, unsure: u64) {
+        (self.from, self.unsure) = (from, unsure);
+    }
+
     fn append(
         &mut self,
         bytes: usize,

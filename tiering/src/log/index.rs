@@ -5,10 +5,11 @@ use super::cipher::{Cipher, CipherError, NONCE_BYTES};
 use super::compact::{Compaction, flush};
 use super::error::LogError;
 use super::live::Live;
-use super::open::{halves, open};
+use super::open::{Source, halves, open};
 use super::record;
 use super::replay::Progress;
 use super::scan::{Half, Scan};
+use super::spool::Spool;
 use super::storage::Storage;
 use super::types::{LogStatus, Put, Salt, SlabHeader};
 use super::writer::Writer;
@@ -63,16 +64,29 @@ impl<S: Storage> Log<S> {
         let opened = open(&mut storage, superblock, borrowed, progress)?;
         let (store, run) = (superblock.store, opened.recovered.run);
         let epoch = u64::from(run) << 32;
-        let (from, active, unsure) = match opened.source {
-            Some(source) => {
-                let from = Scan::known(halves[source.index], store, source.epoch, source.end);
-                (from, 1 - source.index, source.flushed)
-            }
-            None => (Scan::known(halves[1], store, 0, 0), 0, 0),
-        };
+        let scan = |source: &Source| Scan::known(halves[source.index], store, source.epoch, source.end);
+        let blank = Source { index: 1, epoch: 0, end: 0, flushed: 0, complete: false };
+        let newest = opened.sources.last().unwrap_or(&blank);
+        let active = 1 - newest.index;
         let into = Writer::new(halves[active], store, epoch);
-        let mut compaction = Compaction::begin(from, into, u64::MAX, unsure, &opened.live, &mut storage)?;
-        compaction.step(u64::MAX, &opened.live, &mut storage)?;
+        let (live, all) = (&opened.live, u64::MAX);
+        let mut compaction = match &*opened.sources {
+            [older, newer] => {
+                // The new checkpoint goes where a part of it is read from.
+                let mut spool = Spool::new(&mut storage, halves[active].offset);
+                let mut compaction = Compaction::begin(scan(older), into, all, older.flushed, live, &mut spool)?;
+                compaction.step(all, live, &mut spool)?;
+                compaction.go_on(scan(newer), newer.flushed);
+                compaction.step(all, live, &mut spool)?;
+                spool.pour()?;
+                compaction
+            }
+            _ => {
+                let mut compaction = Compaction::begin(scan(newest), into, all, newest.flushed, live, &mut storage)?;
+                compaction.step(all, live, &mut storage)?;
+                compaction
+            }
+        };
         compaction.end(&mut storage)?;
         let status = LogStatus {
             run,

@@ -16,6 +16,7 @@ mod open;
 mod record;
 mod replay;
 mod scan;
+mod spool;
 mod storage;
 mod types;
 mod writer;

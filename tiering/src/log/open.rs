@@ -16,17 +16,21 @@ const HALF_MIN: u64 = 64 << 10;
 pub(super) struct Opened {
     pub live: Live,
     pub recovered: Recovered,
-    /// Which half counts, its epoch, where it ends, and below which sequence a flush covered it; nothing: both are blank.
-    pub source: Option<Source>,
+    /// The halves that it comes from, the older first; nothing: both are blank.
+    pub sources: Vec<Source>,
 }
 
-/// The half that counts.
+/// A half that counts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Source {
     pub index: usize,
     pub epoch: u64,
+    /// Where it ends, in bytes from its begin.
     pub end: u64,
+    /// Batches below this sequence were covered by a device flush.
     pub flushed: u64,
+    /// Its checkpoint is complete.
+    pub complete: bool,
 }
 
 /// The two halves of the log area.
@@ -59,31 +63,41 @@ pub(super) fn open(
     found.sort_unstable_by(|a, b| b.cmp(a));
     let highest = found.first().map(|&(epoch, _)| epoch);
     let run = run(superblock.starts, highest)?;
-    let mut partial = None;
-    let mut chosen = None;
-    for (epoch, index) in found {
-        let mut scan = Scan::new(halves[index], superblock.store);
+    let mut read = |sources: &[(u64, usize)]| -> Result<(Replay, Vec<Source>), LogError> {
         let mut replay = Replay::new(superblock);
-        replay.read(&mut scan, halves[index], storage, lend(&mut cipher), progress)?;
-        replay.counts.read_bytes += scan.read_bytes;
-        let source = Source { index, epoch, end: scan.given_end, flushed: scan.flushed };
-        if scan.complete {
-            chosen = Some((replay, source));
-            break;
+        let mut from = Vec::new();
+        for &(epoch, index) in sources {
+            let mut scan = Scan::new(halves[index], superblock.store);
+            replay.read(&mut scan, halves[index], storage, lend(&mut cipher), progress)?;
+            let (complete, flushed, end) = (scan.complete, scan.flushed, scan.given_end);
+            from.push(Source { index, epoch, end, flushed, complete });
         }
-        // Where no half is complete, a part of the newer one is better than nothing.
-        partial.get_or_insert((replay, source));
-    }
-    let partial = chosen.is_none().then_some(partial).flatten();
-    let is_partial = partial.as_ref().is_some_and(|(replay, _)| replay.counts.records > 0);
-    let (replay, source) = match chosen.or(partial) {
-        Some((replay, source)) => (replay, Some(source)),
-        None => (Replay::new(superblock), None),
+        Ok((replay, from))
     };
-    let (live, mut recovered) = replay.end(source.map_or(0, |source| source.flushed));
+    let mut chosen = (Replay::new(superblock), Vec::new());
+    let (mut partial, mut mended) = (false, false);
+    if let Some(&newer) = found.first() {
+        chosen = read(&[newer])?;
+        let (replay, sources) = &chosen;
+        let complete = sources[0].complete;
+        let damaged = replay.counts.corrupt + replay.counts.lost_unflushed > 0;
+        // Where no half is complete, a part of the newer one is better than nothing.
+        partial = !complete && replay.counts.records > 0;
+        if let Some(&older) = found.get(1)
+            && (!complete || damaged)
+        {
+            // What the newer half began with is how the older one ended, and it stands until the next compaction.
+            let other = if complete { read(&[older, newer])? } else { read(&[older])? };
+            if other.1[0].complete {
+                (chosen, mended, partial) = (other, complete, false);
+            }
+        }
+    }
+    let (replay, sources) = chosen;
+    let (live, mut recovered) = replay.end();
     recovered.run = run;
-    recovered.counts.partial = is_partial;
-    Ok(Opened { live, recovered, source })
+    (recovered.counts.partial, recovered.counts.mended) = (partial, mended);
+    Ok(Opened { live, recovered, sources })
 }
 
 /// The number of this start: unlike that of any start that wrote to the log.

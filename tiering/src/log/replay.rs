@@ -27,12 +27,15 @@ pub struct Progress {
 #[derive(Debug)]
 struct Rows {
     blocks: Blocks,
-    /// By row: sequence of the batch with the record, `u64::MAX` if no flush covered what it says.
+    /// By row: sequence of the batch with the record, + 1. 0: a flush covered it, [`UNSURE`]: as far as is known, none did.
     sequences: Vec<u64>,
     /// Row + 1 of the slot's block; 0: it has none, or one that cannot be decrypted.
     rows: Vec<u32>,
     sealed: u32,
 }
+
+/// No sequence.
+const UNSURE: u64 = u64::MAX;
 
 /// Records between two reports of progress.
 const REPORT: u64 = 8192;
@@ -80,6 +83,13 @@ impl Replay {
                 progress(&Progress { read_bytes: scan.read_bytes, half_bytes: half.bytes, records, blocks });
             }
         }
+        // The next half has sequences of its own.
+        for rows in self.slabs.iter_mut().flatten() {
+            for sequence in &mut rows.sequences {
+                *sequence = if *sequence <= scan.flushed { 0 } else { UNSURE };
+            }
+        }
+        self.counts.read_bytes += scan.read_bytes;
         let (corrupt, lost_unflushed) = scan.lost();
         self.counts.corrupt += corrupt;
         self.counts.lost_unflushed += lost_unflushed;
@@ -174,7 +184,7 @@ impl Replay {
             Ok(()) => {
                 let body = if shape.tags > 0 { &self.scratch } else { body };
                 rows.blocks.push(&put, body);
-                rows.sequences.push(if unsure { u64::MAX } else { sequence });
+                rows.sequences.push(if unsure { UNSURE } else { sequence + 1 });
                 rows.rows[slot as usize] = rows.blocks.len() as u32;
                 Sense::Counts
             }
@@ -209,13 +219,13 @@ impl Replay {
         }
     }
 
-    /// The result; `flushed`: batches below were covered by a device flush.
-    pub fn end(mut self, flushed: u64) -> (Live, Recovered) {
+    /// The result.
+    pub fn end(mut self) -> (Live, Recovered) {
         let mut named: Vec<u32> = Vec::new();
         let mut recovered = Recovered { counts: self.counts, ..Recovered::default() };
         for (region, rows) in self.slabs.into_iter().enumerate() {
             let (Some(mut rows), Some(slab)) = (rows, self.live.slab(region as u32)) else { continue };
-            rows.blocks.flushed = rows.sequences.iter().map(|&sequence| sequence < flushed).collect();
+            rows.blocks.flushed = rows.sequences.iter().map(|&sequence| sequence == 0).collect();
             named.extend(&rows.blocks.salts);
             recovered.slabs.push(RecoveredSlab {
                 header: slab.header.clone(),

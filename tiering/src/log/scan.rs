@@ -17,7 +17,7 @@ pub(super) const SCAN_MAX: u64 = 4 << 20;
 /// Bytes read at once.
 const WINDOW: usize = 2 << 20;
 /// Sectors that a device may fail to read before the log is given up.
-const UNREADABLE_MAX: u64 = 256;
+const UNREADABLE_MAX: u64 = 64;
 const UNIT: u64 = SECTOR as u64;
 
 /// One half of the log area, in bytes of the file.

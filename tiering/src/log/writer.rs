@@ -11,6 +11,11 @@ use crate::format::SECTOR;
 /// Bytes that gather before they have to go out.
 const PENDING_MAX: usize = 1 << 20;
 
+/// A half has room for so many batches of the longest, and as many times what may be pending.
+const SHARE: u64 = 8;
+/// Bytes of the longest record and its header, at most: of an encrypted, coded block of as many planes as there can be.
+const RECORD_MAX: usize = 16 << 10;
+
 /// The end of a half.
 #[derive(Debug)]
 pub(super) struct Writer {
@@ -27,12 +32,17 @@ pub(super) struct Writer {
     /// What batches say from now on.
     pub complete: bool,
     pending: Buffer,
+    /// Bytes that gather before they have to go out, and of the longest batch: less in halves as small as tests have.
+    pending_max: usize,
+    batch_max: usize,
     /// The open batch: where it begins in `pending`, and its records.
     open: Option<(usize, u32)>,
 }
 
 impl Writer {
     pub fn new(half: Half, store: u128, epoch: u64) -> Writer {
+        let share = usize::try_from(half.bytes / SHARE).unwrap_or(usize::MAX);
+        let (pending_max, batch_max) = (PENDING_MAX.min(share), BATCH_MAX.min(share));
         Writer {
             half,
             epoch,
@@ -42,7 +52,10 @@ impl Writer {
             sequence: 0,
             flushed: 0,
             complete: false,
-            pending: Buffer::new(half.bytes.min((PENDING_MAX + BATCH_MAX) as u64) as usize),
+            // The record that fills it up may still open a batch.
+            pending: Buffer::new(pending_max + SECTOR as usize + batch_max.max(RECORD_MAX)),
+            pending_max,
+            batch_max,
             open: None,
         }
     }
@@ -59,7 +72,7 @@ impl Writer {
 
     /// Whether the next record shall wait until what is pending is written.
     pub fn is_full(&self) -> bool {
-        self.pending.len() >= PENDING_MAX
+        self.pending.len() >= self.pending_max
     }
 
     /// Whether a record of `bytes` fits into the first `limit` bytes of the half.
@@ -79,7 +92,7 @@ impl Writer {
     }
 
     fn opens(&self, bytes: usize) -> bool {
-        self.open.is_none_or(|(begin, _)| self.pending.len() - begin + bytes > BATCH_MAX)
+        self.open.is_none_or(|(begin, _)| self.pending.len() - begin + bytes > self.batch_max)
     }
 
     /// Appends a record that `encode` writes into zeros, but for its checksum. There is room for it in the half, and not

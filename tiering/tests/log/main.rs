@@ -4,4 +4,6 @@
 
 mod basic;
 mod crash;
+mod damage;
+mod flip;
 mod ram;

@@ -5,8 +5,9 @@ use kvtide_tiering::format::{PageKey, Superblock};
 use kvtide_tiering::log::{Log, Recovered, SlabHeader, SpaceKey};
 use std::collections::BTreeMap;
 
-pub const PLANES: usize = 4;
-pub const PAGE: usize = 2048;
+/// So many that two records span sectors of 512 bytes, and a checkpoint several batches.
+pub const PLANES: usize = 128;
+pub const PAGE: usize = 32;
 pub const SLOT: usize = PLANES * PAGE;
 
 /// What was asked of the log, or promised by it.

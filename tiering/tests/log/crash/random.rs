@@ -56,7 +56,7 @@ fn history(seed: u64, lives: u32, acts: u32) -> (u64, u64) {
         images += walk.images;
         // The cut. What comes next begins on what it left.
         let image = walk.medium.torn(&mut dice);
-        world.power_cut(image, walk.model.clone());
+        world.power_cut(image, walk.model.clone(), dice.below(3) == 0);
         walk = Walk::new(world.disk.bytes(), world.model.clone(), &world.superblock, dice.roll());
         world.disk.journal();
     }

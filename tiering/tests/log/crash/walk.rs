@@ -1,10 +1,11 @@
 //! Walks a journal and opens the log on what may be there at each write.
 
 use super::Dice;
-use super::disk::Entry;
+use super::disk::{Disk, Entry};
 use super::images::Medium;
 use super::model::Model;
 use kvtide_tiering::format::Superblock;
+use kvtide_tiering::log::{Log, Recovered};
 
 /// How many images of what kind.
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +72,7 @@ impl Walk {
         if !again {
             return Ok(());
         }
+        self.serves(&image, &superblock)?;
         let next = Superblock { starts: superblock.starts + 1, ..superblock };
         let mut medium = Medium::new(image);
         for entry in disk.journal() {
@@ -83,6 +85,31 @@ impl Walk {
             self.model.check(image, &next, power).map_err(|e| format!("power cut in recovery: {e}"))?;
             self.images += 2;
         }
+        Ok(())
+    }
+
+    /// What was found can be erased, and that holds at the next start though its number is one that was used.
+    fn serves(&mut self, image: &[u8], superblock: &Superblock) -> Result<(), String> {
+        let disk = Disk::new(image.to_vec());
+        let open =
+            || Log::open(disk.clone(), superblock, None, &mut |_| {}).map_err(|e| format!("it does not open: {e}"));
+        let places = |recovered: &Recovered| -> Vec<(u32, u32, u32)> {
+            let all = recovered.slabs.iter().flat_map(|slab| slab.blocks.iter());
+            all.map(|block| (block.region, block.slot, block.generation)).collect()
+        };
+        let (mut log, found) = open()?;
+        let mut before = places(&found);
+        let Some((region, slot, generation)) = before.pop() else { return Ok(()) };
+        log.erase(region, slot, generation)
+            .and_then(|()| log.write())
+            .map_err(|e| format!("it does not erase: {e}"))?;
+        let mut after = places(&open()?.1);
+        before.sort_unstable();
+        after.sort_unstable();
+        if before != after {
+            return Err(format!("after the erasure of {region}/{slot}: {after:?} instead of {before:?}"));
+        }
+        self.images += 1;
         Ok(())
     }
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 pub const REGIONS: u32 = 3;
 /// Slots of a region.
-pub const SLOTS: u32 = 4;
+pub const SLOTS: u32 = 6;
 
 /// A tiny layout: halves of 64 KiB, so that compactions come soon.
 pub fn layout() -> Superblock {
@@ -81,7 +81,7 @@ impl World {
         }
         self.disk.clone().write(offset, &bytes).unwrap();
         self.say(Said::Put { region, slot, generation, hash });
-        let (parent, present) = (hash >> 64, [(1 << PLANES) - 1]);
+        let (parent, present) = (hash >> 64, [u32::MAX; PLANES / 32]);
         let put = Put {
             region,
             slot,
@@ -118,23 +118,29 @@ impl World {
     /// `kill -9`, and the next start.
     pub fn kill(&mut self) {
         self.superblock.starts += 1;
+        self.start();
+    }
+
+    fn start(&mut self) {
         let (log, recovered) = Log::open(self.disk.clone(), &self.superblock, None, &mut |_| {}).unwrap();
         self.log = log;
         self.adopt(&recovered);
     }
 
     /// A power cut that left this image, and the next start. The model is what the image is to be checked against.
-    pub fn power_cut(&mut self, image: Vec<u8>, model: Model) {
-        self.superblock.starts += 1;
+    pub fn power_cut(&mut self, image: Vec<u8>, model: Model, superblock_lost: bool) {
+        // The number of the start may be one that was used; the log knows.
+        self.superblock.starts += u32::from(!superblock_lost);
         self.model = model;
         let (disk, _) = self.model.check(image, &self.superblock, true).unwrap();
         self.disk = Disk::new(disk.bytes());
-        self.kill();
+        self.start();
     }
 
     /// From here on what was found is certain: a start has flushed it. Blocks whose pages a power cut has lost are erased.
     fn adopt(&mut self, recovered: &Recovered) {
-        self.generation = self.generation.max(self.superblock.starts << 16);
+        self.superblock.starts = recovered.run;
+        self.generation = self.generation.max(recovered.run << 16);
         let mut good = BTreeMap::new();
         for (region, grant) in &mut self.model.grants {
             let slab = recovered.slabs.iter().find(|slab| slab.header.region == *region);

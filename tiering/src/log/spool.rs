@@ -1,0 +1,47 @@
+//! Holds writes in memory, for a checkpoint that goes where a part of it is still read from.
+
+use super::error::LogError;
+use super::storage::Storage;
+use std::io;
+
+/// Bytes that are poured at once.
+const POUR: usize = 1 << 20;
+
+/// Reads from a storage and keeps what is written, which goes from `offset` on without a gap.
+pub(super) struct Spool<'a> {
+    under: &'a mut dyn Storage,
+    offset: u64,
+    bytes: Vec<u8>,
+}
+
+impl<'a> Spool<'a> {
+    pub fn new(under: &'a mut dyn Storage, offset: u64) -> Spool<'a> {
+        Spool { under, offset, bytes: Vec::new() }
+    }
+
+    /// Writes what was kept.
+    pub fn pour(self) -> Result<(), LogError> {
+        for (index, bytes) in self.bytes.chunks(POUR).enumerate() {
+            let offset = self.offset + (index * POUR) as u64;
+            let failed = |source| LogError::Io { tried: "write", offset, bytes: bytes.len() as u64, source };
+            self.under.write(offset, bytes).map_err(failed)?;
+        }
+        Ok(())
+    }
+}
+
+impl Storage for Spool<'_> {
+    fn read(&mut self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.under.read(offset, into)
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        assert_eq!(offset, self.offset + self.bytes.len() as u64, "a checkpoint is written without gaps");
+        self.bytes.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.under.flush()
+    }
+}
