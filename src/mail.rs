@@ -3,7 +3,7 @@
 //! Every thread of the daemon that others talk to has a mailbox. Core threads never block on another thread: they keep what a
 //! full mailbox does not take ([`Outbox`]) and try again at their next round.
 
-use crossbeam::channel::{Receiver, Sender, TrySendError, bounded};
+use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounded};
 use kvtide_wire::error::Error as WireError;
 use kvtide_wire::os::bell::{Ringer, Sleepable, bell};
 use kvtide_wire::wake::Bell;
@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::time::Instant;
 
 /// The owner looks at its letters anyway: it need not be rung.
 const AWAKE: u32 = 0;
@@ -40,6 +41,17 @@ pub(crate) struct Address<T> {
 #[error("the thread has ended")]
 pub(crate) struct Gone;
 
+/// What came of a wait.
+#[derive(Debug)]
+pub(crate) enum Waited<T> {
+    /// A letter.
+    Letter(T),
+    /// The moment.
+    Due,
+    /// No letter can come any more.
+    Gone,
+}
+
 /// A mailbox for at most `capacity` letters.
 pub(crate) fn mailbox<T>(capacity: usize) -> Result<(Address<T>, Mailbox<T>), WireError> {
     let (sender, receiver) = bounded(capacity);
@@ -59,6 +71,19 @@ impl<T> Mailbox<T> {
     pub fn wait(&self) -> Option<T> {
         self.quiet();
         self.letters.recv().ok()
+    }
+
+    /// The next letter, waited for until a moment, or for ever. An owner that waits only here calls [`Mailbox::awake`] once: it
+    /// need not be rung.
+    pub fn wait_until(&self, due: Option<Instant>) -> Waited<T> {
+        let Some(due) = due else {
+            return self.letters.recv().map_or(Waited::Gone, Waited::Letter);
+        };
+        match self.letters.recv_deadline(due) {
+            Ok(letter) => Waited::Letter(letter),
+            Err(RecvTimeoutError::Timeout) => Waited::Due,
+            Err(RecvTimeoutError::Disconnected) => Waited::Gone,
+        }
     }
 
     /// Whether no letter is there.

@@ -1,10 +1,12 @@
 //! The NVMe tier's disks, from the configuration: all of them or none, each with a thread of its own.
 
+use crate::config;
 use crate::config::{Config, Demand, Disk as DiskConfig, IoEngine, NvmeTier, Reserve};
 use crate::error::Error;
 use crate::host::NodeLetter;
-use crate::io::{Choice, Disk, DiskThread, EngineChoice, Floor, Settings};
+use crate::io::{self, Choice, Discard, Disk, DiskThread, EngineChoice, Floor, Place, Settings};
 use crate::mail::{Address, Outbox};
+use crate::supervisor;
 use std::sync::Arc;
 
 /// The running disks.
@@ -21,18 +23,13 @@ impl Disks {
     /// A directory or file cannot be used, or something that the configuration demands cannot be had there.
     pub fn start(config: &Config, node: &Address<NodeLetter>) -> Result<Disks, Error> {
         let Some(tier) = &config.nvme else { return Ok(Disks { threads: Vec::new() }) };
-        let mut open = Vec::new();
-        for (number, disk) in (0..).zip(&tier.disks) {
-            let settings = settings(number, tier, disk);
-            let disk = DiskThread::open(&settings)?;
-            tracing::info!(
-                "disk {number} ({}): {} regions of {} bytes, by {}",
-                settings.dir.display(),
-                disk.regions(),
-                settings.region_bytes,
-                disk.mode()
-            );
-            open.push(disk);
+        let settings: Vec<Settings> =
+            (0..).zip(&tier.disks).map(|(number, disk)| settings(number, tier, disk)).collect();
+        let open = io::open_all(&settings, &mut |progress| supervisor::starting(progress))?;
+        for (settings, disk) in settings.iter().zip(&open) {
+            let (number, path) = (settings.number, settings.place.path().display());
+            let (regions, bytes, mode) = (disk.regions(), settings.region_bytes, disk.mode());
+            tracing::info!("disk {number} ({path}): {regions} regions of {bytes} bytes, by {mode}");
         }
         let threads = open.into_iter().map(|disk| {
             // The host thread takes its letters in time: there are fewer events than it has room for, or they say the same again.
@@ -64,7 +61,10 @@ fn settings(number: u16, tier: &NvmeTier, disk: &DiskConfig) -> Settings {
     };
     Settings {
         number,
-        dir: disk.place.path().to_path_buf(),
+        place: match &disk.place {
+            config::Place::Dir(path) => Place::Dir(path.clone()),
+            config::Place::Device(path) => Place::Device(path.clone()),
+        },
         capacity_bytes: disk.capacity_bytes,
         region_bytes: tier.slab_bytes,
         reserve_free: match disk.reserve_free {
@@ -81,6 +81,9 @@ fn settings(number: u16, tier: &NvmeTier, disk: &DiskConfig) -> Settings {
         depth: tier.depth.into(),
         writeback_bytes: tier.writeback_bytes,
         timeout: tier.timeout,
+        errors_max: tier.errors.errors_max,
+        errors_window: tier.errors.window,
+        discard: tier.discard.map(|discard| Discard { bytes_per_s: discard.bytes_per_s, idle: discard.idle }),
         ..Settings::default()
     }
 }

@@ -175,6 +175,10 @@ impl Host {
                 tracing::error!("disk {disk} gets nothing new any more (error {errno})");
                 self.disks.fail(disk.into());
             }
+            DiskEvent::Stopped { disk, .. } => {
+                self.disks.fail(disk.into());
+            }
+            DiskEvent::Granted { .. } => {}
             // The disk has said so itself; its transfers end when it answers again.
             DiskEvent::Stalled { .. } => {}
         }

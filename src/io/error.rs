@@ -1,6 +1,8 @@
 //! Why a disk cannot be used.
 
 use kvtide_tiering::format::SuperblockError;
+use kvtide_tiering::log::LogError;
+use rustix::io::Errno;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -106,6 +108,14 @@ pub enum DiskError {
         /// What is allowed.
         expected: &'static str,
     },
+    /// Its index log cannot be read, or not be written anew.
+    #[error("{}: {source}", .path.display())]
+    Log {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: LogError,
+    },
     /// A system call failed.
     #[error("cannot {tried}: {}: {source}", .path.display())]
     Os {
@@ -119,6 +129,33 @@ pub enum DiskError {
 }
 
 impl DiskError {
+    /// Whether the disk is missing or does not work, as a drive that broke or was taken out: the daemon can go on with others.
+    /// Everything else is for an operator to put right before the daemon starts. The error number, if so.
+    pub(super) fn fault(&self) -> Option<i32> {
+        let source = match self {
+            DiskError::Os { source, .. } | DiskError::Log { source: LogError::Io { source, .. }, .. } => source,
+            DiskError::ReadOnly { .. } => return Some(libc::EROFS),
+            _ => return None,
+        };
+        let gone = [
+            Errno::NOENT,
+            Errno::IO,
+            Errno::NODEV,
+            Errno::NXIO,
+            Errno::ROFS,
+            Errno::NOMEDIUM,
+            Errno::MEDIUMTYPE,
+            Errno::NOTCONN,
+            Errno::REMOTEIO,
+            Errno::STALE,
+            Errno::TIMEDOUT,
+            Errno::SHUTDOWN,
+            Errno::UCLEAN,
+            Errno::BADMSG,
+        ];
+        Errno::from_io_error(source).filter(|errno| gone.contains(errno)).map(Errno::raw_os_error)
+    }
+
     /// A failed system call.
     pub(super) fn os(tried: &'static str, path: &Path, source: impl Into<io::Error>) -> DiskError {
         DiskError::Os { tried, path: path.into(), source: source.into() }

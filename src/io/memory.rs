@@ -103,6 +103,13 @@ impl Aligned {
         self.at
     }
 
+    /// The bytes. Not while a device has them: its owner sees to that.
+    pub fn slice_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the map's own range, which nobody else refers to: `self` is borrowed mutably, and its owner does not call this while
+        // the kernel has it.
+        unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len()) }
+    }
+
     /// Writes at an offset.
     pub fn write(&mut self, at: usize, bytes: &[u8]) {
         assert!(at <= self.len() && bytes.len() <= self.len() - at, "a write of {} bytes at {at}", bytes.len());

@@ -21,7 +21,7 @@ mod checksum;
 mod code;
 mod engine;
 mod error;
-#[allow(dead_code, reason = "the log thread comes next")]
+mod health;
 mod log;
 mod memory;
 mod plan;
@@ -40,10 +40,9 @@ mod tests;
 pub use code::KeyError;
 pub(crate) use code::{Codec, Encryption, KeySource, Keyring, MasterKey, SlabCode};
 pub use error::DiskError;
-#[allow(unused_imports, reason = "the log thread comes next")]
-pub(crate) use log::{LogLetter, Note, NoteKind};
+pub(crate) use log::{LogLetter, LogReport, Note, NoteKind, RecoveryReport};
 pub(crate) use memory::Memory;
-pub(crate) use settings::{Choice, EngineChoice, Floor, Settings};
-pub(crate) use stats::{ClassStatus, DiskStatus, WayStatus};
-pub(crate) use thread::{Disk, DiskEvent, DiskLetter, DiskThread};
+pub(crate) use settings::{Choice, Discard, EngineChoice, Floor, Place, Settings};
+pub(crate) use stats::{ClassStatus, DiskStatus, WayStatus, WrittenStatus};
+pub(crate) use thread::{Disk, DiskEvent, DiskLetter, DiskThread, OpenDisk, open_all};
 pub(crate) use transfer::{Part, SlotKey, Transfer};

@@ -35,7 +35,8 @@ pub(super) struct Mode {
 
 /// Finds the mode.
 pub(super) fn probe(settings: &Settings, store: &Store) -> Result<Mode, DiskError> {
-    let demanded = |demand, why: &str| DiskError::Demanded { path: settings.dir.clone(), demand, why: why.into() };
+    let demanded =
+        |demand, why: &str| DiskError::Demanded { path: settings.place.path().into(), demand, why: why.into() };
     let cache = if store.buffered.is_some() { "buffered" } else { "direct" };
     let (ring, reason) = match settings.engine {
         EngineChoice::Threads => (None, "the configuration says so".to_owned()),
@@ -73,7 +74,7 @@ pub(super) fn probe(settings: &Settings, store: &Store) -> Result<Mode, DiskErro
 }
 
 fn report(settings: &Settings, store: &Store, mode: &Mode, note: &str) {
-    let (dir, align) = (settings.dir.display(), store.align);
+    let (dir, align) = (settings.place.path().display(), store.align);
     let cache = match &store.buffered {
         Some(why) => format!("page cache: {why}"),
         None => format!("units of {} bytes, addresses of {}", align.offset, align.memory),

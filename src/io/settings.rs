@@ -1,7 +1,7 @@
 //! What an operator chooses about a disk.
 
 use super::code::{Codec, Encryption};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// A disk of the NVMe tier.
@@ -9,13 +9,13 @@ use std::time::Duration;
 pub(crate) struct Settings {
     /// Its number, dense from 0, below `DISKS_MAX`.
     pub number: u16,
-    /// Directory of its file, made (0700) if it does not exist.
-    pub dir: PathBuf,
-    /// Bytes that regions may take, at most. Whole regions are used.
+    /// Where its bytes are.
+    pub place: Place,
+    /// Bytes that regions may take, at most; 0, of a device: all that it has. Whole regions are used.
     pub capacity_bytes: u64,
     /// Bytes of a region (a slab), a multiple of `format::SECTOR`.
     pub region_bytes: u64,
-    /// What the file system must keep free.
+    /// What the file system must keep free; nothing to a device.
     pub reserve_free: Floor,
     /// How requests reach the kernel.
     pub engine: EngineChoice,
@@ -38,6 +38,39 @@ pub(crate) struct Settings {
     pub codec_threads: u16,
     /// Whether pages of new slabs are encrypted, and by what key.
     pub encryption: Encryption,
+    /// So many errors of the device within `errors_window` take it out of service; at least 1.
+    pub errors_max: u32,
+    /// See `errors_max`.
+    pub errors_window: Duration,
+    /// How a raw device is told of regions that hold nothing; nothing: it is not.
+    pub discard: Option<Discard>,
+}
+
+/// How a raw device is told of regions that hold nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Discard {
+    /// Bytes a second, at most; at least 1.
+    pub bytes_per_s: u64,
+    /// How long nobody must have wanted the device.
+    pub idle: Duration,
+}
+
+/// Where a disk's bytes are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// In a file of this directory, which is made (0700) if it does not exist.
+    Dir(PathBuf),
+    /// On this block device, from its begin.
+    Device(PathBuf),
+}
+
+impl Place {
+    /// Of the directory, or the device.
+    pub fn path(&self) -> &Path {
+        match self {
+            Place::Dir(path) | Place::Device(path) => path,
+        }
+    }
 }
 
 /// How requests reach the kernel.
@@ -77,7 +110,7 @@ impl Default for Settings {
     fn default() -> Settings {
         Settings {
             number: 0,
-            dir: PathBuf::new(),
+            place: Place::Dir(PathBuf::new()),
             capacity_bytes: 0,
             region_bytes: 256 << 20,
             reserve_free: Floor::Percent(5),
@@ -91,6 +124,9 @@ impl Default for Settings {
             codec: Codec::None,
             codec_threads: 0,
             encryption: Encryption::default(),
+            errors_max: 16,
+            errors_window: Duration::from_secs(60),
+            discard: Some(Discard { bytes_per_s: 1 << 30, idle: Duration::from_secs(1) }),
         }
     }
 }

@@ -1,13 +1,11 @@
 //! What a disk has done and how it stands: plain counters of its thread, told as a snapshot.
 
+use super::log::LogReport;
 use crate::histogram::Histogram;
 use kvtide_tiering::api::{IoClass, IoKind, Status};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-
-/// Error numbers that are counted apart; Linux has fewer.
-const ERRORS_MAX: usize = 256;
 
 /// Transfers of one class, one way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -39,6 +37,29 @@ pub(crate) struct ClassStatus {
     pub writes: WayStatus,
 }
 
+/// Bytes written to a disk, by reason; the log's are in [`LogReport`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct WrittenStatus {
+    /// Of pages, as they were asked to be written.
+    pub page_bytes: u64,
+    /// Of requests that carried pages: whole sectors, and what stands between.
+    pub request_bytes: u64,
+    /// Of regions, before they serve.
+    pub region_bytes: u64,
+    /// Of superblocks.
+    pub superblock_bytes: u64,
+}
+
+impl DiskStatus {
+    /// Bytes that went to the device for every byte of a page, records and their compaction included, first writes of regions not;
+    /// nothing before a page was written.
+    pub fn write_amplification(&self) -> Option<f64> {
+        let WrittenStatus { page_bytes, request_bytes, superblock_bytes, region_bytes: _ } = self.written;
+        let all = request_bytes + superblock_bytes + self.log.appended_bytes + self.log.compacted_bytes;
+        (page_bytes > 0).then(|| all as f64 / page_bytes as f64)
+    }
+}
+
 /// How a disk stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct DiskStatus {
@@ -62,10 +83,20 @@ pub(crate) struct DiskStatus {
     pub regions_errno: i32,
     /// Demand, prefetch, write-back.
     pub classes: [ClassStatus; 3],
-    /// Errors of the device by error number.
+    /// Why it is out of service, if it is: the error number that it said last; 0: requests fell short.
+    pub out_of_service: Option<i32>,
+    /// How its index log stands.
+    pub log: LogReport,
+    /// What was written to it since the start, besides the log.
+    pub written: WrittenStatus,
+    /// Errors of the device by error number; 0: requests that fell short for good.
     pub errors: BTreeMap<i32, u64>,
     /// Completions that fell short; the rest was asked for again.
     pub short: u64,
+    /// Pages about to be written whose digest from when they were stored was known and compared.
+    pub canary_checked: u64,
+    /// Of them, those that are not what was stored; they were not written.
+    pub canary_failed: u64,
     /// Pages that were read and are not what was written.
     pub checksum_failures: u64,
     /// Time that checksums took, in nanoseconds.
@@ -90,7 +121,7 @@ pub(crate) struct DiskStatus {
     pub stalled_requests: u32,
     /// For how long the disk has been stalled, in microseconds.
     pub stalled_us: u64,
-    /// Bytes written since midnight (UTC), or since the start if that was later; first writes of regions included.
+    /// Bytes written since midnight (UTC), or since the start if that was later; first writes of regions and the log included.
     pub written_today_bytes: u64,
     /// Bytes written in the store's life.
     pub written_ever_bytes: u64,
@@ -107,13 +138,6 @@ impl DiskStatus {
         match kind {
             IoKind::Read => &mut class.reads,
             IoKind::Write => &mut class.writes,
-        }
-    }
-
-    /// Counts an error of the device.
-    pub(super) fn error(&mut self, errno: i32) {
-        if self.errors.len() < ERRORS_MAX || self.errors.contains_key(&errno) {
-            *self.errors.entry(errno).or_default() += 1;
         }
     }
 

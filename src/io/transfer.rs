@@ -40,7 +40,8 @@ pub(crate) struct Transfer {
     pub reply: Address<Box<Transfer>>,
     /// Result: `Ok`: every byte was moved (a read: see also [`Part::ok`]). `Io`, `NoSpace`: the device failed or fell short.
     /// `TimedOut`: it waited too long and was never begun. `Canceled`: the disk ends and it was never begun. `Invalid`: it
-    /// names what is not in the slot or in the memory; nothing was begun.
+    /// names what is not in the slot or in the memory; nothing was begun. `Corrupt`: pages in memory are not what was stored
+    /// ([`Part::digest`]); nothing was begun.
     pub status: Status,
     /// Result: the device's error number, 0 if there was none (a transfer that falls short has none).
     pub errno: i32,
@@ -80,6 +81,12 @@ pub(crate) struct Part {
     pub sectors: u16,
     /// In encrypted slabs its tag. Read: as the write said. Write: result.
     pub tag: [u8; 16],
-    /// Result of a read that is `Ok`: the checksum is the expected one. False: the bytes are not what was written.
+    /// Write: CRC-32C of the page alone, from when it was stored, if that is known: a page that does not fit any more is not written.
+    /// Read of a page that is `sampled`: result, if it is the expected one.
+    pub digest: Option<u32>,
+    /// Read: the digest is wanted.
+    pub sampled: bool,
+    /// Result of a read that is `Ok`: the checksum is the expected one. False: the bytes are not what was written. Of a write that
+    /// is `Corrupt`: false says that the bytes are not what was stored.
     pub ok: bool,
 }

@@ -118,6 +118,8 @@ impl Driver {
                 crc: 0,
                 sectors: 0,
                 tag: [0; 16],
+                digest: None,
+                sampled: false,
                 ok: false,
             };
             Box::new(Transfer {

@@ -2,7 +2,7 @@
 
 use super::stop::{LOOK, Stop, failed};
 use super::{BenchError, NvmeArgs};
-use crate::io::{Disk, DiskEvent, DiskStatus, DiskThread, Floor, Memory, Settings};
+use crate::io::{Disk, DiskEvent, DiskStatus, DiskThread, Floor, Memory, Place, Settings};
 use crossbeam::channel::{Receiver, RecvTimeoutError, unbounded};
 use kvtide_wire::os::map::{Access, Map};
 use kvtide_wire::os::memfd::Memfd;
@@ -57,7 +57,7 @@ impl Rig {
         // Regions hold whole pages, so that pages of all regions are in one row.
         let region_bytes = (REGION_BYTES.min(args.size) / page).max(1) * page;
         let settings = Settings {
-            dir: dir.0.clone(),
+            place: Place::Dir(dir.0.clone()),
             capacity_bytes: args.size.next_multiple_of(region_bytes),
             region_bytes,
             reserve_free: Floor::Percent(1),
@@ -90,14 +90,14 @@ impl Rig {
             stop.check()?;
             match events.recv_timeout(LOOK) {
                 Ok(DiskEvent::Ready { regions, .. }) => written = regions,
-                Ok(DiskEvent::Failed { errno, .. }) => {
+                Ok(DiskEvent::Failed { errno, .. } | DiskEvent::Stopped { errno, .. }) => {
                     let why = std::io::Error::from_raw_os_error(errno);
                     return Err(failed(format!("write the file in {}", self.dir.0.display()), why));
                 }
                 Ok(DiskEvent::Stalled { stalled: true, .. }) => {
                     return Err(BenchError::Odd(format!("{}: the device does not answer", self.dir.0.display())));
                 }
-                Ok(DiskEvent::Stalled { .. }) | Err(RecvTimeoutError::Timeout) => {}
+                Ok(DiskEvent::Stalled { .. } | DiskEvent::Granted { .. }) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
                     return Err(BenchError::Odd("the disk's thread has ended".into()));
                 }

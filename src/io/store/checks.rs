@@ -56,7 +56,7 @@ fn ours(stat: &Stat, path: &Path) -> Result<(), DiskError> {
 
 /// Whether the whole file fits, with what must stay free; `file` is the file, or the directory if there is none.
 pub(super) fn room(file: &File, settings: &Settings, wanted: &Superblock) -> Result<(), DiskError> {
-    let dir = &settings.dir;
+    let dir = settings.place.path();
     let stat = rustix::fs::fstat(file).map_err(|e| DiskError::os("look at", dir, e))?;
     let vfs = rustix::fs::fstatvfs(file).map_err(|e| DiskError::os("look at the file system of", dir, e))?;
     let plain = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
@@ -72,7 +72,7 @@ pub(super) fn room(file: &File, settings: &Settings, wanted: &Superblock) -> Res
         // What the superblocks and the log take of it.
         let most = most.saturating_sub(wanted.regions_offset);
         return Err(DiskError::TooLarge {
-            path: dir.clone(),
+            path: dir.into(),
             capacity_bytes: settings.capacity_bytes,
             needed_bytes,
             free_bytes,

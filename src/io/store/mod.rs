@@ -1,26 +1,28 @@
-//! The file of a disk: found or made, checked, locked, and laid out by its superblock.
+//! The file of a disk, or the device: found or made, checked, locked, and laid out by its superblock.
 //!
 //! The lock is on the description that does I/O: requests of a daemon that was killed go on at the device for a while, and
 //! hold the description, and with it the lock, until they are done.
 //!
 //! A file that is not ours, of a later version, damaged, or in use is refused and not changed. One of ours with the same layout
-//! is used as it is; one with another layout is laid out anew.
+//! is used as it is; one with another layout is laid out anew. [`Found`] is what has been looked at, [`Store`] what was written.
 
 mod checks;
+mod device;
 mod direct;
 
+pub(super) use device::discard;
 pub(super) use direct::Align;
 
 use super::error::DiskError;
 use super::memory::Aligned;
-use super::settings::{Choice, Settings};
+use super::settings::{Choice, Place, Settings};
 use kvtide_tiering::format::{SUPERBLOCK_BYTES, Superblock, SuperblockError};
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -32,8 +34,25 @@ const NEW: &str = "kvtide.store.new";
 const LOCK: Duration = Duration::from_secs(2);
 /// How often to try.
 const LOCK_AGAIN: Duration = Duration::from_millis(10);
+/// A store that was started so often is laid out anew: generations of its slots begin with the number of the start, in 16 bits.
+const STARTS_MAX: u32 = u16::MAX as u32;
 
-/// An open, locked, laid out file.
+/// A file or a device that can be used, locked; nothing of it was changed yet.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// `None`: there is no file yet.
+    file: Option<File>,
+    /// Of the file or the device.
+    path: PathBuf,
+    /// The directory, locked.
+    dir: Option<File>,
+    /// What it shall be if it is laid out anew.
+    wanted: Superblock,
+    /// What it says that it is.
+    is: Option<Superblock>,
+}
+
+/// An open, locked, laid out file, or device.
 #[derive(Debug)]
 pub(super) struct Store {
     /// The description that does I/O and holds the lock.
@@ -46,18 +65,21 @@ pub(super) struct Store {
     pub buffered: Option<String>,
     /// The superblock on its way to the file.
     pub page: Aligned,
+    /// Whether it is a block device.
+    pub device: bool,
 }
 
-impl Store {
-    /// Opens the file in `settings.dir`, or makes it.
-    pub fn open(settings: &Settings) -> Result<Store, DiskError> {
-        let dir = &settings.dir;
-        let wanted = Superblock::new(new_id(dir)?, settings.capacity_bytes, settings.region_bytes);
-        let wanted = wanted.map_err(|source| DiskError::Layout {
-            path: dir.clone(),
-            capacity_bytes: settings.capacity_bytes,
-            source,
-        })?;
+impl Found {
+    /// Looks at what is there, and takes its lock.
+    pub fn look(settings: &Settings) -> Result<Found, DiskError> {
+        match &settings.place {
+            Place::Dir(dir) => Found::look_in(settings, dir),
+            Place::Device(path) => Found::look_at(settings, path),
+        }
+    }
+
+    fn look_in(settings: &Settings, dir: &Path) -> Result<Found, DiskError> {
+        let wanted = wanted(settings, settings.capacity_bytes)?;
         let dir_file = checks::directory(dir)?;
         // Held while the file is looked for and made, so that two daemons cannot make it at once.
         lock(&dir_file, dir)?;
@@ -67,57 +89,118 @@ impl Store {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(checks::refused("open", &path, dir, error)),
         };
-        let (file, found) = match file {
+        let is = match &file {
             Some(file) => {
-                checks::file(&file, &path)?;
-                lock(&file, &path)?;
-                let found = read(&file).map_err(|e| DiskError::os("read the superblock of", &path, e))?;
-                let found = found.map_err(|source| DiskError::Superblock { path: path.clone(), source })?;
-                checks::room(&file, settings, &wanted)?;
-                (file, Some(found))
+                checks::file(file, &path)?;
+                lock(file, &path)?;
+                let read = read(file).map_err(|e| DiskError::os("read the superblock of", &path, e))?;
+                Some(read.map_err(|source| DiskError::Superblock { path: path.clone(), source })?)
             }
-            None => {
-                checks::room(&dir_file, settings, &wanted)?;
-                (make(&dir_file, dir, &wanted)?, None)
-            }
+            None => None,
         };
-        let superblock = match found {
-            Some(found) if found.fits(&wanted) => found,
+        checks::room(file.as_ref().unwrap_or(&dir_file), settings, &wanted)?;
+        Ok(Found { file, path, dir: Some(dir_file), wanted, is })
+    }
+
+    fn look_at(settings: &Settings, path: &Path) -> Result<Found, DiskError> {
+        let file = device::open(path)?;
+        lock(&file, path)?;
+        let bytes = device::bytes(&file, path)?;
+        let wanted = if settings.capacity_bytes == 0 {
+            device::fit(bytes, settings.region_bytes, |capacity| wanted(settings, capacity))?
+        } else {
+            wanted(settings, settings.capacity_bytes)?
+        };
+        if wanted.file_bytes() > bytes {
+            return Err(device::too_large(path, settings.capacity_bytes, bytes, &wanted));
+        }
+        let is = match read(&file).map_err(|e| DiskError::os("read the superblock of", path, e))? {
+            Ok(block) => Some(block),
+            Err(SuperblockError::Foreign) if device::is_blank(&file, path, bytes)? => None,
+            Err(source) => return Err(DiskError::Superblock { path: path.into(), source }),
+        };
+        Ok(Found { file: Some(file), path: path.into(), dir: None, wanted, is })
+    }
+
+    /// Makes the file if there is none, lays it out, counts the start, and has that on the disk before anything else is written.
+    pub fn lay_out(self, settings: &Settings) -> Result<Store, DiskError> {
+        let Found { file, path, dir, wanted, is } = self;
+        let parent = settings.place.path();
+        let file = match (file, &dir) {
+            (Some(file), _) => file,
+            (None, Some(dir)) => make(dir, parent, &wanted)?,
+            (None, None) => return Err(DiskError::os("open", &path, Errno::NOENT)),
+        };
+        let superblock = match is {
+            Some(found) if found.fits(&wanted) && found.starts < STARTS_MAX => found,
             Some(found) => {
                 tracing::warn!(
-                    "{}: laid out anew, {} regions of {} bytes instead of {} of {}; what it held is dropped",
+                    "{}: laid out anew, {} regions of {} bytes instead of {} of {}, after {} starts; what it held is dropped",
                     path.display(),
                     wanted.regions,
                     wanted.region_bytes,
                     found.regions,
-                    found.region_bytes
+                    found.region_bytes,
+                    found.starts
                 );
                 Superblock { sequence: found.sequence, written_bytes: found.written_bytes, ..wanted }
             }
             None => wanted,
         };
-        let (align, buffered) = direct::choose(&file, dir, settings.direct)?;
+        let (align, buffered) = direct::choose(&file, parent, settings.direct)?;
         let page =
             Aligned::new(SUPERBLOCK_BYTES).map_err(|e| DiskError::os("take memory for the superblock of", &path, e))?;
-        let mut store = Store { file: Arc::new(file), superblock, align, buffered, page };
-        store.size(&path)?;
+        let device = dir.is_none();
+        let mut store = Store { file: Arc::new(file), superblock, align, buffered, page, device };
+        if device {
+            // There are no extents to convert.
+            store.superblock.regions_written = store.superblock.regions;
+        } else {
+            store.size(&path)?;
+        }
+        store.superblock.starts += 1;
         // Also the proof that the file can be written, in the way in which it will be.
-        store.write_superblock().map_err(|e| checks::refused("write the superblock of", &path, dir, e))?;
+        store.write_superblock().map_err(|e| checks::refused("write the superblock of", &path, parent, e))?;
+        rustix::fs::fdatasync(&*store.file).map_err(|e| checks::refused("flush", &path, parent, e.into()))?;
         Ok(store)
     }
+}
 
-    /// Gives the file its size; regions that are not there after all were not written.
+impl Store {
+    /// Gives the file its size, and the log its room; regions that are not there after all were not written.
     fn size(&mut self, path: &Path) -> Result<(), DiskError> {
         let stat = rustix::fs::fstat(&*self.file).map_err(|e| DiskError::os("look at", path, e))?;
         let (bytes, blocks) = (u64::try_from(stat.st_size).unwrap_or(0), u64::try_from(stat.st_blocks).unwrap_or(0));
         let block = &mut self.superblock;
         let (file_bytes, written) = (block.file_bytes(), u64::from(block.regions_written) * block.region_bytes);
         if written > 0 && (bytes < block.regions_offset + written || blocks.saturating_mul(512) < written) {
-            tracing::warn!("{}: it is shorter than it says; its regions are written again", path.display());
+            tracing::warn!(
+                "{}: it is shorter than it says; regions of which nothing is recorded are written again",
+                path.display()
+            );
             block.regions_written = 0;
         }
         if bytes != file_bytes {
             rustix::fs::ftruncate(&*self.file, file_bytes).map_err(|e| DiskError::os("set the size of", path, e))?;
+        }
+        // A log that finds no room later would take the disk out of service.
+        let (log_offset, log_bytes) = (block.log_offset, block.log_bytes);
+        match rustix::fs::fallocate(&*self.file, FallocateFlags::KEEP_SIZE, log_offset, log_bytes) {
+            Ok(()) => Ok(()),
+            // A file system that cannot set room aside: what it cannot write later is an error then.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+            Err(errno) => Err(DiskError::os("set room for the log aside in", path, errno)),
+        }
+    }
+
+    /// The log knows of a later start than the superblock, or of regions that were written after it was: it says so from now on.
+    pub fn learn(&mut self, run: u32, regions_written: u32) -> io::Result<()> {
+        let block = &mut self.superblock;
+        block.regions_written = block.regions_written.max(regions_written.min(block.regions));
+        if run > block.starts {
+            block.starts = run;
+            self.write_superblock()?;
+            rustix::fs::fdatasync(&*self.file)?;
         }
         Ok(())
     }
@@ -147,6 +230,13 @@ impl Store {
         }
         Ok(())
     }
+}
+
+/// A new store of this capacity.
+fn wanted(settings: &Settings, capacity_bytes: u64) -> Result<Superblock, DiskError> {
+    let path = settings.place.path();
+    let block = Superblock::new(new_id(path)?, capacity_bytes, settings.region_bytes);
+    block.map_err(|source| DiskError::Layout { path: path.into(), capacity_bytes, source })
 }
 
 /// Opens without following a link that somebody put there.

@@ -274,9 +274,10 @@ fn a_region_that_cannot_be_written_serves_nobody() {
     let faults = Faults::default();
     faults.next(&[(WRITE, Fault::None), (WRITE, Fault::None), (WRITE, Fault::Errno(libc::ENOSPC))]);
     let rig = Rig::with(&dir.settings(), faults.wrap()).expect("the disk starts");
-    rig.until(|event| *event == DiskEvent::Failed { disk: 0, errno: libc::ENOSPC });
+    rig.until(|event| *event == DiskEvent::Stopped { disk: 0, errno: libc::ENOSPC });
     let status = rig.status();
     assert!(status.regions_ready < status.regions && status.regions_errno == libc::ENOSPC, "{status:?}");
+    assert_eq!(status.out_of_service, None, "what is ready serves on");
     rig.end();
     // The next start writes what is missing.
     let rig = Rig::start(&dir.settings()).ready();

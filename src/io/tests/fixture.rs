@@ -1,10 +1,10 @@
 //! A disk in a directory of its own, host memory, and somebody who waits for boxes.
 
 use super::super::engine::Engine;
-use super::super::thread::Tell;
+use super::super::thread::{Seams, Tell};
 use super::super::*;
 use crate::error::Error;
-use crate::mail::{Address, Mailbox, mailbox};
+use crate::mail::{Address, Mailbox, Waited, mailbox};
 use crossbeam::channel::{Receiver, unbounded};
 use kvtide_tiering::api::{IoClass, IoKind, Status};
 use kvtide_wire::os::map::Access;
@@ -37,7 +37,7 @@ impl Dir {
 
     pub fn settings(&self) -> Settings {
         Settings {
-            dir: self.0.clone(),
+            place: Place::Dir(self.0.clone()),
             capacity_bytes: 4 * MIB,
             region_bytes: 2 * MIB,
             reserve_free: Floor::Bytes(0),
@@ -59,6 +59,8 @@ pub struct Rig {
     pub events: Receiver<DiskEvent>,
     pub reply: Address<Box<Transfer>>,
     pub boxes: Mailbox<Box<Transfer>>,
+    pub noted: Address<Box<Note>>,
+    pub notes: Mailbox<Box<Note>>,
     pub next: u32,
 }
 
@@ -71,13 +73,22 @@ impl Rig {
         settings: &Settings,
         wrap: impl FnOnce(Box<dyn Engine>) -> Box<dyn Engine> + Send + 'static,
     ) -> Result<Rig, Error> {
+        Rig::of(DiskThread::open(settings)?, wrap)
+    }
+
+    /// Starts an open disk.
+    pub fn of(
+        open: OpenDisk,
+        wrap: impl FnOnce(Box<dyn Engine>) -> Box<dyn Engine> + Send + 'static,
+    ) -> Result<Rig, Error> {
         let (told, events) = unbounded();
         let tell: Tell = Box::new(move |event| {
             let _ = told.send(event);
         });
-        let thread = DiskThread::open(settings)?.start_with(tell, wrap)?;
+        let thread = open.start_with(tell, Seams { engine: Box::new(wrap) })?;
         let (reply, boxes) = mailbox(4096).expect("a mailbox");
-        Ok(Rig { thread: Some(thread), events, reply, boxes, next: 0 })
+        let (noted, notes) = mailbox(4096).expect("a mailbox");
+        Ok(Rig { thread: Some(thread), events, reply, boxes, noted, notes, next: 0 })
     }
 
     pub fn disk(&self) -> &Disk {
@@ -154,6 +165,18 @@ impl Rig {
         }
     }
 
+    pub fn log(&self, letter: LogLetter) {
+        self.disk().log().send(letter).expect("it runs");
+    }
+
+    /// The next note that comes back.
+    pub fn noted(&self) -> Box<Note> {
+        match self.notes.wait_until(Some(Instant::now() + LONG)) {
+            Waited::Letter(note) => note,
+            other => panic!("no note within the time: {other:?}"),
+        }
+    }
+
     /// Carries one out.
     pub fn run(&self, transfer: Box<Transfer>) -> Box<Transfer> {
         self.send(DiskLetter::Transfer(transfer));
@@ -219,6 +242,8 @@ pub fn parts(memory: &Arc<Memory>, sizes: &[u32], align: u64, stride: u64) -> Ve
             crc: 0,
             sectors: 0,
             tag: [0; 16],
+            digest: None,
+            sampled: false,
             ok: false,
         }
     };

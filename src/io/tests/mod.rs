@@ -6,6 +6,8 @@ mod faults;
 mod faulty;
 mod fixture;
 mod limits;
+mod log;
 mod plans;
 mod refusals;
 mod schedules;
+mod stormy;

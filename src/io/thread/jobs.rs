@@ -26,6 +26,14 @@ pub(super) struct Job {
 }
 
 impl Job {
+    /// Makes it new.
+    pub fn clear(&mut self, now_us: u64) {
+        let Job { transfer, spans, runs, started, at_device, began_us, failed, fills } = self;
+        (*transfer, *started, *at_device, *began_us, *failed, *fills) = (None, 0, 0, now_us, None, false);
+        spans.clear();
+        runs.clear();
+    }
+
     /// Whether it has nothing more to start.
     pub fn is_started(&self) -> bool {
         self.started == self.runs.len() || self.failed.is_some()
@@ -74,6 +82,13 @@ impl Jobs {
         others
             .filter_map(|other| other.transfer.as_deref())
             .any(|other| other.kind == IoKind::Write && other.offset == transfer.offset)
+    }
+
+    /// Takes all transfers out that the device has nothing of; how many are left.
+    pub fn take_all(&mut self) -> (Vec<Box<Transfer>>, usize) {
+        let idle = self.jobs.iter_mut().filter(|job| job.at_device == 0);
+        let idle: Vec<Box<Transfer>> = idle.filter_map(|job| job.transfer.take()).collect();
+        (idle, self.jobs.iter().filter(|job| job.transfer.is_some()).count())
     }
 
     /// Keeps the transfers that the device still has from being freed.

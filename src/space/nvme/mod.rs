@@ -201,6 +201,8 @@ impl Nvme {
                 crc,
                 sectors: 0,
                 tag: [0; 16],
+                digest: None,
+                sampled: false,
                 ok: false,
             });
         }

@@ -1,7 +1,7 @@
 //! Transfers of a space over a real file.
 
 use super::{Ended, Nvme, Slabs};
-use crate::io::{Choice, Disk, DiskEvent, DiskThread, EngineChoice, Memory, Settings};
+use crate::io::{Choice, Disk, DiskEvent, DiskThread, EngineChoice, Memory, Place, Settings};
 use crate::space::Granted;
 use crossbeam::channel::{Receiver, bounded};
 use kvtide_tiering::api::{
@@ -39,7 +39,7 @@ impl Rig {
     fn new(name: &str) -> Rig {
         let dir = std::env::temp_dir().join(format!("kvtide-space-{}-{name}", std::process::id()));
         let settings = Settings {
-            dir: dir.clone(),
+            place: Place::Dir(dir.clone()),
             capacity_bytes: 2 * REGION,
             region_bytes: REGION,
             engine: EngineChoice::Threads,

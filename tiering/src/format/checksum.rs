@@ -1,6 +1,6 @@
 //! The checksum of a page: CRC-32C over whose page it is and what it holds.
 
-use crc_fast::{CrcAlgorithm, Digest};
+use crc_fast::{CrcAlgorithm, Digest, checksum_combine};
 
 /// Whose page: the bytes of another store, slot, generation or plane never pass for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +40,14 @@ impl PageKey {
         digest.update(page);
         digest.finalize() as u32
     }
+
+    /// CRC-32C of a page of so many bytes alone, from its checksum: the page itself is not looked at.
+    #[must_use]
+    pub fn digest(&self, checksum: u32, page_bytes: u64) -> u32 {
+        // The checksum of two parts is that of the first, carried over as many zeros as the second is long, plus the second's.
+        let key = crc32c(&self.encode()).into();
+        checksum ^ checksum_combine(CrcAlgorithm::Crc32Iscsi, key, 0, page_bytes) as u32
+    }
 }
 
 /// CRC-32C (Castagnoli) of bytes that say themselves whose they are.
@@ -60,6 +68,15 @@ mod tests {
         );
         let key = PageKey { store: 1 << 100, region: 2, slot: 3, generation: 4, plane: 5 };
         assert_eq!(key.checksum(b"page"), crc32c(&[&key.encode()[..], b"page"].concat()));
+    }
+
+    #[test]
+    fn the_plain_checksum_follows_from_the_keyed_one() {
+        let key = PageKey { store: 1 << 100, region: 2, slot: 3, generation: 4, plane: 5 };
+        for bytes in [1, 7, 64, 4096, 100_003] {
+            let page: Vec<u8> = (0..bytes).map(|at: u32| (at * 31 >> 3) as u8).collect();
+            assert_eq!(key.digest(key.checksum(&page), page.len() as u64), crc32c(&page), "{bytes} bytes");
+        }
     }
 
     #[test]

@@ -3,12 +3,10 @@
 use super::Runner;
 use crate::io::checksum;
 use crate::io::engine::Done;
-use crate::io::thread::DiskEvent;
 use crate::io::thread::device::{End, Owner};
 use crate::io::transfer::Transfer;
 use crossbeam::channel::TrySendError;
 use kvtide_tiering::api::{IoClass, IoKind, Status};
-use std::io;
 use std::time::Instant;
 
 /// How long boxes are held back by the checksums of others in their round.
@@ -20,7 +18,7 @@ impl Runner {
     pub(super) fn complete(&mut self, now_us: u64, done: Done) {
         let Some((token, owner, end)) = self.device.take(done) else { return };
         if let End::Failed(errno) = end {
-            self.fail(errno);
+            self.health.error(errno, Instant::now());
         }
         let Owner::Job(number) = owner else {
             self.device.settle(token, end, &[], now_us);
@@ -41,37 +39,25 @@ impl Runner {
         }
     }
 
-    /// Counts a failure, and tells of one that will not go away.
-    pub(super) fn fail(&mut self, errno: i32) {
-        self.status.error(errno);
-        let for_good = [libc::EROFS, libc::ENODEV, libc::ENXIO, libc::ESHUTDOWN].contains(&errno);
-        if for_good {
-            self.fail_for_good(errno);
-        }
-    }
-
-    pub(super) fn fail_for_good(&mut self, errno: i32) {
-        if !self.failed {
-            self.failed = true;
-            let error = io::Error::from_raw_os_error(errno);
-            tracing::error!("disk {} ({}): it failed: {error}", self.status.number, self.status.dir.display());
-            (self.tell)(DiskEvent::Failed { disk: self.status.number, errno });
-        }
+    /// Takes the disk out of service.
+    pub(in crate::io::thread) fn fail_for_good(&self, errno: i32, why: &str) {
+        self.health.fail(errno, why);
     }
 
     pub(super) fn finish(&mut self, number: u32, now_us: u64) {
         let job = self.jobs.at(number);
         let (failed, device_us) = (job.failed, now_us - job.began_us);
-        let mut transfer = job.transfer.take().expect("it had begun");
-        self.jobs.give(number);
-        let bytes = transfer.parts.iter().map(|part| u64::from(part.bytes)).sum();
+        let moved: u64 = job.runs.iter().map(|run| run.bytes).sum();
+        // The box stays in the job until it is answered.
+        let transfer = job.transfer.as_deref_mut().expect("it had begun");
+        let bytes: u64 = transfer.parts.iter().map(|part| u64::from(part.bytes)).sum();
         let (class, kind) = (transfer.class, transfer.kind);
         let (status, errno) = failed.unwrap_or((Status::Ok, 0));
         transfer.errno = errno;
         transfer.device_us = u32::try_from(device_us).unwrap_or(u32::MAX);
         if status == Status::Ok && kind == IoKind::Read {
             let began = Instant::now();
-            let bad = checksum::compare(self.store.superblock.store, &mut transfer);
+            let bad = checksum::compare(self.store.superblock.store, transfer);
             let took_ns = began.elapsed().as_nanos() as u64;
             self.status.checksum_ns += took_ns;
             self.held_ns += took_ns;
@@ -82,7 +68,9 @@ impl Runner {
             }
         }
         if status == Status::Ok && kind == IoKind::Write {
-            self.wrote(now_us, bytes);
+            self.status.written.page_bytes += bytes;
+            self.status.written.request_bytes += moved;
+            self.wrote(now_us, moved);
         }
         if class == IoClass::WriteBack {
             self.scheduler.cap.end(now_us, bytes);
@@ -93,6 +81,8 @@ impl Runner {
         if class == IoClass::Demand {
             self.usual_us = (self.usual_us * 7 + device_us) / 8;
         }
+        let transfer = self.jobs.at(number).transfer.take().expect("it had begun");
+        self.jobs.give(number);
         self.status.ended(class, kind, status, bytes, transfer.waited_us.into(), device_us);
         self.answer(transfer, status);
         if self.held_ns / 1000 >= HELD_US.max(self.patience_us()) {

@@ -1,9 +1,16 @@
 //! The end: of the daemon, or of the engine alone.
 
 use super::Runner;
-use crate::io::thread::{DiskEvent, DiskLetter};
+use crate::io::engine::Wait;
+use crate::io::thread::DiskLetter;
+use crate::io::thread::device::{End, Owner};
 use crate::io::transfer::Transfer;
+use crate::mail::Waited;
 use kvtide_tiering::api::Status;
+use std::time::{Duration, Instant};
+
+/// How often a disk that is out of service looks for what its device has let go of.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 impl Runner {
     /// Whether the disk's end has come: everything that waited was sent back, and the device has nothing or its time is over.
@@ -19,7 +26,8 @@ impl Runner {
         }
         if busy > 0 {
             tracing::error!("disk {}: it did not end {busy} requests; their memory is left to it", self.status.number);
-        } else if self.store.superblock != self.superblock_was
+        } else if self.health.out().is_none()
+            && self.store.superblock != self.superblock_was
             && let Err(error) = self.store.write_superblock()
         {
             tracing::error!("disk {}: its superblock cannot be written: {error}", self.status.number);
@@ -27,21 +35,59 @@ impl Runner {
         true
     }
 
-    /// The engine is gone: everything that comes is sent back.
-    pub(super) fn refuse_all(&mut self, errno: i32) {
-        (self.tell)(DiskEvent::Failed { disk: self.status.number, errno });
-        let mut waiting: Vec<Box<Transfer>> = self.scheduler.drain().map(|entry| entry.item).collect();
+    /// The engine is gone, or this thread is not what it was: everything that comes is sent back. What the device has comes back when
+    /// the device lets go of it, if the engine still tells; its memory is nobody else's until then.
+    pub(in crate::io::thread) fn refuse_all(&mut self, errno: i32) {
+        let failed = |mut transfer: Box<Transfer>| {
+            transfer.errno = errno;
+            transfer
+        };
+        let waiting: Vec<Box<Transfer>> = self.scheduler.drain().map(|entry| entry.item).collect();
+        let (idle, at_device) = self.jobs.take_all();
+        for transfer in waiting.into_iter().chain(idle) {
+            self.answer(failed(transfer), Status::Io);
+        }
+        if at_device > 0 {
+            tracing::error!(
+                "{}: {at_device} transfers are at the device: they end when it is done",
+                self.health.name()
+            );
+        }
         loop {
-            for mut transfer in waiting.drain(..) {
+            self.bury(errno);
+            self.deliver();
+            let again = !self.answers.is_empty() || self.device.busy() > 0;
+            match self.letters.wait_until(again.then(|| Instant::now() + LOOK_AGAIN)) {
+                Waited::Letter(DiskLetter::Transfer(transfer)) => self.answer(failed(transfer), Status::Io),
+                Waited::Letter(DiskLetter::Status(reply)) => drop(reply.try_send(self.status(self.now_us()))),
+                Waited::Letter(DiskLetter::End) | Waited::Gone => return,
+                Waited::Letter(DiskLetter::Urge { .. } | DiskLetter::Register(_) | DiskLetter::Forget(_))
+                | Waited::Due => {}
+            }
+        }
+    }
+
+    /// Ends, as failed, transfers that the device has let go of.
+    fn bury(&mut self, errno: i32) {
+        if self.device.busy() == 0 || self.device.engine().enter(Wait::default(), &mut self.done).is_err() {
+            return;
+        }
+        let now_us = self.now_us();
+        for done in std::mem::take(&mut self.done) {
+            let Some((token, owner, _)) = self.device.take(done) else { continue };
+            let Owner::Job(number) = owner else {
+                self.device.settle(token, End::Failed(errno), &[], now_us);
+                continue;
+            };
+            let job = self.jobs.at(number);
+            // As failed, so that nothing more is done with what was read or is to be written.
+            self.device.settle(token, End::Failed(errno), &job.spans, now_us);
+            job.at_device = job.at_device.saturating_sub(1);
+            if job.at_device == 0
+                && let Some(mut transfer) = job.transfer.take()
+            {
                 transfer.errno = errno;
                 self.answer(transfer, Status::Io);
-            }
-            self.deliver();
-            match self.letters.wait() {
-                Some(DiskLetter::Transfer(transfer)) => waiting.push(transfer),
-                Some(DiskLetter::Status(reply)) => drop(reply.try_send(self.status(self.now_us()))),
-                Some(DiskLetter::End) | None => return,
-                Some(DiskLetter::Urge { .. } | DiskLetter::Register(_) | DiskLetter::Forget(_)) => {}
             }
         }
     }

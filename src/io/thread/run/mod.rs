@@ -10,10 +10,12 @@ mod own;
 use super::device::Device;
 use super::jobs::Jobs;
 use super::regions::Regions;
-use super::{DiskEvent, DiskLetter, Tell};
+use super::{DiskEvent, DiskLetter};
 use crate::io::cap::Cap;
 use crate::io::checksum;
 use crate::io::engine::{Done, Engine, Wait};
+use crate::io::health::Health;
+use crate::io::log::Desk;
 use crate::io::plan::{Rules, Span};
 use crate::io::probe::Mode;
 use crate::io::schedule::{Entry, Scheduler};
@@ -27,6 +29,7 @@ use kvtide_tiering::api::{IoClass, IoKind, Status};
 use kvtide_tiering::format::{SECTOR, Superblock};
 use std::collections::VecDeque;
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Letters that are read before the device is looked after again.
@@ -64,7 +67,9 @@ pub(super) struct Runner {
     store: Store,
     regions: Regions,
     letters: Mailbox<DiskLetter>,
-    tell: Tell,
+    health: Arc<Health>,
+    /// Where the log thread leaves how the log stands.
+    desk: Arc<Desk>,
     rules: Rules,
     /// Jobs that have begun and have more to start, in order.
     crowd: VecDeque<u32>,
@@ -89,7 +94,6 @@ pub(super) struct Runner {
     looked_us: u64,
     told_us: u64,
     stalled_since_us: Option<u64>,
-    failed: bool,
     /// The superblock is on its way.
     superblock_busy: bool,
     superblock_us: u64,
@@ -105,7 +109,7 @@ impl Runner {
         store: Store,
         mode: Mode,
         letters: Mailbox<DiskLetter>,
-        tell: Tell,
+        (health, desk): (Arc<Health>, Arc<Desk>),
     ) -> io::Result<Runner> {
         let (block, depth) = (store.superblock, settings.depth);
         let timeout_us = u64::try_from(settings.timeout.as_micros()).unwrap_or(u64::MAX);
@@ -113,7 +117,7 @@ impl Runner {
         let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let status = DiskStatus {
             number: settings.number,
-            dir: settings.dir.clone(),
+            dir: settings.place.path().to_owned(),
             mode: mode.text.clone(),
             capacity_bytes: u64::from(block.regions) * block.region_bytes,
             file_bytes: block.file_bytes(),
@@ -131,7 +135,8 @@ impl Runner {
             superblock_was: block,
             store,
             letters,
-            tell,
+            health,
+            desk,
             crowd: VecDeque::new(),
             answers: VecDeque::new(),
             held_ns: 0,
@@ -147,7 +152,6 @@ impl Runner {
             looked_us: 0,
             told_us: 0,
             stalled_since_us: None,
-            failed: false,
             superblock_busy: false,
             superblock_us: 0,
             ends_us: None,
@@ -161,7 +165,7 @@ impl Runner {
     /// Until the disk's end.
     pub fn run(&mut self) {
         if self.regions.ready > 0 {
-            (self.tell)(DiskEvent::Ready { disk: self.status.number, regions: self.regions.ready });
+            self.health.tell(DiskEvent::Ready { disk: self.status.number, regions: self.regions.ready });
         }
         loop {
             self.letters.awake();
@@ -169,13 +173,14 @@ impl Runner {
             self.read_letters(now_us);
             self.expire(now_us);
             self.start(now_us);
+            self.health.has(self.device.busy() + self.scheduler.len() as u32);
             self.deliver();
             if self.has_ended(now_us) {
                 break;
             }
             let wait = self.wait(now_us);
             if let Err(errno) = self.device.engine().enter(wait, &mut self.done) {
-                tracing::error!("disk {}: its engine failed: {errno}", self.status.number);
+                self.fail_for_good(errno.raw_os_error(), "its engine failed");
                 return self.refuse_all(errno.raw_os_error());
             }
             let now_us = self.now_us();
@@ -262,39 +267,56 @@ impl Runner {
             let Some(entry) = self.scheduler.next(self.device.free()) else { break };
             self.begin(entry, now_us);
         }
-        if self.ends_us.is_none() {
+        if self.ends_us.is_none() && self.health.out().is_none() {
             self.start_regions(now_us);
             self.start_superblock(now_us);
         }
     }
 
     fn begin(&mut self, entry: Entry<Box<Transfer>>, now_us: u64) {
-        let Entry { class, queued_us, item: mut transfer, .. } = entry;
+        let Entry { class, queued_us, item, .. } = entry;
+        let number = self.jobs.take().expect("there are as many as requests, and as can crowd");
+        let job = self.jobs.at(number);
+        job.clear(now_us);
+        // From here on whatever ends the thread finds the box in the job.
+        let transfer = job.transfer.insert(item);
         transfer.class = class;
         transfer.waited_us = u32::try_from(now_us - queued_us).unwrap_or(u32::MAX);
+        self.begun[class as usize] += 1;
         if transfer.kind == IoKind::Write {
             let began = Instant::now();
-            checksum::note(self.store.superblock.store, &mut transfer);
+            job.failed = match self.health.out() {
+                Some(errno) => Some((Status::Io, errno)),
+                None => {
+                    let canary = checksum::note(self.store.superblock.store, transfer);
+                    self.status.canary_checked += canary.checked;
+                    self.status.canary_failed += canary.failed;
+                    (canary.failed > 0).then_some((Status::Corrupt, 0))
+                }
+            };
             self.status.checksum_ns += began.elapsed().as_nanos() as u64;
+            if job.failed.is_some() {
+                return self.finish(number, now_us);
+            }
         }
-        let (number, disk) =
-            (self.jobs.take().expect("there are as many as requests, and as can crowd"), self.status.number);
-        let job = self.jobs.at(number);
-        job.spans.clear();
+        let (transfer, disk) = (&*transfer, self.status.number);
         job.spans.extend(transfer.parts.iter().map(|part| Span {
             at: part.at,
             bytes: part.bytes.into(),
             address: part.memory.at(part.offset) as usize,
             buffer: part.memory.buffer(disk, part.offset, part.bytes.into()),
         }));
-        job.runs.clear();
+        self.plan(number, now_us);
+    }
+
+    /// Plans the requests that carry a job's spans, and starts them as far as that goes now.
+    fn plan(&mut self, number: u32, now_us: u64) {
+        let job = self.jobs.at(number);
+        let transfer = job.transfer.as_deref().expect("it has begun");
         self.rules.plan(transfer.kind, transfer.whole, &job.spans, &mut job.runs);
         job.fills = job.runs.iter().any(|run| run.fill);
         self.status.staged += job.runs.iter().filter(|run| run.staged).count() as u64;
         self.status.filled += job.runs.iter().filter(|run| run.fill).count() as u64;
-        (job.started, job.at_device, job.began_us, job.failed) = (0, 0, now_us, None);
-        job.transfer = Some(transfer);
-        self.begun[class as usize] += 1;
         self.go_on(number, now_us);
     }
 
@@ -375,6 +397,8 @@ impl Runner {
             return;
         }
         self.looked_us = now_us;
+        let logged = self.desk.take_written();
+        self.wrote(now_us, logged);
         let (overdue, oldest_us) = self.device.overdue(now_us, self.timeout_us);
         (self.status.stalled_requests, self.status.oldest_us) = (overdue, oldest_us);
         if (overdue > 0) == self.status.stalled {
@@ -391,7 +415,7 @@ impl Runner {
         } else {
             tracing::warn!("disk {disk} ({dir}): it answers again");
         }
-        (self.tell)(DiskEvent::Stalled { disk, stalled: self.status.stalled });
+        self.health.tell(DiskEvent::Stalled { disk, stalled: self.status.stalled });
     }
 
     fn status(&mut self, now_us: u64) -> DiskStatus {
@@ -410,6 +434,8 @@ impl Runner {
         (status.writeback_cap_bytes, status.writeback_bytes) =
             (self.scheduler.cap.bytes(), self.scheduler.cap.at_device());
         status.written_ever_bytes = self.store.superblock.written_bytes;
+        (status.out_of_service, status.errors, status.log) =
+            (self.health.out(), self.health.errors(), self.desk.report());
         status.clone()
     }
 }

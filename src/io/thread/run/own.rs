@@ -37,6 +37,7 @@ impl Runner {
         match (owner, end) {
             (Owner::Region(region, bytes), End::Whole) => {
                 self.scheduler.cap.end(now_us, bytes);
+                self.status.written.region_bytes += bytes;
                 self.wrote(now_us, bytes);
                 if self.regions.written(region) {
                     self.region_ready(now_us);
@@ -44,11 +45,18 @@ impl Runner {
             }
             (Owner::Region(region, bytes), End::Failed(errno)) => {
                 self.scheduler.cap.end(now_us, bytes);
-                self.regions.failed(if errno == 0 { libc::EIO } else { errno });
-                tracing::error!("disk {disk}: region {region} cannot be written ({why}): no more regions will serve");
-                self.fail_for_good(errno);
+                if self.regions.errno == 0 {
+                    tracing::error!(
+                        "disk {disk}: region {region} cannot be written ({why}): no more regions will serve"
+                    );
+                    self.regions.failed(if errno == 0 { libc::EIO } else { errno });
+                    self.health.tell(DiskEvent::Stopped { disk, errno: self.regions.errno });
+                }
             }
-            (_, End::Whole) => self.superblock_busy = false,
+            (_, End::Whole) => {
+                self.superblock_busy = false;
+                self.status.written.superblock_bytes += SUPERBLOCK_BYTES as u64;
+            }
             (_, End::Failed(_)) => {
                 self.superblock_busy = false;
                 tracing::error!("disk {disk}: its superblock cannot be written: {why}");
@@ -59,7 +67,7 @@ impl Runner {
     pub(super) fn region_ready(&mut self, now_us: u64) {
         let (disk, ready, all) = (self.status.number, self.regions.ready, self.status.regions);
         self.store.superblock.regions_written = ready;
-        (self.tell)(DiskEvent::Ready { disk, regions: ready });
+        self.health.tell(DiskEvent::Ready { disk, regions: ready });
         if self.regions.complete() {
             self.regions.noise = None;
             tracing::info!("disk {disk}: all {all} regions are written");

@@ -1,0 +1,108 @@
+//! The log's bytes, in the file of the disk: blocking calls on the description that holds the lock.
+
+use super::super::memory::Aligned;
+use kvtide_tiering::log::Storage;
+use rustix::io::Errno;
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+
+/// Bytes of one call: direct I/O wants aligned memory, through which everything goes.
+const CHUNK_BYTES: usize = 1 << 20;
+/// How often a call that makes no progress is repeated.
+const TRIES: u32 = 16;
+/// What direct I/O moves, at least.
+const UNIT: usize = 4096;
+
+/// A file or a device.
+#[derive(Debug)]
+pub(in crate::io) struct LogFile {
+    file: Arc<File>,
+    chunk: Aligned,
+}
+
+impl LogFile {
+    /// Over the description that does the disk's I/O.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn new(file: &Arc<File>) -> io::Result<LogFile> {
+        Ok(LogFile { file: Arc::clone(file), chunk: Aligned::new(CHUNK_BYTES)? })
+    }
+}
+
+/// Repeats a call until `bytes` were moved; what falls short goes on behind the last whole unit.
+fn whole(bytes: usize, mut call: impl FnMut(usize) -> Result<usize, Errno>) -> io::Result<()> {
+    let (mut done, mut tries) = (0, 0);
+    while done < bytes {
+        match call(done) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) if count > bytes - done => return Err(io::ErrorKind::InvalidData.into()),
+            Ok(count) => {
+                let count = if done + count == bytes { count } else { count / UNIT * UNIT };
+                (done, tries) = (done + count, if count == 0 { tries + 1 } else { 0 });
+            }
+            Err(Errno::INTR | Errno::AGAIN) => tries += 1,
+            Err(errno) => return Err(errno.into()),
+        }
+        if tries >= TRIES {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    Ok(())
+}
+
+impl Storage for LogFile {
+    fn read(&mut self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        let LogFile { file, chunk } = self;
+        let mut at = offset;
+        for part in into.chunks_mut(CHUNK_BYTES) {
+            let memory = &mut chunk.slice_mut()[..part.len()];
+            whole(part.len(), |done| rustix::io::pread(&**file, &mut memory[done..], at + done as u64))?;
+            part.copy_from_slice(memory);
+            at += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let LogFile { file, chunk } = self;
+        let mut at = offset;
+        for part in bytes.chunks(CHUNK_BYTES) {
+            let memory = &mut chunk.slice_mut()[..part.len()];
+            memory.copy_from_slice(part);
+            whole(part.len(), |done| rustix::io::pwrite(&**file, &memory[done..], at + done as u64))?;
+            at += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        // Data that I/O threads wrote, too: it is one file.
+        Ok(rustix::fs::fdatasync(&*self.file)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    #[test]
+    fn what_falls_short_goes_on_and_what_stands_still_ends() {
+        let asked = RefCell::new(Vec::new());
+        let answers = [Ok(5000), Err(Errno::INTR), Ok(100), Ok(4096), Ok(4096)];
+        let mut answers = answers.into_iter();
+        let call = |done| {
+            asked.borrow_mut().push(done);
+            answers.next().expect("no more calls than answers")
+        };
+        whole(12288, call).unwrap();
+        assert_eq!(*asked.borrow(), [0, 4096, 4096, 4096, 8192]);
+        for stuck in [Ok(0), Ok(100), Err(Errno::AGAIN)] {
+            assert_eq!(whole(8192, |_| stuck).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        }
+        assert_eq!(whole(8192, |_| Err(Errno::IO)).unwrap_err().raw_os_error(), Some(libc::EIO));
+        assert_eq!(whole(8192, |_| Ok(8193)).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+}

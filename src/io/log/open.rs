@@ -1,0 +1,83 @@
+//! The log of a disk read at start, and written anew.
+
+use super::super::error::DiskError;
+use super::super::settings::Settings;
+use super::super::store::Store;
+use super::report::{Desk, RecoveryReport};
+use super::{BoxedStorage, DiskLog};
+use kvtide_tiering::log::{Log, Progress, Recovered};
+use std::time::{Duration, Instant};
+
+/// How often progress is told.
+const TOLD: Duration = Duration::from_millis(500);
+
+/// A log that takes records, and what the start found in it.
+pub(in crate::io) struct OpenLog {
+    /// The log.
+    pub log: DiskLog,
+    /// What it held.
+    pub recovered: Recovered,
+    /// Where its thread will leave how it stands.
+    pub desk: Desk,
+}
+
+impl OpenLog {
+    /// Regions below this hold something, or did when the daemon died: they were written.
+    pub fn regions_written(&self) -> u32 {
+        self.recovered.slabs.iter().map(|slab| slab.header.region + 1).max().unwrap_or(0)
+    }
+}
+
+/// Reads the log and writes what counts into its other half, telling `progress` how far it is now and then.
+///
+/// # Errors
+/// The device cannot be read, or not be written.
+pub(in crate::io) fn open(
+    settings: &Settings,
+    store: &Store,
+    storage: BoxedStorage,
+    progress: &mut dyn FnMut(&str),
+) -> Result<OpenLog, DiskError> {
+    let (number, path) = (settings.number, settings.place.path());
+    let began = Instant::now();
+    let mut told = began;
+    let mut tell = |at: &Progress| {
+        if told.elapsed() >= TOLD {
+            told = Instant::now();
+            let text = format!(
+                "disk {number} ({}): index log: {} MiB read, of {} at most, {} records",
+                path.display(),
+                at.read_bytes >> 20,
+                at.half_bytes >> 20,
+                at.records
+            );
+            tracing::info!("{text}");
+            progress(&text);
+        }
+    };
+    let opened = Log::open(storage, &store.superblock, None, &mut tell);
+    let (log, recovered) = opened.map_err(|source| DiskError::Log { path: path.into(), source })?;
+    let took = began.elapsed();
+    let sealed = recovered.slabs.iter().map(|slab| u64::from(slab.sealed)).sum();
+    let report =
+        RecoveryReport::new(&recovered.counts, (recovered.slabs.len() as u64, sealed), took.as_micros() as u64);
+    let RecoveryReport { records, slabs, blocks, torn, stale, corrupt, lost_unflushed, unreadable, partial, .. } =
+        report;
+    let text = format!(
+        "disk {number} ({}): start {}: {blocks} blocks in {slabs} slabs recovered from {records} records in {took:.2?}; \
+         torn {torn}, stale {stale}, corrupt {corrupt}, lost unflushed {lost_unflushed}, unreadable {unreadable}, \
+         sealed {sealed}",
+        path.display(),
+        recovered.run
+    );
+    if partial {
+        tracing::error!("{text}; both halves of the log are damaged: this is a part of what was recorded");
+    } else if corrupt > 0 || unreadable > 0 {
+        tracing::error!("{text}");
+    } else if torn > 0 || lost_unflushed > 0 {
+        tracing::warn!("{text}");
+    } else {
+        tracing::info!("{text}");
+    }
+    Ok(OpenLog { log, recovered, desk: Desk::new(report) })
+}

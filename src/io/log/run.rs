@@ -1,0 +1,466 @@
+//! The loop of a log thread: letters in, records out together, flushes together, boxes back.
+//!
+//! * Puts that somebody waits for are written at once, with all that came meanwhile (group commit); others wait for company for at
+//!   most [`PUTS`]. A put is answered when its record is written.
+//! * Erases and grants are answered when they are flushed: erases that nobody waits for within [`ERASES`].
+//! * A write that fails is tried again, since nothing was promised of it; a flush that fails is the end of the disk, since a
+//!   later one would not tell what was lost. So is a write that fails for the last time.
+//! * A box stands in one of the lists from when it is taken until it is answered: whatever ends the thread finds it there.
+
+use super::discard::Discards;
+use super::report::Desk;
+use super::{DiskLog, LogLetter, Note, NoteKind};
+use crate::io::DiskEvent;
+use crate::io::health::{Health, errno};
+use crate::io::settings::Discard;
+use crate::mail::{Mailbox, Waited};
+use crossbeam::channel::TrySendError;
+use kvtide_tiering::api::Status;
+use kvtide_tiering::log::{LogError, Put, SlabHeader};
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long records that nobody waits for are held back to go with others: sectors are written whole, so that one record costs as
+/// much as ten.
+const PUTS: Duration = Duration::from_millis(50);
+/// The same for erases, each of which costs a share of a device flush.
+const ERASES: Duration = Duration::from_millis(100);
+/// Notes that are held back, at most.
+const HELD_MAX: usize = 1024;
+/// Bytes of records that are held back, at most.
+const HELD_BYTES: u64 = 256 << 10;
+/// Letters that are read before something is written.
+const LETTERS_A_ROUND: usize = 1024;
+/// How often a write is tried, and how long after the last time.
+const TRIES: u32 = 3;
+const TRY_AGAIN: Duration = Duration::from_millis(20);
+/// How long an answer waits that its reader's mailbox did not take.
+const OFFER_AGAIN: Duration = Duration::from_millis(1);
+
+/// What a log thread owns.
+pub(super) struct Runner {
+    log: DiskLog,
+    number: u16,
+    letters: Mailbox<LogLetter>,
+    health: Arc<Health>,
+    desk: Arc<Desk>,
+    /// Puts whose records are not written yet, in order.
+    puts: Vec<Box<Note>>,
+    /// Erases and flushes that wait for a flush of the device, in order.
+    settles: Vec<Box<Note>>,
+    /// Grants that do, as region and number.
+    grants: Vec<(u32, u64)>,
+    /// Regions that were freed, until that is flushed.
+    freed: Vec<u32>,
+    answers: VecDeque<Box<Note>>,
+    write_by: Option<Instant>,
+    flush_by: Option<Instant>,
+    tries: u32,
+    compacting: bool,
+    discarding: Discarding,
+    /// Not before.
+    discard_at: Instant,
+    /// The log was said to be full since it last had room.
+    full: bool,
+}
+
+/// What the runner tells the device that nobody needs, and how.
+pub(super) struct Discarding {
+    /// Regions that hold nothing; none of a file.
+    pub regions: Discards,
+    pub pace: Discard,
+    /// Offset and bytes.
+    pub tell: Box<dyn FnMut(u64, u64) -> Result<(), Errno> + Send>,
+}
+
+impl Runner {
+    pub fn new(
+        number: u16,
+        log: DiskLog,
+        letters: Mailbox<LogLetter>,
+        health: Arc<Health>,
+        desk: Arc<Desk>,
+        discarding: Discarding,
+    ) -> Runner {
+        desk.take(&log.status(), 0);
+        Runner {
+            log,
+            number,
+            letters,
+            health,
+            desk,
+            puts: Vec::new(),
+            settles: Vec::new(),
+            grants: Vec::new(),
+            freed: Vec::new(),
+            answers: VecDeque::new(),
+            write_by: None,
+            flush_by: None,
+            tries: 0,
+            compacting: false,
+            discarding,
+            discard_at: Instant::now(),
+            full: false,
+        }
+    }
+
+    /// Until the disk's end, or that of its service.
+    pub fn run(&mut self) {
+        // Senders need not ring: the queue itself wakes the thread.
+        self.letters.awake();
+        loop {
+            if let Some(errno) = self.health.out() {
+                return self.refuse_all(errno);
+            }
+            let ends = self.read_letters();
+            if ends {
+                return self.farewell();
+            }
+            let now = Instant::now();
+            if self.flush_by.is_some_and(|by| by <= now) {
+                self.flush();
+            } else if self.write_by.is_some_and(|by| by <= now) {
+                self.write();
+            } else if self.letters.is_empty() {
+                self.idle(now);
+            }
+            self.deliver();
+            match self.wait() {
+                Waited::Letter(letter) => {
+                    if self.take(letter) {
+                        return self.farewell();
+                    }
+                }
+                Waited::Gone => return self.farewell(),
+                Waited::Due => {}
+            }
+        }
+    }
+
+    /// Takes what is there. True: it was the last.
+    fn read_letters(&mut self) -> bool {
+        for _ in 0..LETTERS_A_ROUND {
+            let Some(letter) = self.letters.take() else { break };
+            if self.take(letter) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Takes a letter. True: it is the last.
+    fn take(&mut self, letter: LogLetter) -> bool {
+        match letter {
+            LogLetter::Note(note) => self.note(note),
+            LogLetter::Grant(header) => self.grant(&header),
+            LogLetter::Free { region, grant } => self.free(region, grant),
+            LogLetter::End => return true,
+        }
+        false
+    }
+
+    fn note(&mut self, mut note: Box<Note>) {
+        (note.status, note.errno) = (Status::Ok, 0);
+        let (kind, urgent) = (note.kind, note.urgent);
+        let list = if kind == NoteKind::Put { &mut self.puts } else { &mut self.settles };
+        list.push(note);
+        let Some(note) = list.last() else { return };
+        let noted = match kind {
+            NoteKind::Put => self.log.put(&Put {
+                region: note.key.region,
+                slot: note.key.slot,
+                generation: note.key.generation,
+                shard: note.shard,
+                salt: note.salt,
+                hash: note.hash,
+                parent: note.parent,
+                present: &note.present,
+                crcs: &note.crcs,
+                sectors: &note.sectors,
+                tags: &note.tags,
+            }),
+            NoteKind::Erase => self.log.erase(note.key.region, note.key.slot, note.key.generation),
+            NoteKind::Flush => Ok(()),
+        };
+        match (noted, kind) {
+            (Err(error), NoteKind::Put) => {
+                let note = self.puts.pop();
+                self.refuse(note, &error);
+            }
+            (Err(error), _) => {
+                let note = self.settles.pop();
+                self.refuse(note, &error);
+            }
+            (Ok(()), NoteKind::Put) => {
+                let many = self.puts.len() >= HELD_MAX || self.log.pending() >= HELD_BYTES;
+                self.write_by = sooner(self.write_by, if urgent || many { Duration::ZERO } else { PUTS });
+            }
+            (Ok(()), _) => {
+                let now = urgent || kind == NoteKind::Flush || self.settles.len() >= HELD_MAX;
+                self.flush_by = sooner(self.flush_by, if now { Duration::ZERO } else { ERASES });
+            }
+        }
+    }
+
+    /// A note that the log does not take.
+    fn refuse(&mut self, note: Option<Box<Note>>, error: &LogError) {
+        let Some(mut note) = note else { return };
+        note.status = match error {
+            LogError::Full { .. } | LogError::NotGranted { .. } => {
+                self.is_full(error);
+                Status::NoSpace
+            }
+            LogError::Failed | LogError::Io { .. } => {
+                self.failed(error);
+                Status::Io
+            }
+            _ => {
+                self.desk.count(|report| report.refused += 1);
+                tracing::error!(
+                    "{}: a note of space {} cannot be written down: {error}",
+                    self.health.name(),
+                    note.space
+                );
+                Status::Invalid
+            }
+        };
+        self.answers.push_back(note);
+    }
+
+    fn is_full(&mut self, error: &LogError) {
+        self.desk.count(|report| report.full += 1);
+        if !self.full {
+            self.full = true;
+            tracing::warn!("{}: blocks will not survive a restart: {error}", self.health.name());
+        }
+    }
+
+    fn grant(&mut self, header: &SlabHeader) {
+        let (region, grant) = (header.region, header.grant);
+        self.discarding.regions.granted(region);
+        self.freed.retain(|freed| *freed != region);
+        self.grants.push((region, grant));
+        match self.log.grant(header) {
+            Ok(()) => self.flush_by = sooner(self.flush_by, Duration::ZERO),
+            Err(error) => {
+                self.grants.pop();
+                let status = if matches!(error, LogError::Full { .. }) {
+                    self.is_full(&error);
+                    Status::NoSpace
+                } else {
+                    tracing::error!("{}: region {region} cannot be granted: {error}", self.health.name());
+                    Status::Io
+                };
+                self.granted(region, grant, status);
+            }
+        }
+    }
+
+    fn granted(&self, region: u32, grant: u64, status: Status) {
+        self.health.tell(DiskEvent::Granted { disk: self.number, region, grant, status });
+    }
+
+    fn free(&mut self, region: u32, grant: u64) {
+        if let Err(error) = self.log.free(region) {
+            return tracing::warn!(
+                "{}: grant {grant} of region {region} is not struck out: {error}",
+                self.health.name()
+            );
+        }
+        self.freed.push(region);
+        self.flush_by = sooner(self.flush_by, ERASES);
+    }
+
+    /// Writes what is held back; puts are stored then.
+    fn write(&mut self) {
+        self.desk.inside(true);
+        let written = self.log.write();
+        self.desk.inside(false);
+        match written {
+            Ok(()) => self.written(),
+            Err(error) => self.failed(&error),
+        }
+        self.report();
+    }
+
+    fn written(&mut self) {
+        (self.write_by, self.tries, self.full) = (None, 0, false);
+        let puts = self.puts.len() as u64;
+        if puts > 0 {
+            self.desk.count(|report| report.puts += puts);
+            self.answers.extend(self.puts.drain(..));
+        }
+    }
+
+    /// Writes and flushes: erases, grants and flushes are durable then.
+    fn flush(&mut self) {
+        self.desk.inside(true);
+        let flushed = self.log.flush();
+        self.desk.inside(false);
+        match flushed {
+            Ok(()) => {
+                self.written();
+                self.flush_by = None;
+                let erases = self.settles.iter().filter(|note| note.kind == NoteKind::Erase).count() as u64;
+                self.desk.count(|report| report.erases += erases);
+                self.answers.extend(self.settles.drain(..));
+                for (region, grant) in std::mem::take(&mut self.grants) {
+                    self.granted(region, grant, Status::Ok);
+                }
+                for region in self.freed.drain(..) {
+                    self.discarding.regions.freed(region);
+                }
+            }
+            Err(error) => self.failed(&error),
+        }
+        self.report();
+    }
+
+    /// The device did not do what it should.
+    fn failed(&mut self, error: &LogError) {
+        let name = self.health.name();
+        tracing::error!("{name}: {error}");
+        let errno = match error {
+            LogError::Io { source, .. } => errno(source),
+            _ => libc::EIO,
+        };
+        self.health.error(errno, Instant::now());
+        self.tries += 1;
+        if self.log.status().failed {
+            self.health.fail(errno, "its index log cannot be flushed");
+        } else if self.tries >= TRIES {
+            self.health.fail(errno, "its index log cannot be written");
+        }
+        let again = Some(Instant::now() + TRY_AGAIN);
+        if self.flush_by.is_some() {
+            self.flush_by = again;
+        } else {
+            self.write_by = again;
+        }
+    }
+
+    fn report(&self) {
+        self.desk.take(&self.log.status(), self.puts.len() + self.settles.len() + self.grants.len());
+    }
+
+    /// Nobody waits: the log is put in order, or the device is told what nobody needs.
+    fn idle(&mut self, now: Instant) {
+        if self.compacting || self.log.wants_compaction() {
+            self.desk.inside(true);
+            let more = self.log.compact_step();
+            self.desk.inside(false);
+            match more {
+                Ok(more) => self.compacting = more,
+                // What counts does not fit into the other half: records that find no room say so.
+                Err(LogError::Full { .. }) => self.compacting = false,
+                Err(error) => {
+                    self.compacting = false;
+                    self.failed(&error);
+                }
+            }
+            self.report();
+        } else if !self.discarding.regions.is_empty() && now >= self.discard_at {
+            match self.discarding.pace.idle.checked_sub(self.health.idle()) {
+                None | Some(Duration::ZERO) => self.discard_some(now),
+                Some(busy) => self.discard_at = now + busy,
+            }
+        }
+    }
+
+    fn discard_some(&mut self, now: Instant) {
+        let Some(piece) = self.discarding.regions.next() else { return };
+        self.desk.inside(true);
+        let told = (self.discarding.tell)(piece.offset, piece.bytes);
+        self.desk.inside(false);
+        match told {
+            Ok(()) => {
+                let nanos =
+                    u128::from(piece.bytes) * 1_000_000_000 / u128::from(self.discarding.pace.bytes_per_s.max(1));
+                self.discard_at = now + Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+                self.desk.count(|report| report.discarded_bytes += piece.bytes);
+            }
+            Err(errno) => {
+                tracing::info!("{}: it is not told of free regions any more: BLKDISCARD: {errno}", self.health.name());
+                self.discarding.regions.stop();
+            }
+        }
+    }
+
+    /// Waits for a letter, or until something is due.
+    fn wait(&mut self) -> Waited<LogLetter> {
+        let now = Instant::now();
+        let discard = (!self.discarding.regions.is_empty()).then_some(self.discard_at);
+        let offer = (!self.answers.is_empty()).then(|| now + OFFER_AGAIN);
+        let compact = (self.compacting || self.log.wants_compaction()).then_some(now);
+        let due = [self.write_by, self.flush_by, discard, offer, compact].into_iter().flatten().min();
+        self.letters.wait_until(due)
+    }
+
+    /// Sends boxes back, as far as their mailboxes take them.
+    fn deliver(&mut self) {
+        for _ in 0..self.answers.len() {
+            let Some(note) = self.answers.pop_front() else { return };
+            let reply = note.reply.clone();
+            // One whose mailbox is gone is dropped: nobody wants to know.
+            if let Err(TrySendError::Full(note)) = reply.offer(note) {
+                self.answers.push_back(note);
+            }
+        }
+    }
+
+    /// The daemon ends: everything that was sent is on the disk when this returns, or the disk failed.
+    fn farewell(&mut self) {
+        self.flush_by = Some(Instant::now());
+        while self.flush_by.is_some() && self.health.out().is_none() {
+            self.flush();
+            if self.flush_by.is_some() {
+                // PACE: bounded by TRIES.
+                std::thread::sleep(TRY_AGAIN);
+            }
+        }
+        if let Some(errno) = self.health.out() {
+            self.give_up(errno);
+        }
+        self.deliver();
+        self.report();
+    }
+
+    /// Ends what it holds as failed.
+    fn give_up(&mut self, errno: i32) {
+        for mut note in self.puts.drain(..).chain(self.settles.drain(..)) {
+            (note.status, note.errno) = (Status::Io, errno);
+            self.answers.push_back(note);
+        }
+        for (region, grant) in std::mem::take(&mut self.grants) {
+            self.granted(region, grant, Status::Io);
+        }
+        (self.write_by, self.flush_by) = (None, None);
+    }
+
+    /// The disk is out of service: everything that comes is sent back.
+    pub fn refuse_all(&mut self, errno: i32) {
+        self.give_up(errno);
+        self.report();
+        loop {
+            self.deliver();
+            let offer = (!self.answers.is_empty()).then(|| Instant::now() + OFFER_AGAIN);
+            match self.letters.wait_until(offer) {
+                Waited::Letter(LogLetter::Note(mut note)) => {
+                    (note.status, note.errno) = (Status::Io, errno);
+                    self.answers.push_back(note);
+                }
+                Waited::Letter(LogLetter::Grant(header)) => self.granted(header.region, header.grant, Status::Io),
+                Waited::Letter(LogLetter::Free { .. }) | Waited::Due => {}
+                Waited::Letter(LogLetter::End) | Waited::Gone => return self.deliver(),
+            }
+        }
+    }
+}
+
+/// The sooner of what is due and something in so long.
+fn sooner(due: Option<Instant>, within: Duration) -> Option<Instant> {
+    let then = Instant::now() + within;
+    Some(due.map_or(then, |due| due.min(then)))
+}
