@@ -133,6 +133,36 @@ pub struct Counters {
     pub pages_lost: u64,
     /// Blocks published.
     pub published: u64,
+    /// Blocks that came to be recorded on NVMe, with all that they stand on: they survive the daemon.
+    pub stored: u64,
+    /// Blocks whose publish ended as durable: they survive a power cut.
+    pub durable: u64,
+    /// Records that the index logs took.
+    pub records: u64,
+    /// Records that they did not take.
+    pub records_failed: u64,
+    /// Slots that they know to hold nothing again.
+    pub erases: u64,
+    /// Erasures that they did not take.
+    pub erases_failed: u64,
+    /// Flushes that ended.
+    pub flushes: u64,
+    /// Of those, that failed.
+    pub flushes_failed: u64,
+    /// Blocks of earlier runs that can be found again.
+    pub restored: u64,
+    /// Blocks of earlier runs that could not be taken: no room, or what they stand on is missing.
+    pub restore_refused: u64,
+    /// Contents dropped because a page of them on NVMe could not be read back, and what stood on them.
+    pub contents_corrupt: u64,
+    /// Contents dropped because their disk went out of service, but for what stood on them.
+    pub contents_gone: u64,
+    /// Slabs whose disk went out of service.
+    pub disks_gone: u64,
+    /// Blocks of contents that nobody refers to that gave their ids up, being on NVMe.
+    pub cooled: u64,
+    /// Contents only on NVMe that were mapped and got a block.
+    pub heated: u64,
     /// Blocks attached by `map`.
     pub mapped: u64,
 }

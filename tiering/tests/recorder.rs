@@ -12,7 +12,7 @@ fn life(bytes_max: usize) -> World {
     w.attach(0, 1, &[10, 10]);
     w.ok(0, Request::SeqCreate { seq: 0 });
     let pages = w.fill(0, 0, 20, 2);
-    w.ok(0, Request::Publish { seq: 0, first: 0, parent: 0, hashes: &[1, 2 << 90, 3], level: Level::Stored });
+    w.ok(0, Request::Publish { seq: 0, first: 0, parent: 0, hashes: &[1, 2 << 90, 3], level: Level::Published });
     w.ok(0, Request::Advise { seq: 0, first: 0, count: 3, advice: Advice::Priority(9) });
     let policy = config(Vec::new()).policy;
     let policy = Policy { clean_low_percent: 60, clean_high_percent: 90, ..policy };

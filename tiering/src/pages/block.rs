@@ -1,6 +1,6 @@
 //! Blocks: lifetime, references, and the free ids.
 
-use super::NO_SESSION;
+use super::{Link, NO_SESSION};
 use crate::api::NONE;
 use crate::lists::{Linked, Links, List};
 use serde::{Deserialize, Serialize};
@@ -19,6 +19,21 @@ pub(crate) enum BlockState {
     Dropping,
 }
 
+/// Where a published block stands on its way to NVMe and into the index log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Keep {
+    /// It is there, or it is not to go there.
+    No,
+    /// Something must happen first: a store, a transfer, a note, the record of its parent.
+    Waits,
+    /// In the list of blocks to write: all its pages are in host or on NVMe.
+    Write,
+    /// In the list of blocks to record: all its pages are on NVMe.
+    Record,
+    /// Not published any more, and in the list of blocks whose record is to be erased.
+    Erase,
+}
+
 /// One block of one shard.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Block {
@@ -32,8 +47,8 @@ pub(crate) struct Block {
     pub holds: u32,
     /// Published content, or none.
     pub content: u32,
-    /// Next block with the same content, of another shard.
-    pub next_part: u32,
+    /// Next part of the same content, of another shard.
+    pub next_part: Link,
     /// Sequence of session `home` that touched it last.
     pub seq: u32,
     /// Its slot on NVMe, or none.
@@ -49,6 +64,12 @@ pub(crate) struct Block {
     pub parked: bool,
     /// Writes to its slot that failed in a row.
     pub write_fails: u8,
+    /// Its way to a slot of its own and a record there.
+    pub keep: Keep,
+    /// A publish waits for its record.
+    pub waited: bool,
+    /// Records of it that failed in a row.
+    pub record_fails: u8,
 }
 
 impl Default for Block {
@@ -59,7 +80,7 @@ impl Default for Block {
             refs_other: 0,
             holds: 0,
             content: NONE,
-            next_part: NONE,
+            next_part: Link::default(),
             seq: NONE,
             slot: NONE,
             shard: 0,
@@ -69,6 +90,9 @@ impl Default for Block {
             thinned: false,
             parked: false,
             write_fails: 0,
+            keep: Keep::No,
+            waited: false,
+            record_fails: 0,
         }
     }
 }
@@ -110,12 +134,25 @@ pub(crate) struct Blocks {
     pub dying: u32,
     /// Blocks that somebody refers to.
     pub referred: u32,
+    /// Blocks that are [`Keep::Write`].
+    pub to_write: List,
+    /// Blocks that are [`Keep::Record`].
+    pub to_record: List,
+    /// Blocks that are [`Keep::Erase`].
+    pub to_erase: List,
 }
 
 impl Blocks {
     pub fn new(count: u32) -> Blocks {
-        let mut blocks =
-            Blocks { recs: vec![Block::default(); count as usize], free: List::default(), dying: 0, referred: 0 };
+        let mut blocks = Blocks {
+            recs: vec![Block::default(); count as usize],
+            free: List::default(),
+            dying: 0,
+            referred: 0,
+            to_write: List::default(),
+            to_record: List::default(),
+            to_erase: List::default(),
+        };
         for b in 0..count {
             blocks.free.push_back(&mut blocks.recs, b);
         }
@@ -127,6 +164,34 @@ impl Blocks {
         let b = self.free.pop_front(&mut self.recs)?;
         self.recs[b as usize] = Block { shard, state: BlockState::Unsealed, ..Block::default() };
         Some(b)
+    }
+
+    /// Moves a block on, or back, on its way to NVMe; one that stands in that list already keeps its place.
+    pub fn set_keep(&mut self, b: u32, keep: Keep) {
+        let before = self.recs[b as usize].keep;
+        if before == keep {
+            return;
+        }
+        for (at, add) in [(before, false), (keep, true)] {
+            let list = match at {
+                Keep::No | Keep::Waits => continue,
+                Keep::Write => &mut self.to_write,
+                Keep::Record => &mut self.to_record,
+                Keep::Erase => &mut self.to_erase,
+            };
+            match add {
+                true => list.push_back(&mut self.recs, b),
+                false => list.remove(&mut self.recs, b),
+            }
+        }
+        self.recs[b as usize].keep = keep;
+    }
+
+    /// A block that cannot be written now goes behind the others.
+    pub fn pass_over(&mut self, b: u32) {
+        if self.recs[b as usize].keep == Keep::Write {
+            self.to_write.move_back(&mut self.recs, b);
+        }
     }
 
     pub fn release(&mut self, b: u32) {

@@ -1,30 +1,96 @@
-//! Slots on NVMe: slabs that the node granted, and which block has which slot. A slot holds all pages of one block.
+//! Slots on NVMe: slabs that the node granted, what each slot holds, and what its disk's index log says of it. A slot holds all
+//! pages of one block.
+//!
+//! Ten bytes a slot: most slots hold contents that have nothing else in memory but their entry in the index.
 
 use super::host::SLABS_MAX;
+use super::part::{IDS_MAX, Link, Part};
 use crate::api::{DiskSlot, NONE, Status};
 use crate::error::Error;
 use crate::lists::{Linked, Links, List};
 use serde::{Deserialize, Serialize};
 
-/// `block` of a slot that failed too often to be used again.
-const BAD: u32 = NONE - 1;
-
-/// One slot: free (in its slab's list), bad, or of a block.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct SlotRec {
-    links: Links,
-    block: u32,
-    /// Blocks that it has held.
-    generation: u32,
-    slab: u16,
+/// What a slot is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Place {
+    Free,
+    /// A block has it.
+    Hot,
+    /// A content without a block has it.
+    Cold,
+    /// Nobody has it, but its log may still say what it held.
+    Limbo,
+    /// It failed too often to be used again.
+    Bad,
+    /// Its disk is out of service.
+    Gone,
 }
 
-impl Linked for SlotRec {
-    fn links(&self) -> &Links {
-        &self.links
+/// What the log says of a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Logged {
+    /// Nothing.
+    No,
+    /// A record is on its way.
+    Recording,
+    /// A record is on its way that does not count any more.
+    Outdated,
+    /// What it holds, and of all its ancestors too.
+    Recorded,
+    /// It may say something; it does not count.
+    Maybe,
+    /// An erasure is on its way.
+    Erasing,
+}
+
+const PLACES: [Place; 6] = [Place::Free, Place::Hot, Place::Cold, Place::Limbo, Place::Bad, Place::Gone];
+const LOGGED: [Logged; 6] =
+    [Logged::No, Logged::Recording, Logged::Outdated, Logged::Recorded, Logged::Maybe, Logged::Erasing];
+/// Bits of a slot's state: the shard, then place and log, three each.
+const SHARD_BITS: u32 = 10;
+const SHARD_MASK: u16 = (1 << SHARD_BITS) - 1;
+
+/// Slots in the order in which they came, chained by their owners.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Queue {
+    head: u32,
+    tail: u32,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        Queue { head: NONE, tail: NONE }
     }
-    fn links_mut(&mut self) -> &mut Links {
-        &mut self.links
+}
+
+impl Queue {
+    fn push(&mut self, owners: &mut [u32], at: u32) {
+        owners[at as usize] = NONE;
+        match self.tail {
+            NONE => self.head = at,
+            tail => owners[tail as usize] = at,
+        }
+        self.tail = at;
+    }
+
+    fn pop(&mut self, owners: &[u32]) -> Option<u32> {
+        let head = self.head;
+        if head == NONE {
+            return None;
+        }
+        self.head = owners[head as usize];
+        if self.head == NONE {
+            self.tail = NONE;
+        }
+        Some(head)
+    }
+
+    fn count(&self, owners: &[u32]) -> u32 {
+        let (mut at, mut count) = (self.head, 0);
+        while at != NONE {
+            (at, count) = (owners[at as usize], count + 1);
+        }
+        count
     }
 }
 
@@ -32,9 +98,17 @@ impl Linked for SlotRec {
 struct Slab {
     links: Links,
     live: bool,
+    disk: u16,
     base: u32,
     slots: u32,
-    free: List,
+    /// Generations are above this.
+    floor: u32,
+    /// Free slots.
+    unused: u32,
+    /// Slots from here on have not been handed out since the grant: they stand in no queue.
+    fresh: u32,
+    /// Free slots before that.
+    free: Queue,
 }
 
 impl Linked for Slab {
@@ -49,16 +123,33 @@ impl Linked for Slab {
 /// All NVMe space of the space.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Disk {
-    recs: Vec<SlotRec>,
+    /// Block or content that has the slot; of a free slot or one to erase: the next in its queue.
+    owners: Vec<u32>,
+    generations: Vec<u32>,
+    states: Vec<u16>,
+    /// Of cold slots: the next part of their content. Only in spaces of several shards.
+    next_parts: Vec<Link>,
+    /// Of cold slots: a bit a windowed plane whose page is there; so many words a slot.
+    present: Vec<u32>,
+    present_words: usize,
+    several: bool,
     slabs: Vec<Slab>,
+    /// First slot and id of each slab, by first slot. Those of slabs that are gone have no id.
+    ranges: Vec<(u32, u32)>,
     /// Slabs with a free slot.
     open: List,
     /// Record ranges of returned slabs: base, slots.
     holes: Vec<(u32, u32)>,
+    /// Slots whose log is to be told that they hold nothing.
+    erase: Queue,
     /// Slots granted.
     pub granted: u32,
-    /// Slots that blocks have.
+    /// Slots that blocks and contents have.
     pub used: u32,
+    /// Of those: of contents without a block.
+    pub cold: u32,
+    /// Slots that will be free once their log knows.
+    pub limbo: u32,
     /// Slots that failed too often.
     pub bad: u32,
     /// Highest generation in a slab that went back: the same place may come again under any id.
@@ -83,15 +174,28 @@ pub(crate) struct Disk {
     pub read_at: u64,
 }
 
-impl Default for Disk {
-    fn default() -> Self {
+impl Disk {
+    /// Without space. Memory for so many slots is reserved, and touched as they are granted. `windowed`: planes whose pages a block
+    /// may lack.
+    pub fn new(slots: usize, shards: u16, windowed: usize) -> Disk {
+        let present_words = windowed.div_ceil(32);
         Disk {
-            recs: Vec::new(),
+            owners: Vec::with_capacity(slots),
+            generations: Vec::with_capacity(slots),
+            states: Vec::with_capacity(slots),
+            next_parts: Vec::with_capacity(if shards > 1 { slots } else { 0 }),
+            present: Vec::with_capacity(slots * present_words),
+            present_words,
+            several: shards > 1,
             slabs: Vec::new(),
+            ranges: Vec::new(),
             open: List::default(),
             holes: Vec::new(),
+            erase: Queue::default(),
             granted: 0,
             used: 0,
+            cold: 0,
+            limbo: 0,
             bad: 0,
             floor: 0,
             asked: false,
@@ -105,106 +209,277 @@ impl Default for Disk {
             read_at: 0,
         }
     }
-}
 
-impl Disk {
-    /// Takes a grant in. Allocates: grants are rare.
-    pub fn grant(&mut self, slab: u32, slots: u32, generation: u32) -> Result<(), Error> {
+    /// Takes a grant in; all its slots are free. Allocates: grants are rare.
+    pub fn grant(&mut self, slab: u32, slots: u32, disk: u16, generation: u32) -> Result<(), Error> {
         let refuse = |why| Err(Error::Slab { slab, why });
         if slab >= SLABS_MAX {
             return refuse("id is not below 65,536");
         }
-        if slots == 0 || u64::from(slots) + self.recs.len() as u64 >= u64::from(BAD) {
+        if slots == 0 || u64::from(slots) + self.owners.len() as u64 >= u64::from(IDS_MAX) {
             return refuse("slots are none or more than can be counted");
         }
-        if self.slabs.get(slab as usize).is_some_and(|s| s.live) {
+        if self.is_live(slab) {
             return refuse("id is in use");
         }
         if self.slabs.len() <= slab as usize {
             self.slabs.resize(slab as usize + 1, Slab::default());
         }
-        let rec =
-            SlotRec { links: Links::default(), block: NONE, generation: self.floor.max(generation), slab: slab as u16 };
         let base = match self.holes.iter().position(|&(_, n)| n == slots) {
-            Some(hole) => {
-                let (base, n) = self.holes.swap_remove(hole);
-                self.recs[base as usize..(base + n) as usize].fill(rec);
-                base
-            }
-            None => {
-                let base = self.recs.len() as u32;
-                self.recs.resize((base + slots) as usize, rec);
-                base
-            }
+            Some(hole) => self.holes.swap_remove(hole).0,
+            None => self.owners.len() as u32,
         };
-        let mut free = List::default();
-        for at in base..base + slots {
-            free.push_back(&mut self.recs, at);
+        let end = (base + slots) as usize;
+        if end > self.owners.len() {
+            self.owners.resize(end, NONE);
+            self.generations.resize(end, 0);
+            self.states.resize(end, 0);
+            self.next_parts.resize(if self.several { end } else { 0 }, Link::default());
+            self.present.resize(end * self.present_words, 0);
         }
-        self.slabs[slab as usize] = Slab { links: Links::default(), live: true, base, slots, free };
+        let floor = self.floor.max(generation);
+        self.owners[base as usize..end].fill(NONE);
+        self.generations[base as usize..end].fill(floor);
+        self.states[base as usize..end].fill(0);
+        let slab_rec = Slab { live: true, disk, base, slots, floor, unused: slots, ..Slab::default() };
+        self.slabs[slab as usize] = slab_rec;
         self.open.push_back(&mut self.slabs, slab);
+        let at = self.ranges.partition_point(|r| r.0 < base);
+        self.ranges.insert(at, (base, slab));
         self.granted += slots;
         Ok(())
     }
 
-    /// Gives a block a slot, if one is free; its generation is a new one.
-    pub fn alloc(&mut self, block: u32) -> Option<u32> {
-        let slab = self.open.head;
-        if slab == NONE {
-            return None;
+    fn is_live(&self, slab: u32) -> bool {
+        self.slabs.get(slab as usize).is_some_and(|s| s.live)
+    }
+
+    fn slab_of(&self, at: u32) -> u32 {
+        let after = self.ranges.partition_point(|r| r.0 <= at);
+        self.ranges.get(after.wrapping_sub(1)).map_or(NONE, |r| r.1)
+    }
+
+    pub fn place(&self, at: u32) -> Place {
+        PLACES[usize::from(self.states[at as usize] >> SHARD_BITS & 7)]
+    }
+
+    fn set_place(&mut self, at: u32, place: Place) {
+        let state = &mut self.states[at as usize];
+        *state = *state & !(7 << SHARD_BITS) | (place as u16) << SHARD_BITS;
+    }
+
+    /// What the log says of the slot.
+    pub fn logged(&self, at: u32) -> Logged {
+        LOGGED[usize::from(self.states[at as usize] >> (SHARD_BITS + 3) & 7)]
+    }
+
+    pub fn set_logged(&mut self, at: u32, logged: Logged) {
+        let state = &mut self.states[at as usize];
+        *state = *state & !(7 << (SHARD_BITS + 3)) | (logged as u16) << (SHARD_BITS + 3);
+    }
+
+    /// Which shard's part a cold slot holds.
+    pub fn shard(&self, at: u32) -> u16 {
+        self.states[at as usize] & SHARD_MASK
+    }
+
+    /// Slabs with a free slot, and the disk of each.
+    pub fn open(&self) -> impl Iterator<Item = (u32, u16)> {
+        self.open.iter(&self.slabs).map(|s| (s, self.slabs[s as usize].disk))
+    }
+
+    /// Gives a block a free slot of a slab in [`Disk::open`]; its generation is a new one.
+    pub fn take(&mut self, slab: u32, block: u32) -> Option<u32> {
+        let s = self.slabs.get_mut(slab as usize)?;
+        let mut fresh = None;
+        while fresh.is_none() && s.fresh < s.slots {
+            let at = s.base + s.fresh;
+            s.fresh += 1;
+            // Some hold what was there before the start.
+            fresh = Some(at).filter(|&at| self.states[at as usize] >> SHARD_BITS & 7 == Place::Free as u16);
         }
-        let s = &mut self.slabs[slab as usize];
-        let at = s.free.pop_front(&mut self.recs)?;
-        if s.free.is_empty() {
+        let at = match fresh {
+            Some(at) => at,
+            None => s.free.pop(&self.owners)?,
+        };
+        s.unused -= 1;
+        if s.unused == 0 {
             self.open.remove(&mut self.slabs, slab);
         }
         self.used += 1;
-        let rec = &mut self.recs[at as usize];
-        rec.block = block;
-        rec.generation = rec.generation.wrapping_add(1);
+        let floor = self.slabs[slab as usize].floor;
+        let generation = &mut self.generations[at as usize];
+        *generation = (*generation).max(floor).wrapping_add(1);
+        self.owners[at as usize] = block;
+        self.states[at as usize] = (Place::Hot as u16) << SHARD_BITS;
         Some(at)
     }
 
-    /// Frees a block's slot. No transfer names it.
-    pub fn free(&mut self, at: u32) {
-        self.used -= 1;
-        let slab = u32::from(self.recs[at as usize].slab);
-        self.recs[at as usize].block = NONE;
+    /// The slot that a location names, if it is free and was never handed out since the grant.
+    pub fn restorable(&self, at: DiskSlot) -> Result<u32, Error> {
+        let refuse = |why| Err(Error::Slab { slab: at.slab, why });
+        let Some(s) = self.slabs.get(at.slab as usize).filter(|s| s.live) else { return refuse("is not granted") };
+        if at.slot >= s.slots {
+            return refuse("does not have the slot that is restored");
+        }
+        if at.slot < s.fresh || self.place(s.base + at.slot) != Place::Free {
+            return refuse("uses the slot that is restored");
+        }
+        Ok(s.base + at.slot)
+    }
+
+    /// A free slot holds what was recorded before the start; it is nobody's yet. Its owner or [`Disk::release`] follows.
+    pub fn restore(&mut self, at: u32, generation: u32, shard: u16) {
+        let slab = self.slab_of(at);
         let s = &mut self.slabs[slab as usize];
-        // The longest unused first, so that blocks of one time stand together.
-        s.free.push_back(&mut self.recs, at);
-        if s.free.len == 1 {
-            self.open.push_back(&mut self.slabs, slab);
+        s.unused -= 1;
+        if s.unused == 0 {
+            self.open.remove(&mut self.slabs, slab);
+        }
+        self.used += 1;
+        self.generations[at as usize] = generation;
+        self.states[at as usize] = shard & SHARD_MASK | (Place::Hot as u16) << SHARD_BITS;
+        self.set_logged(at, Logged::Recorded);
+    }
+
+    /// The slot of a block becomes that of a content; `next` is the content's next part.
+    pub fn cool(&mut self, at: u32, content: u32, shard: u16, next: Part) {
+        self.owners[at as usize] = content;
+        self.states[at as usize] = self.states[at as usize] & !SHARD_MASK | shard;
+        self.set_place(at, Place::Cold);
+        self.set_next_part(at, next);
+        self.cold += 1;
+    }
+
+    /// The slot of a content becomes that of a block.
+    pub fn heat(&mut self, at: u32, block: u32) {
+        self.owners[at as usize] = block;
+        self.set_place(at, Place::Hot);
+        self.cold -= 1;
+    }
+
+    pub fn next_part(&self, at: u32) -> Part {
+        self.next_parts.get(at as usize).map_or(Part::End, |link| link.get())
+    }
+
+    pub fn set_next_part(&mut self, at: u32, next: Part) {
+        if let Some(link) = self.next_parts.get_mut(at as usize) {
+            *link = Link::to(next);
+        }
+    }
+
+    /// Whether the page of the `i`th windowed plane is in a cold slot.
+    pub fn has_windowed(&self, at: u32, i: usize) -> bool {
+        self.present[at as usize * self.present_words + i / 32] >> (i % 32) & 1 == 1
+    }
+
+    pub fn set_windowed(&mut self, at: u32, i: usize, there: bool) {
+        let word = &mut self.present[at as usize * self.present_words + i / 32];
+        *word = *word & !(1 << (i % 32)) | u32::from(there) << (i % 32);
+    }
+
+    /// Nobody has the slot any more. No transfer names it. It is free, or will be once its log knows that it holds nothing.
+    pub fn release(&mut self, at: u32) {
+        match self.place(at) {
+            Place::Cold => self.cold -= 1,
+            // Its owner let go of it late.
+            Place::Gone => return,
+            _ => {}
+        }
+        self.used -= 1;
+        self.limbo += 1;
+        self.set_place(at, Place::Limbo);
+        self.owners[at as usize] = NONE;
+        match self.logged(at) {
+            Logged::No => self.unlog(at),
+            Logged::Recorded | Logged::Maybe => self.ask_erase(at),
+            Logged::Recording => self.set_logged(at, Logged::Outdated),
+            Logged::Outdated | Logged::Erasing => {}
         }
     }
 
     /// A block's slot is not used again.
     pub fn retire(&mut self, at: u32) {
+        if self.place(at) == Place::Gone {
+            return;
+        }
         self.used -= 1;
         self.bad += 1;
-        self.recs[at as usize].block = BAD;
+        self.set_place(at, Place::Bad);
+        self.owners[at as usize] = NONE;
+        match self.logged(at) {
+            Logged::Recorded | Logged::Maybe => self.ask_erase(at),
+            Logged::Recording => self.set_logged(at, Logged::Outdated),
+            Logged::No | Logged::Outdated | Logged::Erasing => {}
+        }
     }
 
-    /// The block that has the slot.
-    pub fn block_in(&self, at: u32) -> u32 {
-        self.recs[at as usize].block
+    /// The log is to be told that a slot which nobody has holds nothing.
+    pub fn ask_erase(&mut self, at: u32) {
+        debug_assert!(matches!(self.place(at), Place::Limbo | Place::Bad));
+        self.set_logged(at, Logged::Maybe);
+        self.erase.push(&mut self.owners, at);
     }
 
-    /// Where a slot is, as transfers name it.
+    /// The next slot whose log is to be told.
+    pub fn next_to_erase(&mut self) -> Option<u32> {
+        loop {
+            let at = self.erase.pop(&self.owners)?;
+            if self.place(at) != Place::Gone {
+                return Some(at);
+            }
+        }
+    }
+
+    pub fn has_to_erase(&self) -> bool {
+        self.erase.head != NONE
+    }
+
+    /// The log says nothing of the slot any more: one that nobody has is free.
+    pub fn unlog(&mut self, at: u32) {
+        self.set_logged(at, Logged::No);
+        if self.place(at) != Place::Limbo {
+            return;
+        }
+        self.limbo -= 1;
+        self.set_place(at, Place::Free);
+        let slab = self.slab_of(at);
+        let s = &mut self.slabs[slab as usize];
+        s.unused += 1;
+        if at - s.base < s.fresh {
+            // The longest unused first, so that blocks of one time stand together.
+            s.free.push(&mut self.owners, at);
+        }
+        if s.unused == 1 {
+            self.open.push_back(&mut self.slabs, slab);
+        }
+    }
+
+    /// The block or content that has the slot.
+    pub fn owner(&self, at: u32) -> u32 {
+        self.owners[at as usize]
+    }
+
+    /// Where a slot is, as transfers and notes name it.
     pub fn location(&self, at: u32) -> DiskSlot {
-        let rec = &self.recs[at as usize];
-        let base = self.slabs[usize::from(rec.slab)].base;
-        DiskSlot { slab: u32::from(rec.slab), slot: at - base, generation: rec.generation }
+        let slab = self.slab_of(at);
+        let base = self.slabs.get(slab as usize).map_or(0, |s| s.base);
+        DiskSlot { slab, slot: at - base, generation: self.generations[at as usize] }
     }
 
-    /// Slots that blocks have or may get.
+    /// The disk that a slot is on.
+    pub fn disk_of(&self, at: u32) -> u16 {
+        self.slabs.get(self.slab_of(at) as usize).map_or(u16::MAX, |s| s.disk)
+    }
+
+    /// Slots that blocks and contents have or may get.
     pub fn usable(&self) -> u32 {
         self.granted - self.bad
     }
 
-    /// Free slots.
+    /// Slots that can be had now.
     pub fn free_slots(&self) -> u32 {
-        self.granted - self.bad - self.used
+        self.granted - self.bad - self.used - self.limbo
     }
 
     /// A wholly free slab that can go while at least `keep` free slots stay.
@@ -212,7 +487,7 @@ impl Disk {
         let free = self.free_slots();
         self.open.iter(&self.slabs).find(|&s| {
             let slab = &self.slabs[s as usize];
-            slab.free.len == slab.slots && free - slab.slots >= keep
+            slab.unused == slab.slots && free - slab.slots >= keep
         })
     }
 
@@ -223,28 +498,77 @@ impl Disk {
         self.open.remove(&mut self.slabs, slab);
         self.granted -= s.slots;
         let range = s.base as usize..(s.base + s.slots) as usize;
-        self.floor = self.recs[range].iter().map(|r| r.generation).fold(self.floor, u32::max);
+        self.floor = self.generations[range].iter().copied().fold(self.floor.max(s.floor), u32::max);
+        self.ranges.retain(|r| r.0 != s.base);
         self.holes.push((s.base, s.slots));
+    }
+
+    /// Slots of a slab: the first, and behind the last.
+    pub fn range(&self, slab: u32) -> Option<(u32, u32)> {
+        self.slabs.get(slab as usize).filter(|s| s.live).map(|s| (s.base, s.base + s.slots))
+    }
+
+    /// Everything in the slab is gone, and its id may come again. The records of its slots stay: blocks with transfers in flight
+    /// and notes name them. Disks do not come back within a run, so this is bounded by what they held.
+    pub fn lose(&mut self, slab: u32) {
+        if self.slabs[slab as usize].unused > 0 {
+            self.open.remove(&mut self.slabs, slab);
+        }
+        let s = std::mem::take(&mut self.slabs[slab as usize]);
+        self.granted -= s.slots;
+        for at in s.base..s.base + s.slots {
+            match self.place(at) {
+                Place::Hot => self.used -= 1,
+                Place::Cold => (self.used, self.cold) = (self.used - 1, self.cold - 1),
+                Place::Limbo => self.limbo -= 1,
+                Place::Bad => self.bad -= 1,
+                Place::Free | Place::Gone => {}
+            }
+            self.set_place(at, Place::Gone);
+        }
+        if let Some(range) = self.ranges.iter_mut().find(|r| r.0 == s.base) {
+            range.1 = NONE;
+        }
     }
 
     /// Bytes of all vectors.
     pub fn bytes(&self) -> usize {
-        self.recs.capacity() * size_of::<SlotRec>()
+        self.owners.capacity() * size_of::<u32>()
+            + self.generations.capacity() * size_of::<u32>()
+            + self.states.capacity() * size_of::<u16>()
+            + self.next_parts.capacity() * size_of::<Link>()
+            + self.present.capacity() * size_of::<u32>()
             + self.slabs.capacity() * size_of::<Slab>()
-            + self.holes.capacity() * size_of::<(u32, u32)>()
+            + (self.holes.capacity() + self.ranges.capacity()) * size_of::<(u32, u32)>()
     }
 
-    /// Free slots, bad slots and slots of blocks, counted the slow way.
-    pub fn count(&self) -> (u32, u32, u32) {
-        let (mut free, mut bad, mut used) = (0, 0, 0);
+    /// Slots that are free, used, cold, in limbo, bad, counted the slow way, and those that stand in the queue to be erased.
+    pub fn count(&self) -> ([u32; 5], u32) {
+        let mut counts = [0; 5];
         for slab in self.slabs.iter().filter(|s| s.live) {
-            let listed = slab.free.iter(&self.recs).count() as u32;
-            let recs = &self.recs[slab.base as usize..(slab.base + slab.slots) as usize];
-            let of = |block: &dyn Fn(u32) -> bool| recs.iter().filter(|r| block(r.block)).count() as u32;
-            (free, bad) = (free + listed, bad + of(&|b| b == BAD));
-            used += of(&|b| b < BAD);
+            let fresh = (slab.base + slab.fresh..slab.base + slab.slots).filter(|&at| self.place(at) == Place::Free);
+            counts[0] += fresh.count() as u32 + slab.free.count(&self.owners);
+            for at in slab.base..slab.base + slab.slots {
+                match self.place(at) {
+                    Place::Hot => counts[1] += 1,
+                    Place::Cold => (counts[1], counts[2]) = (counts[1] + 1, counts[2] + 1),
+                    Place::Limbo => counts[3] += 1,
+                    Place::Bad => counts[4] += 1,
+                    Place::Free | Place::Gone => {}
+                }
+            }
         }
-        (free, bad, used)
+        (counts, self.erase.count(&self.owners))
+    }
+
+    /// The same, as they are kept.
+    pub fn kept(&self) -> [u32; 5] {
+        [self.free_slots(), self.used, self.cold, self.limbo, self.bad]
+    }
+
+    /// All slots that there are records of.
+    pub fn all(&self) -> impl Iterator<Item = u32> + use<> {
+        0..self.owners.len() as u32
     }
 }
 
@@ -257,34 +581,60 @@ mod tests {
     proptest! {
         #[test]
         fn slots_are_handed_out_once_and_never_under_an_old_generation(
-            ops in prop::collection::vec((0u8..6, 0u32..64), 1..300)
+            ops in prop::collection::vec((0u8..9, 0u32..64), 1..300)
         ) {
-            let mut disk = Disk::default();
-            let (mut live, mut slabs) = (BTreeSet::new(), BTreeSet::new());
+            let mut disk = Disk::new(0, 2, 3);
+            let (mut live, mut slabs, mut erasing) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
             let mut newest: BTreeMap<(u32, u32), u32> = BTreeMap::new();
             for (op, n) in ops {
                 match op {
                     0 => {
                         let (slab, slots) = (n % 8, 1 + n % 5);
-                        prop_assert_eq!(disk.grant(slab, slots, 0).is_ok(), slabs.insert(slab));
+                        prop_assert_eq!(disk.grant(slab, slots, 0, 0).is_ok(), slabs.insert(slab));
                     }
-                    1..=2 => if let Some(at) = disk.alloc(n) {
+                    1..=2 if disk.open.len > 0 => {
+                        let slab = disk.open.head;
+                        let at = disk.take(slab, n).unwrap();
                         prop_assert!(live.insert(at));
-                        prop_assert_eq!(disk.block_in(at), n);
+                        prop_assert_eq!(disk.owner(at), n);
                         let DiskSlot { slab, slot, generation } = disk.location(at);
                         let before = newest.insert((slab, slot), generation);
                         prop_assert!(before.is_none_or(|b| b < generation));
+                        if n % 2 == 0 { disk.set_logged(at, Logged::Recorded) }
                     },
                     3 => if let Some(&at) = live.iter().nth(n as usize % live.len().max(1)) {
                         live.remove(&at);
-                        if n % 9 == 0 { disk.retire(at) } else { disk.free(at) }
+                        if n % 9 == 0 && disk.place(at) == Place::Hot { disk.retire(at) } else { disk.release(at) }
                     },
+                    4 => if let Some(at) = disk.next_to_erase() {
+                        disk.set_logged(at, Logged::Erasing);
+                        erasing.push(at);
+                    },
+                    5 => if let Some(at) = erasing.pop() {
+                        disk.unlog(at);
+                    },
+                    6 if !slabs.is_empty() => {
+                        let at = DiskSlot { slab: n % 8, slot: n % 5, generation: 0 };
+                        if let Ok(at) = disk.restorable(at) {
+                            disk.restore(at, 0, 1);
+                            disk.cool(at, n, 1, Part::End);
+                            disk.set_windowed(at, 2, true);
+                            prop_assert!(live.insert(at) && disk.shard(at) == 1 && disk.has_windowed(at, 2));
+                        }
+                    }
+                    7 if n < 8 && slabs.remove(&n) => {
+                        let range = disk.range(n).unwrap();
+                        disk.lose(n);
+                        live.retain(|at| !(range.0..range.1).contains(at));
+                        erasing.retain(|at| !(range.0..range.1).contains(at));
+                        newest.retain(|key, _| key.0 != n);
+                    }
                     _ => if let Some(slab) = disk.idle_slab(n % 3) {
                         disk.remove(slab);
                         prop_assert!(slabs.remove(&slab));
                     },
                 }
-                prop_assert_eq!(disk.count(), (disk.free_slots(), disk.bad, disk.used));
+                prop_assert_eq!(disk.count().0, disk.kept());
                 prop_assert_eq!(disk.used as usize, live.len());
             }
         }

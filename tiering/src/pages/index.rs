@@ -1,43 +1,54 @@
 //! The index of published content: hash → content, parents and children, and the least recently used of those that nobody
 //! refers to. Presence is closed under ancestors: removing a content removes its descendants.
+//!
+//! Records are compact: there may be many times as many contents on NVMe as blocks.
 
+use super::part::{IDS_MAX, Part};
 use crate::api::NONE;
 use crate::lists::{Linked, Links, List};
 use serde::{Deserialize, Serialize};
 
-/// One published content: the blocks, one a shard, that hold it.
+/// Which list a content stands in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Listed {
+    /// That of free records.
+    Free,
+    /// None: sequences refer to one of its parts.
+    Active,
+    /// Nobody refers to it, and at least one part has a block.
+    Idle,
+    /// All its parts are only on NVMe.
+    Cold,
+}
+
+/// One published content.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Content {
-    /// In the idle list or the free list.
     links: Links,
-    pub hash: u128,
+    hash: [u32; 4],
     pub parent: u32,
     /// Newest child; children chain by `sibling` and `elder`.
     pub child: u32,
     sibling: u32,
     elder: u32,
-    /// Chain of blocks (by `Block::next_part`).
-    pub block: u32,
-    /// Blocks in that chain.
-    pub parts: u16,
-    /// Blocks of it that sequences refer to.
-    pub active: u16,
-    live: bool,
+    /// First of its parts, and (in the two highest bits) which list it stands in.
+    head: u32,
 }
+
+const _: () = assert!(size_of::<Content>() == 44);
+
+const LISTED: u32 = 30;
 
 impl Default for Content {
     fn default() -> Self {
         Content {
             links: Links::default(),
-            hash: 0,
+            hash: [0; 4],
             parent: NONE,
             child: NONE,
             sibling: NONE,
             elder: NONE,
-            block: NONE,
-            parts: 0,
-            active: 0,
-            live: false,
+            head: Part::End.pack(),
         }
     }
 }
@@ -51,53 +62,133 @@ impl Linked for Content {
     }
 }
 
-/// Contents by hash: open addressing with linear probing over ids, at most half full.
+impl Content {
+    pub fn hash(&self) -> u128 {
+        self.hash.iter().rev().fold(0, |hash, &word| hash << 32 | u128::from(word))
+    }
+
+    /// First of its parts.
+    pub fn head(&self) -> Part {
+        Part::unpack(self.head)
+    }
+
+    pub fn set_head(&mut self, part: Part) {
+        self.head = self.head >> LISTED << LISTED | part.pack();
+    }
+
+    pub fn listed(&self) -> Listed {
+        match self.head >> LISTED {
+            0 => Listed::Free,
+            1 => Listed::Active,
+            2 => Listed::Idle,
+            _ => Listed::Cold,
+        }
+    }
+
+    fn set_listed(&mut self, listed: Listed) {
+        self.head = (listed as u32) << LISTED | self.head & ((1 << LISTED) - 1);
+    }
+
+    /// The next older content with the same parent.
+    pub fn elder(&self) -> u32 {
+        self.elder
+    }
+}
+
+/// The words of a hash, the least significant first.
+pub(crate) fn words_of(hash: u128) -> [u32; 4] {
+    [0, 32, 64, 96].map(|shift| (hash >> shift) as u32)
+}
+
+/// How many parts a content has. Kept for spaces of several shards only: otherwise there is one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Parts {
+    pub all: u16,
+    /// With a block.
+    pub hot: u16,
+    /// That sequences refer to.
+    pub active: u16,
+}
+
+/// Contents by hash: open addressing with linear probing over ids, at most two thirds full.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Index {
     pub recs: Vec<Content>,
+    parts: Vec<Parts>,
+    several: bool,
+    max: u32,
+    /// Ids plus one; 0: empty.
     table: Vec<u32>,
     free: List,
-    /// Contents without an active block, least recently used first.
+    /// Contents with a block that nobody refers to, least recently used first.
     pub idle: List,
+    /// Contents only on NVMe, least recently used first: they were so before those in `idle`.
+    pub cold: List,
+    /// The content below which the last leaf to go was looked for, and that leaf's parent, below which the next one is.
+    descent: (u32, u32),
 }
 
 impl Index {
-    pub fn new(count: u32) -> Index {
-        let slots = (count as usize * 2).next_power_of_two();
-        let mut index = Index {
-            recs: vec![Content::default(); count as usize],
-            table: vec![NONE; slots],
+    /// For so many contents at most. Memory is touched as they come.
+    pub fn new(max: u32, shards: u16) -> Index {
+        let several = shards > 1;
+        Index {
+            recs: Vec::with_capacity(max as usize),
+            parts: Vec::with_capacity(if several { max as usize } else { 0 }),
+            several,
+            max,
+            table: vec![0; max as usize + max as usize / 2 + 1],
             free: List::default(),
             idle: List::default(),
-        };
-        for c in 0..count {
-            index.free.push_back(&mut index.recs, c);
+            cold: List::default(),
+            descent: (NONE, NONE),
         }
-        index
     }
 
     fn home(&self, hash: u128) -> usize {
         let folded = (hash as u64 ^ (hash >> 64) as u64).wrapping_mul(0x9e37_79b1_85eb_ca87);
-        (folded >> 32) as usize & (self.table.len() - 1)
+        ((folded >> 32) * self.table.len() as u64 >> 32) as usize
+    }
+
+    fn after(&self, at: usize) -> usize {
+        if at + 1 == self.table.len() { 0 } else { at + 1 }
     }
 
     /// The content of that hash.
     pub fn find(&self, hash: u128) -> Option<u32> {
+        let words = words_of(hash);
         let mut at = self.home(hash);
         loop {
             match self.table[at] {
-                NONE => return None,
-                c if self.recs[c as usize].hash == hash => return Some(c),
-                _ => at = (at + 1) & (self.table.len() - 1),
+                0 => return None,
+                c if self.recs[c as usize - 1].hash == words => return Some(c - 1),
+                _ => at = self.after(at),
             }
         }
     }
 
-    /// Adds a content that is not in yet; it has no blocks and stands idle. `None` when the index is full.
+    /// Whether one more fits.
+    pub fn has_room(&self) -> bool {
+        self.free.len > 0 || (self.recs.len() as u32) < self.max
+    }
+
+    /// Adds a content that is not in yet; it has no parts and stands idle. `None` when the index is full.
     pub fn insert(&mut self, hash: u128, parent: u32) -> Option<u32> {
-        let c = self.free.pop_front(&mut self.recs)?;
+        if !self.has_room() {
+            return None;
+        }
+        let c = match self.free.pop_front(&mut self.recs) {
+            Some(c) => c,
+            None => {
+                self.recs.push(Content::default());
+                if self.several {
+                    self.parts.push(Parts::default());
+                }
+                self.recs.len() as u32 - 1
+            }
+        };
         let elder = if parent == NONE { NONE } else { self.recs[parent as usize].child };
-        self.recs[c as usize] = Content { hash, parent, elder, live: true, ..Content::default() };
+        self.recs[c as usize] = Content { hash: words_of(hash), parent, elder, ..Content::default() };
         if parent != NONE {
             if elder != NONE {
                 self.recs[elder as usize].sibling = c;
@@ -105,18 +196,18 @@ impl Index {
             self.recs[parent as usize].child = c;
         }
         let mut at = self.home(hash);
-        while self.table[at] != NONE {
-            at = (at + 1) & (self.table.len() - 1);
+        while self.table[at] != 0 {
+            at = self.after(at);
         }
-        self.table[at] = c;
-        self.idle.push_back(&mut self.recs, c);
+        self.table[at] = c + 1;
+        self.enter(c, Listed::Idle);
         Some(c)
     }
 
     /// Removes a leaf.
     pub fn remove(&mut self, c: u32) {
         let rec = self.recs[c as usize];
-        debug_assert!(rec.live && rec.child == NONE);
+        debug_assert!(rec.listed() != Listed::Free && rec.child == NONE);
         if rec.sibling != NONE {
             self.recs[rec.sibling as usize].elder = rec.elder;
         } else if rec.parent != NONE {
@@ -125,51 +216,132 @@ impl Index {
         if rec.elder != NONE {
             self.recs[rec.elder as usize].sibling = rec.sibling;
         }
-        if rec.active == 0 {
-            self.idle.remove(&mut self.recs, c);
-        }
-        self.unlink_hash(rec.hash, c);
+        self.leave(c);
+        self.unlink_hash(rec.hash(), c);
         self.recs[c as usize] = Content::default();
+        if self.several {
+            self.parts[c as usize] = Parts::default();
+        }
         self.free.push_back(&mut self.recs, c);
+        if self.descent.0 == c || self.descent.1 == c {
+            self.descent = (NONE, NONE);
+        }
     }
 
     /// Backward-shift deletion: no tombstones.
     fn unlink_hash(&mut self, hash: u128, c: u32) {
-        let mask = self.table.len() - 1;
+        let len = self.table.len();
         let mut hole = self.home(hash);
-        while self.table[hole] != c {
-            hole = (hole + 1) & mask;
+        while self.table[hole] != c + 1 {
+            hole = self.after(hole);
         }
         let mut at = hole;
         loop {
-            at = (at + 1) & mask;
+            at = self.after(at);
             let next = self.table[at];
-            if next == NONE {
+            if next == 0 {
                 break;
             }
-            let home = self.home(self.recs[next as usize].hash);
+            let home = self.home(self.recs[next as usize - 1].hash());
             // `next` may move into the hole unless its home lies cyclically behind it.
-            if (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(hole) & mask) {
+            if (at + len - home) % len >= (at + len - hole) % len {
                 self.table[hole] = next;
                 hole = at;
             }
         }
-        self.table[hole] = NONE;
+        self.table[hole] = 0;
     }
 
-    /// One more of its blocks is referred to by a sequence.
-    pub fn activate(&mut self, c: u32) {
-        if self.recs[c as usize].active == 0 {
-            self.idle.remove(&mut self.recs, c);
+    fn leave(&mut self, c: u32) {
+        match self.recs[c as usize].listed() {
+            Listed::Idle => self.idle.remove(&mut self.recs, c),
+            Listed::Cold => self.cold.remove(&mut self.recs, c),
+            Listed::Free | Listed::Active => {}
         }
-        self.recs[c as usize].active += 1;
+        self.recs[c as usize].set_listed(Listed::Active);
+    }
+
+    /// Puts a content that stands in no list at the end of one.
+    fn enter(&mut self, c: u32, listed: Listed) {
+        self.recs[c as usize].set_listed(listed);
+        match listed {
+            Listed::Idle => self.idle.push_back(&mut self.recs, c),
+            Listed::Cold => self.cold.push_back(&mut self.recs, c),
+            Listed::Free | Listed::Active => {}
+        }
+    }
+
+    fn relist(&mut self, c: u32, listed: Listed) {
+        if self.recs[c as usize].listed() != listed {
+            self.leave(c);
+            self.enter(c, listed);
+        }
+    }
+
+    /// How many parts the content has.
+    pub fn parts(&self, c: u32) -> Parts {
+        if self.several {
+            return self.parts[c as usize];
+        }
+        let rec = &self.recs[c as usize];
+        let head = rec.head();
+        Parts {
+            all: u16::from(head != Part::End),
+            hot: u16::from(head.block().is_some()),
+            active: u16::from(rec.listed() == Listed::Active),
+        }
+    }
+
+    fn change(&mut self, c: u32, change: impl Fn(&mut Parts)) {
+        let mut parts = self.parts(c);
+        change(&mut parts);
+        if self.several {
+            self.parts[c as usize] = parts;
+        }
+        let listed = match parts {
+            Parts { active: 1.., .. } => Listed::Active,
+            Parts { hot: 0, all: 1.., .. } => Listed::Cold,
+            _ => Listed::Idle,
+        };
+        self.relist(c, listed);
+    }
+
+    /// Makes a part the first of the chain; the caller chained the one that was to it.
+    pub fn add_part(&mut self, c: u32, part: Part) {
+        // Counted before it is there: what is counted from the head must not count it twice.
+        self.change(c, |parts| {
+            parts.all += 1;
+            parts.hot += u16::from(!part.is_cold());
+        });
+        self.recs[c as usize].set_head(part);
+    }
+
+    /// One more of its parts is referred to by a sequence.
+    pub fn activate(&mut self, c: u32) {
+        self.change(c, |parts| parts.active += 1);
     }
 
     /// One fewer. A sequence lets go of its deepest block first, so leaves are the least recently used and go first.
     pub fn deactivate(&mut self, c: u32) {
-        self.recs[c as usize].active -= 1;
-        if self.recs[c as usize].active == 0 {
-            self.idle.push_back(&mut self.recs, c);
+        self.change(c, |parts| parts.active -= 1);
+    }
+
+    /// A part has lost its block, and the caller replaces it in the chain afterwards.
+    pub fn cooled(&mut self, c: u32) {
+        self.change(c, |parts| parts.hot -= 1);
+    }
+
+    /// A part gets a block, and the caller replaces it in the chain afterwards.
+    pub fn heated(&mut self, c: u32) {
+        self.change(c, |parts| parts.hot += 1);
+    }
+
+    /// The content was used: it is the last of its list to go.
+    pub fn touch(&mut self, c: u32) {
+        match self.recs[c as usize].listed() {
+            Listed::Idle => self.idle.move_back(&mut self.recs, c),
+            Listed::Cold => self.cold.move_back(&mut self.recs, c),
+            Listed::Free | Listed::Active => {}
         }
     }
 
@@ -181,18 +353,35 @@ impl Index {
         c
     }
 
+    /// The leaf below `c` that is to go next: a long chain goes leaf by leaf without a walk down to each.
+    pub fn next_leaf(&mut self, c: u32) -> u32 {
+        let from = if self.descent.0 == c && self.descent.1 != NONE { self.descent.1 } else { c };
+        let leaf = self.leaf_of(from);
+        self.descent = (c, if leaf == c { NONE } else { self.recs[leaf as usize].parent });
+        leaf
+    }
+
     pub fn live_len(&self) -> u32 {
         self.recs.len() as u32 - self.free.len
     }
 
+    /// The content after `at` in the idle or the cold list.
+    pub fn next_in_list(&self, at: u32) -> u32 {
+        self.recs[at as usize].links.next
+    }
+
     pub fn bytes(&self) -> usize {
-        self.recs.capacity() * size_of::<Content>() + self.table.capacity() * size_of::<u32>()
+        self.recs.capacity() * size_of::<Content>()
+            + self.parts.capacity() * size_of::<Parts>()
+            + self.table.capacity() * size_of::<u32>()
     }
 
     pub fn live(&self) -> impl Iterator<Item = (u32, &Content)> {
-        self.recs.iter().enumerate().filter(|(_, c)| c.live).map(|(i, c)| (i as u32, c))
+        self.recs.iter().enumerate().filter(|(_, c)| c.listed() != Listed::Free).map(|(i, c)| (i as u32, c))
     }
 }
+
+const _: () = assert!(IDS_MAX <= 1 << LISTED);
 
 #[cfg(test)]
 mod tests {
@@ -202,36 +391,54 @@ mod tests {
 
     proptest! {
         #[test]
-        fn behaves_like_a_map(ops in prop::collection::vec((0u8..5, 0u128..24), 1..400)) {
+        fn behaves_like_a_map(ops in prop::collection::vec((0u8..7, 0u128..24), 1..400), shards in 1u16..3) {
             // Hashes that fold to few homes, so that probing and deletion meet chains.
             let hash = |k: u128| (k % 3) | (k << 64) | (k ^ (k % 3));
-            let mut index = Index::new(16);
-            let mut model: BTreeMap<u128, u32> = BTreeMap::new();
+            let mut index = Index::new(16, shards);
+            let mut model: BTreeMap<u128, (u32, bool, bool)> = BTreeMap::new();
             for (op, k) in ops {
                 let h = hash(k);
                 match op {
                     0..=2 if index.find(h).is_none() => {
                         let parent = index.find(hash(k + 1)).unwrap_or(NONE);
                         match index.insert(h, parent) {
-                            Some(c) => _ = model.insert(h, c),
+                            Some(c) => {
+                                let cold = op == 2;
+                                index.add_part(c, if cold { Part::Cold(7) } else { Part::Hot(7) });
+                                model.insert(h, (c, false, cold));
+                            }
                             None => prop_assert_eq!(model.len(), 16),
                         }
                     }
                     3 => if let Some(c) = index.find(h) {
-                        let leaf = index.leaf_of(c);
-                        model.remove(&index.recs[leaf as usize].hash);
+                        let leaf = index.next_leaf(c);
+                        prop_assert_eq!(index.recs[leaf as usize].child, NONE);
+                        model.remove(&index.recs[leaf as usize].hash());
                         index.remove(leaf);
                     },
-                    4 => if let Some(c) = index.find(h) {
-                        if index.recs[c as usize].active == 0 { index.activate(c) } else { index.deactivate(c) }
+                    4 => if let Some((c, active, false)) = model.get_mut(&h) {
+                        if *active { index.deactivate(*c) } else { index.activate(*c) }
+                        *active = !*active;
                     },
+                    5 => if let Some((c, false, cold)) = model.get_mut(&h) {
+                        if *cold { index.heated(*c) } else { index.cooled(*c) }
+                        index.recs[*c as usize].set_head(if *cold { Part::Hot(7) } else { Part::Cold(7) });
+                        *cold = !*cold;
+                    },
+                    6 => if let Some(c) = index.find(h) { index.touch(c) },
                     _ => {}
                 }
                 for k in 0..25 {
-                    prop_assert_eq!(index.find(hash(k)), model.get(&hash(k)).copied());
+                    prop_assert_eq!(index.find(hash(k)), model.get(&hash(k)).map(|m| m.0));
                 }
                 prop_assert_eq!(index.live().count(), model.len());
-                prop_assert_eq!(index.idle.iter(&index.recs).count(), index.live().filter(|(_, c)| c.active == 0).count());
+                for &(c, active, cold) in model.values() {
+                    let parts = index.parts(c);
+                    prop_assert_eq!(parts, Parts { all: 1, hot: u16::from(!cold), active: u16::from(active) });
+                }
+                let listed = |list: &List| list.iter(&index.recs).count();
+                prop_assert_eq!(listed(&index.idle), model.values().filter(|m| !m.1 && !m.2).count());
+                prop_assert_eq!(listed(&index.cold), model.values().filter(|m| !m.1 && m.2).count());
             }
         }
     }

@@ -9,15 +9,19 @@ mod disk;
 mod frame;
 mod host;
 mod index;
+mod note;
 mod page;
+mod part;
 mod transfer;
 
-pub(crate) use block::{Block, BlockState, Blocks};
-pub(crate) use disk::Disk;
+pub(crate) use block::{Block, BlockState, Blocks, Keep};
+pub(crate) use disk::{Disk, Logged, Place};
 pub(crate) use frame::{Frame, FrameState, On, Tier0Class};
 pub(crate) use host::{Host, HostOn};
-pub(crate) use index::Index;
+pub(crate) use index::{Index, Listed, words_of};
+pub(crate) use note::{Note, NoteKind, Notes};
 pub(crate) use page::Page;
+pub(crate) use part::{IDS_MAX, Link, Part};
 pub(crate) use transfer::{Transfer, Transfers};
 
 /// No session.

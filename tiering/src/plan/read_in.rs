@@ -64,6 +64,10 @@ impl Core {
             return Fetch::Later;
         }
         let b = self.geo.block_of(page);
+        if self.is_slot_gone(b) {
+            // What is under way from there still ends.
+            return Fetch::Later;
+        }
         let Some(first) = self.frame_to_read(page, want.take) else { return Fetch::NoFrame };
         self.pages[page as usize].set_reading(true);
         let mut frames = List::default();

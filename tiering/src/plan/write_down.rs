@@ -4,11 +4,13 @@ use crate::actions::ActionBuf;
 use crate::api::{BlockId, IoClass, IoKind, NONE};
 use crate::counters::Reason;
 use crate::lists::List;
-use crate::pages::HostOn;
+use crate::pages::{HostOn, Keep};
 use crate::space::{Core, IO_PAGES_MAX};
 
 /// Dirty pages that one look passes over for want of a slot.
 const SEARCH_MAX: u32 = 1 << 12;
+/// Blocks to keep that one look considers.
+const KEEP_MAX: u32 = 64;
 
 impl Core {
     /// There may be something to write, or somewhere.
@@ -28,6 +30,40 @@ impl Core {
             if !self.write_class_down(class, buf) {
                 return false;
             }
+        }
+        self.write_kept(buf)
+    }
+
+    /// Writes the blocks that are to be kept, a bounded number at a time and behind what anybody waits for. False when it stopped
+    /// for lack of room.
+    fn write_kept(&mut self, buf: &mut ActionBuf) -> bool {
+        let most = (self.cfg.limits.ios_max / 4).max(1);
+        let mut no_slots = false;
+        for _ in 0..self.blocks.to_write.len.min(KEEP_MAX) {
+            let b = self.blocks.to_write.head;
+            if b == NONE || self.transfers.writes >= most {
+                return true;
+            }
+            if self.stage_of(b) != Keep::Write {
+                self.keep_step(b);
+                continue;
+            }
+            if !self.can_move(IoClass::WriteBack, buf) {
+                return buf.room() > 0 && buf.words_room() >= self.words_of_block();
+            }
+            if no_slots && self.blocks[b].slot == NONE || !self.give_slot(b) {
+                if self.slots_to_come() {
+                    return true;
+                }
+                // Others behind it may have theirs. Its turn comes again with the next slot that is free.
+                no_slots = true;
+                if self.blocks[b].keep == Keep::Write {
+                    self.no_slot_for(b);
+                }
+                continue;
+            }
+            self.write_block(b, IoClass::WriteBack, buf);
+            self.keep_step(b);
         }
         true
     }
@@ -76,7 +112,7 @@ impl Core {
             if self.give_slot(b) {
                 return Some(b);
             }
-            if self.disk.asked {
+            if self.slots_to_come() {
                 return None;
             }
             // There are no more slots: others behind it have theirs.

@@ -33,6 +33,8 @@ pub(crate) enum Work {
     Fault,
     /// One block with pages that are already in tier 0.
     Declare,
+    /// Published blocks are stored, or durable.
+    Publish,
 }
 
 /// Where a pending request stands; each phase but `Jobs` has its list.
@@ -47,6 +49,8 @@ pub(crate) enum Phase {
     Leaving,
     /// A fault that waits for its page.
     Fault,
+    /// A publish that waits for a record or a flush.
+    Keeping,
     /// All jobs sent; waits for `pending` to reach 0.
     Jobs,
     /// Done; waits for room for its completion.
@@ -70,13 +74,14 @@ pub(crate) struct Op {
     pub count: u32,
     pub plane: u16,
     pub planes: u16,
-    /// Progress: block (chain element or index) and plane within it.
+    /// Progress: block (chain element or index) and plane within it. Publish: the content of its last block, until that is stored.
     pub at: u32,
     pub at_plane: u16,
     /// Fault: the lane and position that wait.
     pub lane: u16,
+    /// Publish: the flush that it waits for, counted from 1.
     pub use_pos: u64,
-    /// Truncate, fork: tokens of the result. Park: when due.
+    /// Truncate, fork: tokens of the result. Park: when due. Publish: the level.
     pub tokens: u64,
     /// Jobs in flight that belong to it.
     pub pending: u32,
@@ -146,6 +151,7 @@ pub(crate) struct Ops {
     pub frames: List,
     pub leaving: List,
     pub faults: List,
+    pub keeping: List,
     jobs: List,
     pub ready: List,
 }
@@ -173,6 +179,7 @@ impl Ops {
             Phase::Frames => &mut self.frames,
             Phase::Leaving => &mut self.leaving,
             Phase::Fault => &mut self.faults,
+            Phase::Keeping => &mut self.keeping,
             Phase::Jobs => &mut self.jobs,
             Phase::Ready => &mut self.ready,
         }

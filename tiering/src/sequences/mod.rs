@@ -7,6 +7,7 @@ mod commit;
 mod create;
 mod declare;
 mod fork;
+mod map;
 mod ops;
 mod park;
 mod publish;
@@ -16,4 +17,5 @@ mod table;
 /// Priority of a sequence that none was given.
 pub(crate) const NEUTRAL_PRIORITY: u8 = 128;
 
+pub(crate) use publish::Publish;
 pub(crate) use table::{CHUNK, Chunks, Seq};

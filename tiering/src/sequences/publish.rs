@@ -1,26 +1,69 @@
-//! Publish: sealed blocks become findable by hash. Map: a sequence begins with what is cached.
+//! Publish: sealed blocks become findable by hash, and are kept as well as asked.
 
-use crate::actions::{ActionBuf, LIST_MAX};
+use crate::actions::LIST_MAX;
 use crate::api::{BlockId, Level, NONE, SeqId, Status};
-use crate::mutants::{self, Mutant};
-use crate::pages::BlockState;
+use crate::pages::{BlockState, Link, Logged, Part};
 use crate::requests::{Op, Phase, Work};
-use crate::space::{Admit, Core, Who};
+use crate::sessions::Life;
+use crate::space::{Core, Who, Why};
 
 /// Hashes of one request: a list of 32-bit words holds so many of 128 bits.
-const HASHES_MAX: usize = LIST_MAX / 4;
+pub(super) const HASHES_MAX: usize = LIST_MAX / 4;
+
+/// What a publish asks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Publish<'a> {
+    pub seq: SeqId,
+    pub first: u32,
+    pub parent: u128,
+    pub hashes: &'a [u128],
+    pub level: Level,
+}
 
 impl Core {
-    /// The level that was reached is the completion's value: there is no tier yet that survives the daemon.
-    pub(crate) fn publish(&mut self, who: Who, seq: SeqId, first: u32, parent: u128, hashes: &[u128], _level: Level) {
-        let (status, level) = match self.try_publish(who.session, seq, first, parent, hashes) {
-            Ok(()) => (Status::Ok, Level::Published),
-            Err(status) => (status, Level::Published),
-        };
-        self.complete(who, status, level as u64);
+    /// The level that was reached is the completion's value.
+    pub(crate) fn publish(&mut self, who: Who, publish: Publish<'_>, due: u64) {
+        match self.try_publish(who.session, publish) {
+            Err(status) => self.complete(who, status, Level::Published as u64),
+            Ok(NONE) => self.complete(who, Status::Ok, publish.level as u64),
+            Ok(_) if publish.level == Level::Published => self.complete(who, Status::Ok, Level::Published as u64),
+            Ok(c) => self.publish_kept(who, c, publish, due),
+        }
     }
 
-    fn try_publish(&mut self, s: u16, seq: SeqId, first: u32, parent: u128, hashes: &[u128]) -> Result<(), Status> {
+    /// Has the range that ends with content `c` kept as asked: when that is stored, so is all that it stands on.
+    fn publish_kept(&mut self, who: Who, c: u32, publish: Publish<'_>, due: u64) {
+        let refused = |core: &mut Core, status| core.complete(who, status, Level::Published as u64);
+        let block = match self.part_of(c, self.sessions[usize::from(who.session)].shard) {
+            Some(Part::Hot(b)) if !self.is_recorded(b) => Some(b),
+            Some(Part::Cold(at)) if self.disk.logged(at) != Logged::Recorded => match self.heat(c, at) {
+                Some(b) => Some(b),
+                None => return refused(self, Status::NotAdmitted),
+            },
+            Some(Part::Hot(_) | Part::Cold(_)) => None,
+            Some(Part::End) | None => return refused(self, Status::NotAdmitted),
+        };
+        if let Some(b) = block {
+            if !self.keep(b, Why::Published(publish.level)) {
+                return refused(self, Status::NotAdmitted);
+            }
+            if let Some(status) = self.disk_failing() {
+                return refused(self, status);
+            }
+        }
+        let count = publish.hashes.len() as u32;
+        let op = Op { work: Work::Publish, at: c, count, tokens: publish.level as u64, ..Op::default() };
+        let Some(op) = self.new_op(who, op, due) else { return };
+        self.sessions[usize::from(who.session)].ops.enter(op, Phase::Keeping);
+        match block {
+            Some(b) => self.blocks[b].waited = true,
+            None => self.publish_stored(who.session, op),
+        }
+    }
+
+    /// The content of the last block; none if there are no blocks.
+    fn try_publish(&mut self, s: u16, publish: Publish<'_>) -> Result<u32, Status> {
+        let Publish { seq, first, parent, hashes, level } = publish;
         let q = *self.live_seq(s, seq).ok_or(Status::NotFound)?;
         if hashes.len() > HASHES_MAX {
             return Err(Status::Limit);
@@ -43,36 +86,46 @@ impl Core {
         };
         for (i, &hash) in hashes.iter().enumerate() {
             let b = self.seq_block(s, seq, first + i as u32);
-            above = self.publish_block(b, hash, above)?;
+            above = self.publish_block(b, hash, above, level)?;
         }
         self.wake(s);
-        Ok(())
+        Ok(if hashes.is_empty() { NONE } else { above })
     }
 
     /// Makes one block findable, or finds that its content is cached already. Returns the content.
-    fn publish_block(&mut self, b: BlockId, hash: u128, above: u32) -> Result<u32, Status> {
+    fn publish_block(&mut self, b: BlockId, hash: u128, above: u32, level: Level) -> Result<u32, Status> {
         let block = self.blocks[b];
         if block.state != BlockState::Sealed || self.pages_of(b).any(|p| self.pages[p as usize].lost()) {
             return Err(Status::NotAdmitted);
         }
         let found = self.index.find(hash);
         if block.content != NONE {
-            return if found == Some(block.content) { Ok(block.content) } else { Err(Status::State) };
+            if found != Some(block.content) {
+                return Err(Status::State);
+            }
+            self.keep(b, Why::Published(level));
+            return Ok(block.content);
         }
         let c = match found {
             // A chained hash names its ancestors: the same hash under another parent is not the same chain.
             Some(c) if self.index.recs[c as usize].parent != above => return Err(Status::Invalid),
             Some(c) => c,
-            None => self.index.insert(hash, above).ok_or(Status::NotAdmitted)?,
+            None => {
+                if !self.index.has_room() {
+                    self.make_room(above)?;
+                }
+                self.index.insert(hash, above).ok_or(Status::NotAdmitted)?
+            }
         };
-        if self.part_of(c, block.shard).is_some() {
+        if let Some(part) = self.part_of(c, block.shard) {
+            if let Part::Hot(other) = part {
+                self.keep(other, Why::Published(level));
+            }
             return Ok(c);
         }
         self.blocks[b].content = c;
-        self.blocks[b].next_part = self.index.recs[c as usize].block;
-        let rec = &mut self.index.recs[c as usize];
-        rec.block = b;
-        rec.parts += 1;
+        self.blocks[b].next_part = Link::to(self.index.recs[c as usize].head());
+        self.index.add_part(c, Part::Hot(b));
         if block.refs() > 0 {
             self.index.activate(c);
         }
@@ -81,139 +134,98 @@ impl Core {
         for page in self.pages_of(b) {
             self.settle_page(page);
         }
+        self.keep(b, Why::Published(level));
         Ok(c)
     }
 
-    /// The block of a content that belongs to a shard.
-    fn part_of(&self, c: u32, shard: u16) -> Option<BlockId> {
-        let mut b = self.index.recs[c as usize].block;
-        while b != NONE {
-            if self.blocks[b].shard == shard {
-                return Some(b);
+    /// The index is full: the least recently used content makes room for one that stands on `above`.
+    fn make_room(&mut self, above: u32) -> Result<(), Status> {
+        if above != NONE {
+            self.index.touch(above);
+        }
+        match self.least_used_leaf() {
+            Some(leaf) if leaf != above => self.drop_leaf(leaf),
+            _ => return Err(Status::NotAdmitted),
+        }
+        Ok(())
+    }
+
+    /// The record of a block counts: publishes that wait for its content go on.
+    pub(crate) fn publishes_stored(&mut self, c: u32, shard: u16) {
+        self.each_publish(|core, s, op| {
+            let rec = &core.sessions[usize::from(s)].ops[op];
+            if rec.at == c && rec.use_pos == 0 && core.sessions[usize::from(s)].shard == shard {
+                core.publish_stored(s, op);
             }
-            b = self.blocks[b].next_part;
-        }
-        None
+        });
     }
 
-    pub(crate) fn map(&mut self, who: Who, seq: SeqId, hashes: &[u128], due: u64) {
-        let s = who.session;
-        let Some(&q) = self.live_seq(s, seq) else { return self.complete(who, Status::NotFound, 0) };
-        if q.parked || q.busy != 0 || q.tokens != u64::from(q.blocks) * self.geo.page_tokens {
-            return self.complete(who, Status::State, 0);
+    fn publish_stored(&mut self, s: u16, op: u32) {
+        let next = self.log.flushes + 1;
+        let rec = &mut self.sessions[usize::from(s)].ops[op];
+        if rec.tokens < Level::Durable as u64 {
+            return self.finish_with(s, op, Status::Ok, Level::Stored as u64);
         }
-        if hashes.len() > HASHES_MAX {
-            return self.complete(who, Status::Limit, 0);
-        }
-        let op = Op { work: Work::Map, seq, first: q.blocks, tokens: q.tokens, ..Op::default() };
-        let Some(op) = self.new_op(who, op, due) else { return };
-        let found = self.attach_prefix(s, seq, hashes);
-        let ops = &mut self.sessions[usize::from(s)].ops;
-        ops[op].count = found;
-        ops.enter(op, Phase::Admission);
-        let page_tokens = self.geo.page_tokens;
-        let q = self.seq_mut(s, seq);
-        q.busy = op + 1;
-        q.tokens = u64::from(q.blocks) * page_tokens;
+        // A flush that is under way may have begun too early.
+        (rec.at, rec.use_pos) = (NONE, next);
+        self.log.flush_wanted = true;
+        self.wake_disk();
     }
 
-    /// Appends the longest cached prefix whose windows are whole; returns its length.
-    fn attach_prefix(&mut self, s: u16, seq: SeqId, hashes: &[u128]) -> u32 {
-        let start = self.sessions[usize::from(s)].seqs[seq as usize].blocks;
-        let mut above = match start {
-            0 => NONE,
-            _ => self.blocks[self.seq_block(s, seq, start - 1)].content,
-        };
-        let shard = self.sessions[usize::from(s)].shard;
-        for (i, &hash) in hashes.iter().enumerate() {
-            let Some(c) = self.index.find(hash) else {
-                if mutants::on(Mutant::MapSkipsParent) {
-                    continue;
+    /// The flush that began last ended: who waited for it, or for one before, is told.
+    pub(crate) fn publishes_flushed(&mut self, status: Status) {
+        let done = self.log.flushes;
+        self.each_publish(|core, s, op| {
+            let rec = core.sessions[usize::from(s)].ops[op];
+            match status {
+                _ if rec.use_pos == 0 || rec.use_pos > done => {}
+                Status::Ok => {
+                    core.counters.durable += u64::from(rec.count);
+                    core.finish_with(s, op, Status::Ok, Level::Durable as u64);
                 }
-                break;
-            };
-            let content = &self.index.recs[c as usize];
-            // Only the first block of a further call may stand on one that is not cached itself.
-            let chained = content.parent == above || (i == 0 && start > 0 && above == NONE);
-            let whole = content.parts == self.cfg.shards;
-            let shard = if mutants::on(Mutant::MapWrongShard) { (shard + 1) % self.cfg.shards } else { shard };
-            let part = self.part_of(c, shard).filter(|_| whole && (chained || mutants::on(Mutant::MapSkipsParent)));
-            let Some(b) = part else { break };
-            if !self.list_fits(s, seq, 1) || !self.append_block(s, seq, b) {
-                break;
+                _ => core.finish_with(s, op, Status::Io, Level::Stored as u64),
             }
-            self.add_ref(s, b);
-            self.touch_block(s, b, seq);
-            above = c;
-        }
-        let mut len = self.sessions[usize::from(s)].seqs[seq as usize].blocks;
-        while len > start && !self.windows_whole(s, seq, len) {
-            len -= 1;
-        }
-        self.drop_tail(s, seq, len);
-        len - start
+        });
     }
 
-    fn touch_block(&mut self, s: u16, b: BlockId, seq: SeqId) {
-        if self.blocks[b].home == s {
-            self.blocks[b].seq = seq;
-        }
-        self.counters.mapped += 1;
+    /// A content will not be stored: publishes that wait for that end.
+    pub(crate) fn end_publishes(&mut self, c: u32, shard: u16, status: Status) {
+        self.each_publish(|core, s, op| {
+            let rec = &core.sessions[usize::from(s)].ops[op];
+            if rec.at == c && core.sessions[usize::from(s)].shard == shard {
+                core.finish_with(s, op, status, Level::Published as u64);
+            }
+        });
     }
 
-    /// Whether a sequence of so many whole blocks has every window page that its next token reads.
-    fn windows_whole(&self, s: u16, seq: SeqId, blocks: u32) -> bool {
-        let tokens = u64::from(blocks) * self.geo.page_tokens;
-        self.geo.windowed.iter().all(|&plane| {
-            // The next token is the one that reads: its window begins one token later.
-            (self.geo.first_needed(plane, tokens) as u32..blocks).all(|index| {
-                let page = self.geo.page(self.seq_block(s, seq, index), plane);
-                !self.pages[page as usize].retired()
-            })
-        })
+    /// Nothing will be stored for long: publishes that wait for that end.
+    pub(crate) fn fail_publishes(&mut self, status: Status) {
+        self.each_publish(|core, s, op| {
+            if core.sessions[usize::from(s)].ops[op].use_pos == 0 {
+                core.finish_with(s, op, status, Level::Published as u64);
+            }
+        });
     }
 
-    /// The mapped blocks are promised a place, or the mapping gets shorter.
-    pub(crate) fn admit_map(&mut self, s: u16, op: u32) -> Admit {
-        loop {
-            let mut verdict = Admit::Yes;
-            for class in 0..self.geo.classes.len() as u8 {
-                let c = &self.host.classes[usize::from(class)];
-                if c.demand > c.usable() {
-                    verdict = self.admit_host(class, 1, 0);
-                    if verdict != Admit::Yes {
-                        break;
-                    }
-                }
-            }
-            let Admit::No(status) = verdict else { return verdict };
-            let rec = self.sessions[usize::from(s)].ops[op];
-            if rec.count == 0 {
-                return Admit::No(status);
-            }
-            // A shorter prefix must be readable too: its own windows and snapshot may be gone.
-            let mut count = rec.count - 1;
-            while count > 0 && !self.windows_whole(s, rec.seq, rec.first + count) {
-                count -= 1;
-            }
-            self.drop_tail(s, rec.seq, rec.first + count);
-            self.sessions[usize::from(s)].ops[op].count = count;
-            self.seq_mut(s, rec.seq).tokens = u64::from(rec.first + count) * self.geo.page_tokens;
-            if count == 0 {
-                // Something was cached, and none of it fits.
-                return Admit::No(Status::NoSpace);
-            }
+    /// No slot is to be had for the block before others give theirs up: it is not waited for, but goes there later.
+    pub(crate) fn no_slot_for(&mut self, b: BlockId) {
+        self.blocks.pass_over(b);
+        if std::mem::take(&mut self.blocks[b].waited) {
+            self.end_publishes(self.blocks[b].content, self.blocks[b].shard, Status::NoSpace);
         }
     }
 
-    pub(crate) fn complete_map(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (Status, u64) {
-        let rec = self.sessions[usize::from(s)].ops[op];
-        for index in rec.first..rec.first + rec.count {
-            buf.push_word(self.seq_block(s, rec.seq, index));
+    fn each_publish(&mut self, mut look: impl FnMut(&mut Core, u16, u32)) {
+        for s in 0..self.sessions.len() as u16 {
+            if self.sessions[usize::from(s)].life != Life::Live {
+                continue;
+            }
+            let mut op = self.sessions[usize::from(s)].ops.keeping.head;
+            while op != NONE {
+                let next = self.sessions[usize::from(s)].ops[op].links.next;
+                look(self, s, op);
+                op = next;
+            }
         }
-        let tokens = u64::from(rec.first + rec.count) * self.geo.page_tokens;
-        let q = self.seq_mut(s, rec.seq);
-        (q.busy, q.tokens) = (0, tokens);
-        (Status::Ok, u64::from(rec.count))
     }
 }

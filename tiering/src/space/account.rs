@@ -128,7 +128,7 @@ impl Core {
 
     /// Whether `count` block ids are free, now or soon.
     pub(crate) fn admit_ids(&mut self, count: u32) -> Admit {
-        while self.blocks.free.len + self.blocks.dying < count && self.drop_idle_content() {}
+        while self.blocks.free.len + self.blocks.dying < count && (self.cool_content() || self.drop_hot_content()) {}
         if self.blocks.free.len >= count {
             Admit::Yes
         } else if self.blocks.free.len + self.blocks.dying >= count {

@@ -7,7 +7,7 @@
 use super::Core;
 use crate::api::{BlockId, NONE};
 use crate::mutants::{self, Mutant};
-use crate::pages::{BlockState, FrameState, NO_LANE, NO_SESSION, On, Page};
+use crate::pages::{BlockState, FrameState, Keep, NO_LANE, NO_SESSION, On, Page};
 
 impl Core {
     /// Something in flight names the block: its id and its frames stay.
@@ -113,6 +113,7 @@ impl Core {
     /// No job names the block any more: sends its Drop jobs on their way, frees its host frames.
     fn start_drop(&mut self, b: BlockId) {
         self.blocks[b].state = BlockState::Dropping;
+        self.blocks.set_keep(b, Keep::No);
         self.free_slot(b);
         for page in self.pages_of(b) {
             self.drop_host_copy(page);

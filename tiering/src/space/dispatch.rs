@@ -4,6 +4,7 @@ use super::{Core, Who};
 use crate::api::{Event, Policy, Request, Status};
 use crate::config::check_policy;
 use crate::error::Error;
+use crate::sequences::Publish;
 use crate::sessions::{Life, Pin};
 
 impl Core {
@@ -94,7 +95,7 @@ impl Core {
             Request::Fork { parent, child } => self.fork(who, parent, child, due),
             Request::Truncate { seq, tokens } => self.truncate(who, seq, tokens, due),
             Request::Publish { seq, first, parent, hashes, level } => {
-                self.publish(who, seq, first, parent, hashes, level);
+                self.publish(who, Publish { seq, first, parent, hashes, level }, due);
             }
             Request::Map { seq, hashes } => self.map(who, seq, hashes, due),
             Request::Park { seq, due_us } => self.park(who, seq, due_us, due),
@@ -165,6 +166,7 @@ impl Core {
         self.trim_host();
         if self.has_nvme() {
             self.disk.refused = false;
+            self.trim_blocks();
             self.trim_disk();
             self.return_idle_disk();
             self.wake_disk();

@@ -2,11 +2,11 @@
 
 use super::{Core, Pick};
 use crate::actions::ActionBuf;
-use crate::api::{Action, FrameId, Job, NONE, Status, Victim};
+use crate::api::{Action, FrameId, Job, Level, NONE, Status, Victim};
 use crate::counters::Reason;
 use crate::mutants::{self, Mutant};
 use crate::pages::{FrameState, On};
-use crate::requests::Phase;
+use crate::requests::{Phase, Work};
 use crate::sessions::{JobRec, Task};
 
 /// Whom a completion goes to.
@@ -77,9 +77,17 @@ impl Core {
 
     /// Ends an op whose completion carries no list.
     pub(crate) fn finish_plain(&mut self, s: u16, op: u32, status: Status) {
+        let rec = &self.sessions[usize::from(s)].ops[op];
+        // A publish that waits for a flush has been stored.
+        let stored = rec.work == Work::Publish && rec.use_pos > 0;
+        self.finish_with(s, op, status, if stored { Level::Stored as u64 } else { 0 });
+    }
+
+    /// The same, with a value.
+    pub(crate) fn finish_with(&mut self, s: u16, op: u32, status: Status, value: u64) {
         self.retire_op(s, op);
         let rec = self.sessions[usize::from(s)].ops[op];
-        self.complete(Who { session: s, channel: rec.channel, tag: rec.tag }, status, 0);
+        self.complete(Who { session: s, channel: rec.channel, tag: rec.tag }, status, value);
         self.sessions[usize::from(s)].ops.enter(op, Phase::Free);
     }
 

@@ -46,7 +46,7 @@ impl Core {
             return false;
         }
         self.disk_woken = true;
-        let slots = self.disk.free_slots() > 0;
+        let slots = self.disk.free_slots() > 0 || self.slots_to_come();
         let storing = self.sessions.iter().any(|s| s.classes.get(usize::from(class)).is_some_and(|c| c.storing > 0));
         let reading = self.transfers.in_flight() > self.transfers.writes;
         let c = &mut self.host.classes[usize::from(class)];
@@ -57,7 +57,7 @@ impl Core {
 
     /// Makes a host frame free at the cost of others: what is cached goes, then what is held twice.
     fn squeeze_host(&mut self, s: u16, class: u8) {
-        while self.host.free_frames(class) == 0 && self.drop_idle_content() {}
+        while self.host.free_frames(class) == 0 && self.drop_hot_content() {}
         if self.host.free_frames(class) > 0 || self.drop_part_in_tier0(s, class) {
             return;
         }

@@ -5,7 +5,12 @@
 //! - `emit`: completions and jobs as actions
 //! - `frames`: which frame shows which page, and which list it stands in
 //! - `blocks`: references, death, and the way of a block's id back to the free list
-//! - `content`: what is published leaves the index
+//! - `content`: parts of what is published, and how it leaves the index
+//! - `cold`: contents that are only on NVMe
+//! - `keep`: the way of what is published to NVMe and into its index log
+//! - `notes`: what the index logs are told
+//! - `restore`: what earlier runs left on NVMe
+//! - `gone`: disks that go out of service
 //! - `account`: what is owned and whether more still fits
 //! - `host`: host frames and slabs
 //! - `slots`: places on NVMe
@@ -18,20 +23,26 @@ mod account;
 mod attach;
 mod blocks;
 mod check;
+mod cold;
 mod content;
 mod dispatch;
 mod done;
 mod emit;
 mod frames;
+mod gone;
 mod host;
+mod keep;
+mod notes;
 mod occupancy;
 mod pump;
+mod restore;
 mod slots;
 mod transfers;
 
 pub(crate) use account::Admit;
 pub(crate) use emit::{NewJob, Who};
 pub(crate) use frames::Pick;
+pub(crate) use keep::Why;
 pub use occupancy::{Amount, Fill, Occupancy};
 pub(crate) use transfers::IO_PAGES_MAX;
 
@@ -41,7 +52,7 @@ use crate::config::{Class, Geometry};
 use crate::counters::Counters;
 use crate::error::Error;
 use crate::format::SlotLayout;
-use crate::pages::{Blocks, Disk, Host, Index, Page, Transfers};
+use crate::pages::{Blocks, Disk, Host, Index, Notes, Page, Transfers};
 use crate::requests::Deadlines;
 use crate::sequences::{CHUNK, Chunks};
 use crate::sessions::Session;
@@ -62,6 +73,8 @@ pub struct Core {
     pub(crate) host: Host,
     pub(crate) disk: Disk,
     pub(crate) transfers: Transfers,
+    pub(crate) notes: Notes,
+    pub(crate) log: notes::Log,
     /// Bytes of a block's slot on NVMe.
     pub(crate) slot_bytes: u64,
     pub(crate) index: Index,
@@ -106,15 +119,18 @@ impl Core {
                 value: chunks,
             });
         }
+        let slot_bytes = SlotLayout::new(&cfg.planes).bytes();
         Ok(Core {
             now: 0,
             pages: vec![Page::default(); l.blocks_max as usize * geo.planes.len()],
             blocks: Blocks::new(l.blocks_max),
             host: Host::new(geo.classes.len()),
-            disk: Disk::default(),
+            disk: Disk::new(slots_max(&cfg, slot_bytes), cfg.shards, geo.windowed.len()),
             transfers: Transfers::new(if l.nvme_bytes_max > 0 { l.ios_max } else { 0 }),
-            slot_bytes: SlotLayout::new(&cfg.planes).bytes(),
-            index: Index::new(l.blocks_max),
+            notes: Notes::new(if l.nvme_bytes_max > 0 { l.notes_max } else { 0 }),
+            log: notes::Log::default(),
+            slot_bytes,
+            index: Index::new(l.contents_max, cfg.shards),
             chunks: Chunks::new(chunks as u32),
             sessions: vec![Session::default(); sessions],
             deadlines: Deadlines::default(),
@@ -191,17 +207,26 @@ impl Core {
         self.sessions.get(usize::from(session))?.seqs.get(seq as usize).filter(|q| q.live).map(|q| q.tokens)
     }
 
-    /// Whether nothing lives here: no session and no block. What host memory is still granted can go back with the space.
+    /// Whether nothing lives here: no session, no block, no content. What host memory is still granted can go back with the space.
     #[must_use]
     pub fn is_vacant(&self) -> bool {
         self.sessions.iter().all(|s| s.life == crate::sessions::Life::Empty)
             && self.blocks.free.len as usize == self.blocks.recs.len()
+            && self.index.live_len() == 0
+            && self.disk.limbo == 0
+            && self.notes.in_flight() == 0
     }
 
     /// The configuration.
     #[must_use]
     pub fn config(&self) -> &SpaceConfig {
         &self.cfg
+    }
+
+    /// Bytes of the tables that a content needs which is only on NVMe: the index and the slots, from their real capacities.
+    #[must_use]
+    pub fn contents_bytes(&self) -> usize {
+        self.index.bytes() + self.disk.bytes()
     }
 
     /// Bytes of all tables, from their real capacities.
@@ -213,6 +238,7 @@ impl Core {
             + self.host.bytes()
             + self.disk.bytes()
             + self.transfers.bytes()
+            + self.notes.bytes()
             + self.index.bytes()
             + self.chunks.bytes()
             + self.sessions.capacity() * size_of::<Session>()
@@ -221,4 +247,10 @@ impl Core {
             + self.outbox.capacity() * size_of::<Action>()
             + self.woken.capacity() * size_of::<u16>()
     }
+}
+
+/// Slots that a space can make use of: as many as it may hold, but no more than there may be contents and blocks.
+fn slots_max(cfg: &SpaceConfig, slot_bytes: u64) -> usize {
+    let l = cfg.limits;
+    (l.nvme_bytes_max / slot_bytes).min(u64::from(l.contents_max) + u64::from(l.blocks_max)) as usize
 }

@@ -13,6 +13,8 @@ pub struct Occupancy {
     pub blocks_max: u32,
     /// Contents that can be found.
     pub published: u32,
+    /// Of those, only on NVMe: they have no block.
+    pub cold: u32,
     /// Sessions attached.
     pub sessions: u32,
     /// Ranges that engines have acquired and not released.
@@ -29,7 +31,11 @@ pub struct Occupancy {
     pub nvme_slots: u32,
     /// Of those, with a block.
     pub nvme_slots_used: u32,
-    /// Of those, given up because writes to them failed.
+    /// Of those, with a content that has no block.
+    pub nvme_slots_cold: u32,
+    /// Slots that are free once their index log knows that they hold nothing.
+    pub nvme_slots_limbo: u32,
+    /// Slots given up because writes to them failed.
     pub nvme_slots_bad: u32,
     /// Bytes of a slot.
     pub nvme_slot_bytes: u64,
@@ -37,6 +43,10 @@ pub struct Occupancy {
     pub planes: u32,
     /// Transfers between host and NVMe in flight.
     pub transfers: u32,
+    /// Notes to index logs in flight.
+    pub notes: u32,
+    /// Published blocks on their way to NVMe and into its index log.
+    pub keeping: u32,
     /// Tier-0 frames of the sessions attached.
     pub tier0_frames: u64,
     /// Of those, not free.
@@ -97,6 +107,7 @@ impl Core {
             blocks: self.blocks.recs.len() as u32 - self.blocks.free.len,
             blocks_max: self.blocks.recs.len() as u32,
             published: self.index.live_len(),
+            cold: self.index.cold.len,
             sessions: self.attached().count() as u32,
             pins: self.attached().map(|s| s.pins.len() as u64).sum(),
             host_frames: self.host.classes.iter().map(|c| c.granted).sum(),
@@ -105,10 +116,14 @@ impl Core {
             host,
             nvme_slots: self.disk.granted,
             nvme_slots_used: self.disk.used,
+            nvme_slots_cold: self.disk.cold,
+            nvme_slots_limbo: self.disk.limbo,
             nvme_slots_bad: self.disk.bad,
             nvme_slot_bytes: self.slot_bytes,
             planes: self.geo.planes.len() as u32,
             transfers: self.transfers.in_flight(),
+            notes: self.notes.in_flight(),
+            keeping: self.blocks.to_write.len + self.blocks.to_record.len,
             tier0_frames,
             tier0_frames_used: tier0_frames - tier0.free.frames,
             tier0,

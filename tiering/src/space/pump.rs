@@ -98,7 +98,8 @@ impl Core {
             }
         }
         if std::mem::take(&mut self.disk_woken) {
-            self.disk_woken = !self.pump_disk(buf);
+            let noted = self.pump_notes(buf);
+            self.disk_woken |= !self.pump_disk(buf) || !noted;
         }
     }
 

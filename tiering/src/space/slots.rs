@@ -1,12 +1,15 @@
 //! Slots on NVMe for blocks: where the next one comes from, and when slabs go back.
 
 use super::Core;
-use crate::api::{Action, BlockId, DiskSlot, NONE, Status};
+use crate::api::{Action, BlockId, NONE, Status};
 use crate::error::Error;
 use crate::mutants::{self, Mutant};
 
 /// Writes that fail in a row, over all slots, before the disk counts as failing: about a tenth of a second.
 const FAILING: u8 = 8;
+/// When slots run out, one of so many is made free at once, for their logs take a while, but no more than so many.
+const BATCH_PART: u32 = 64;
+const BATCH_MAX: u32 = 16;
 
 impl Core {
     /// Whether there is a tier below host.
@@ -25,9 +28,15 @@ impl Core {
         self.disk.asked
     }
 
-    /// How writes fail, if none has succeeded for long: nothing is promised a place on disk then.
+    /// How writes fail, or erasures of slots that are wanted again, if none has succeeded for long: nothing is promised a place on
+    /// disk then.
     pub(crate) fn disk_failing(&self) -> Option<Status> {
-        (self.disk.write_fails >= FAILING).then_some(self.disk.failed_with)
+        (self.disk.write_fails >= FAILING || self.log.is_stuck()).then_some(self.disk.failed_with)
+    }
+
+    /// Whether slots will be free without anything more being done: the node has been asked, or logs have.
+    pub(crate) fn slots_to_come(&self) -> bool {
+        self.disk.asked || self.disk.limbo > 0 && !self.log.is_stuck()
     }
 
     /// Requests of a session that wait for a host frame while the disk takes nothing that could make one free, and nothing is
@@ -59,37 +68,14 @@ impl Core {
         }
     }
 
-    pub(crate) fn disk_granted(&mut self, slab: u32, slots: u32, _disk: u16, generation: u32) -> Result<(), Error> {
+    pub(crate) fn disk_granted(&mut self, slab: u32, slots: u32, disk: u16, generation: u32) -> Result<(), Error> {
         if !self.disk.asked {
             return Err(Error::Slab { slab, why: "was not asked for" });
         }
-        self.disk.grant(slab, slots, generation)?;
+        self.disk.grant(slab, slots, disk, generation)?;
         self.disk.asked = false;
         self.wake_all();
         self.wake_disk();
-        Ok(())
-    }
-
-    pub(crate) fn disk_adopted(&mut self, slab: u32, slots: u32, _disk: u16, generation: u32) -> Result<(), Error> {
-        self.disk.grant(slab, slots, generation)
-    }
-
-    pub(crate) fn restored(
-        &mut self,
-        _at: DiskSlot,
-        _shard: u16,
-        _hash: u128,
-        _parent: u128,
-        _planes: &[u32],
-    ) -> Result<(), Error> {
-        Ok(())
-    }
-
-    pub(crate) fn log_done(&mut self, id: u32, _status: Status) -> Result<(), Error> {
-        Err(Error::Note { id })
-    }
-
-    pub(crate) fn disk_gone(&mut self, _slab: u32) -> Result<(), Error> {
         Ok(())
     }
 
@@ -104,16 +90,18 @@ impl Core {
         Ok(())
     }
 
-    /// The block's slot, or a new one. Content that nobody refers to gives way, least recently used first, when there is none.
+    /// The block's slot, or a new one. Content that nobody refers to gives way, least recently used first, when there is none: then
+    /// slots are free at once or (see [`Core::slots_to_come`]) when their logs know.
     pub(crate) fn give_slot(&mut self, b: BlockId) -> bool {
         if self.blocks[b].slot != NONE {
-            return true;
+            return !self.is_slot_gone(b);
         }
         if self.disk.free_slots() == 0 {
             if self.ask_disk() {
                 return false;
             }
-            while self.disk.free_slots() == 0 && self.drop_idle_content() {
+            let wanted = (self.disk.usable() / BATCH_PART).clamp(1, BATCH_MAX);
+            while self.disk.free_slots() + self.disk.limbo < wanted && self.drop_stored_content() {
                 self.counters.nvme_drops += 1;
             }
             if !self.blocks[b].live() {
@@ -121,23 +109,34 @@ impl Core {
                 return false;
             }
         }
-        match self.disk.alloc(b) {
+        let Some(slab) = self.slab_for(b) else { return false };
+        match self.disk.take(slab, b) {
             Some(at) => self.blocks[b].slot = at,
             None => return false,
         }
         true
     }
 
-    /// Nothing is on disk of the block any more: its slot is free. No transfer names it.
+    /// The one decision on which slab, of those with free slots, a block gets its slot.
+    fn slab_for(&self, _b: BlockId) -> Option<u32> {
+        self.disk.open().next().map(|(slab, _disk)| slab)
+    }
+
+    /// Nothing is on disk of the block any more: its slot is free, once its log knows. No transfer names it.
     pub(crate) fn free_slot(&mut self, b: BlockId) {
         for page in self.pages_of(b) {
             self.pages[page as usize].set_on_disk(false);
         }
         let at = std::mem::replace(&mut self.blocks[b].slot, NONE);
         if at != NONE {
-            self.disk.free(at);
-            self.wake_disk();
+            self.release_slot(at);
         }
+    }
+
+    /// Nobody has the slot any more.
+    pub(crate) fn release_slot(&mut self, at: u32) {
+        self.disk.release(at);
+        self.wake_disk();
     }
 
     /// The block's slot fails whenever it is written: it is not used again. False when pages have their only copy there.
@@ -188,7 +187,7 @@ impl Core {
         if high == 0 || u128::from(self.disk.used) < high {
             return;
         }
-        while u128::from(self.disk.used) > low && self.drop_idle_content() {
+        while u128::from(self.disk.used) > low && self.drop_stored_content() {
             self.counters.nvme_drops += 1;
         }
     }

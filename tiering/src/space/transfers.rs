@@ -95,12 +95,22 @@ impl Core {
             IoKind::Read => self.pages_read(transfer, status, bad),
             IoKind::Write => self.pages_written(transfer, status),
         }
+        if self.is_slot_gone(transfer.block) {
+            self.slot_gone(transfer.block);
+        }
+        self.keep_step(transfer.block);
         self.release_hold(transfer.block);
         Ok(())
     }
 
     /// The waits after failures may be over.
     pub(crate) fn transfers_due(&mut self) {
+        for at in [self.log.record_at, self.log.erase_at] {
+            match at <= self.now {
+                true => self.disk_woken |= self.has_nvme(),
+                false => self.set_timer(at),
+            }
+        }
         for (at, read) in [(self.disk.read_at, true), (self.disk.write_at, false)] {
             match at <= self.now {
                 _ if at == 0 => {}
@@ -118,7 +128,7 @@ impl Core {
     }
 
     /// When transfers may start again after `fails` failures in a row.
-    fn after_failures(&mut self, fails: u8) -> u64 {
+    pub(crate) fn after_failures(&mut self, fails: u8) -> u64 {
         let at = self.now.saturating_add((RETRY_US << fails.min(16)).min(RETRY_MAX_US));
         self.set_timer(at);
         at
@@ -156,7 +166,8 @@ impl Core {
         }
         self.disk.write_fails = self.disk.write_fails.saturating_add(1);
         self.disk.failed_with = if status == Status::NoSpace { status } else { Status::Io };
-        if self.disk_failing().is_some() {
+        if let Some(status) = self.disk_failing() {
+            self.fail_publishes(status);
             self.wake_all();
         }
         self.disk.write_at = self.after_failures(self.disk.write_fails);
@@ -171,7 +182,11 @@ impl Core {
     fn suspect_slot(&mut self, b: BlockId) {
         let fails = self.blocks[b].write_fails;
         let others_work = self.disk.write_fails < fails;
-        if fails < IO_TRIES || !self.blocks[b].live() || !others_work && self.disk.suspects >= SUSPECTS_MAX {
+        if fails < IO_TRIES
+            || !self.blocks[b].live()
+            || self.is_slot_gone(b)
+            || !others_work && self.disk.suspects >= SUSPECTS_MAX
+        {
             return;
         }
         if self.retire_slot(b) {
@@ -232,7 +247,11 @@ impl Core {
         self.pages[page as usize].set_on_disk(false);
         self.counters.transitions += 1;
         self.settle_page(page);
+        let b = self.geo.block_of(page);
+        let was_published = self.blocks[b].content != NONE;
         self.lose_if_nowhere(page);
+        self.counters.contents_corrupt += u64::from(was_published && self.blocks[b].content == NONE);
+        self.unrecord(b);
     }
 
     /// Whoever may wait for a page of the block looks again.

@@ -583,8 +583,9 @@ impl Chaos {
             self.w.event(Event::Tick).unwrap();
         }
         let o = self.w.core.occupancy();
-        assert!(o.blocks <= o.published * u32::from(self.shards), "{o:?}");
-        assert!(o.nvme_slots_used <= o.blocks && o.transfers == 0, "{o:?}");
+        let (parts, cold) = (o.published * u32::from(self.shards), o.nvme_slots_cold);
+        assert!(o.blocks + cold <= parts && o.nvme_slots_used <= o.blocks + cold, "{o:?}");
+        assert!(o.transfers == 0 && o.notes == 0 && o.nvme_slots_limbo == 0, "{o:?}");
     }
 }
 

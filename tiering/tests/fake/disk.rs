@@ -31,7 +31,11 @@ pub struct Disk {
     pub node_slots: u32,
     pub slab_slots: u32,
     /// Slots by slab.
-    slabs: BTreeMap<u32, u32>,
+    pub slabs: BTreeMap<u32, u32>,
+    /// Disks that they are on.
+    pub disks: u16,
+    /// Slabs that went out of service.
+    pub dead: BTreeSet<u32>,
     /// Statuses with which the next transfers end instead of being carried out.
     pub fail_next: VecDeque<Status>,
     /// What reads find changed.
@@ -51,9 +55,10 @@ impl Disk {
             return Event::DiskRefused;
         }
         self.node_slots -= slots;
-        let slab = (0..).find(|s| !self.slabs.contains_key(s)).unwrap();
+        let slab = (0..).find(|s| !self.slabs.contains_key(s) && !self.dead.contains(s)).unwrap();
         self.slabs.insert(slab, slots);
-        Event::DiskGranted { slab, slots, disk: 0, generation: 0 }
+        let disk = (slab % u32::from(self.disks.max(1))) as u16;
+        Event::DiskGranted { slab, slots, disk, generation: 0 }
     }
 
     pub fn take_back(&mut self, slab: u32) {
@@ -63,7 +68,7 @@ impl Disk {
 
     pub fn begin(&mut self, t: Transfer) {
         assert!(self.flight.iter().all(|other| other.id != t.id), "transfer ids are unique in flight");
-        assert!(t.at.slot < self.slabs[&t.at.slab], "{t:?} is in no slab");
+        assert!(t.at.slot < self.slabs[&t.at.slab] && !self.dead.contains(&t.at.slab), "{t:?} is in no slab");
         let clash = |o: &Transfer| {
             let same = (o.at.slab, o.at.slot) == (t.at.slab, t.at.slot);
             assert!(!same || o.at.generation == t.at.generation, "{t:?} in the slot of {o:?}");
@@ -77,6 +82,12 @@ impl Disk {
             IoKind::Write => self.begun.1 += 1,
         }
         self.flight.push_back(t);
+    }
+
+    /// The disk of a slab is no more.
+    pub fn kill(&mut self, slab: u32) {
+        self.dead.insert(slab);
+        self.pages.retain(|key, _| key.0 != slab);
     }
 
     pub fn urge(&mut self, id: u32, class: IoClass) {
@@ -95,6 +106,10 @@ impl Disk {
         if let Some(status) = self.fail_next.pop_front().filter(|&s| s != Status::Ok) {
             self.fail(t, status, host);
             return (status, Vec::new());
+        }
+        if self.dead.contains(&t.at.slab) {
+            self.fail(t, Status::Io, host);
+            return (Status::Io, Vec::new());
         }
         let mut bad = Vec::new();
         for &(plane, place) in &t.pages {

@@ -3,10 +3,12 @@
 #![allow(dead_code, clippy::unwrap_used)] // each test uses a part of it; tests may unwrap
 
 mod disk;
+mod log;
 
 pub use disk::{Disk, Transfer};
 use kvtide_tiering::api::*;
 use kvtide_tiering::{ActionBuf, Core, Error, Recorder};
+pub use log::{Log, Wish};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A completion.
@@ -61,6 +63,9 @@ pub struct World {
     pub slab_frames: u32,
     slabs: u32,
     pub disk: Disk,
+    pub log: Log,
+    /// Carry notes out when nothing else moves.
+    pub eager_log: bool,
     pub returned: Vec<u32>,
     pub gone: Vec<SessionId>,
     /// Carry jobs out as soon as they are sent.
@@ -130,6 +135,8 @@ impl World {
             slab_frames: 64,
             slabs: 0,
             disk: Disk::default(),
+            log: Log::default(),
+            eager_log: true,
             returned: Vec::new(),
             gone: Vec::new(),
             eager: true,
@@ -155,6 +162,33 @@ impl World {
         let (status, bad) = self.disk.carry_out(&t, &mut self.host);
         self.end_io(t.id, status, &bad);
         true
+    }
+
+    /// Ends the `at`th note in flight as its log does.
+    pub fn run_note(&mut self, at: usize) -> bool {
+        let Some(note) = self.log.flight.remove(at) else { return false };
+        let dead = match note.wish {
+            Wish::Record(at, _) | Wish::Erase(at) => self.disk.dead.contains(&at.slab),
+            Wish::Flush => false,
+        };
+        let status = if dead { Status::Io } else { self.log.carry_out(&note) };
+        self.end_note(note.id, status);
+        true
+    }
+
+    pub fn end_note(&mut self, id: u32, status: Status) {
+        self.handle(Event::LogDone { id, status }).unwrap();
+        self.take_actions();
+        self.core.check().unwrap();
+    }
+
+    /// The disk of a slab goes out of service.
+    pub fn kill_disk(&mut self, slab: u32) {
+        self.disk.kill(slab);
+        self.log.records.retain(|key, _| key.0 != slab);
+        self.handle(Event::DiskGone { slab }).unwrap();
+        self.disk.slabs.remove(&slab);
+        self.settle();
     }
 
     pub fn end_io(&mut self, id: u32, status: Status, bad: &[u32]) {
@@ -226,7 +260,7 @@ impl World {
             assert!(round < 100_000, "the core goes on for ever");
             self.take_actions();
             self.core.check().unwrap();
-            if self.eager && self.run_one_of_each() | self.run_io(0) {
+            if self.eager && self.run_one_of_each() | self.run_io(0) || self.eager_log && self.run_note(0) {
                 continue;
             }
             if !self.core.has_output() {
@@ -250,7 +284,9 @@ impl World {
             let lists: Vec<_> = actions
                 .iter()
                 .map(|a| match a {
-                    Action::Complete { list, .. } | Action::Io { list, .. } => self.buf.list(*list).to_vec(),
+                    Action::Complete { list, .. } | Action::Io { list, .. } | Action::Record { list, .. } => {
+                        self.buf.list(*list).to_vec()
+                    }
                     _ => Vec::new(),
                 })
                 .collect();
@@ -295,10 +331,13 @@ impl World {
                     // The device may write from now on.
                     transfer.pages.iter().for_each(|&(_, place)| _ = self.host.insert(place, 0));
                 }
+                if kind == IoKind::Write {
+                    self.log.written(at);
+                }
                 self.disk.begin(transfer);
             }
-            Action::Record { id, .. } | Action::Erase { id, .. } | Action::Flush { id } => {
-                self.handle(Event::LogDone { id, status: Status::Ok }).unwrap();
+            Action::Record { .. } | Action::Erase { .. } | Action::Flush { .. } => {
+                self.log.begin(action, &list, &self.disk);
             }
             Action::Urge { id, class } => self.disk.urge(id, class),
             Action::SessionGone { session } => self.gone.push(session),

@@ -2,7 +2,7 @@
 
 use super::{Core, Seen, ensure};
 use crate::api::{IoKind, NONE};
-use crate::pages::{BlockState, HostOn};
+use crate::pages::{BlockState, HostOn, Place};
 use std::collections::BTreeMap;
 
 impl Core {
@@ -139,16 +139,21 @@ impl Core {
                 ensure!(!on_disk, "block {b} is on disk without a slot");
                 continue;
             }
-            used += 1;
-            ensure!(self.disk.block_in(block.slot) == b, "slot {} is not block {b}'s", block.slot);
+            let place = self.disk.place(block.slot);
+            used += u32::from(place == Place::Hot);
+            ensure!(matches!(place, Place::Hot | Place::Gone), "slot {} of block {b} is {place:?}", block.slot);
+            let moves = self.transfers.recs.iter().any(|t| t.live && t.block == b);
+            ensure!(place == Place::Hot || moves || !block.live(), "block {b} has a slot that is gone");
+            ensure!(self.disk.owner(block.slot) == b, "slot {} is not block {b}'s", block.slot);
             let keeps = !matches!(block.state, BlockState::Free | BlockState::Dropping);
             ensure!(keeps, "block {b} is {:?} and has a slot", block.state);
             let stale = block.state == BlockState::Unsealed && !block.parked && on_disk;
             ensure!(!stale || self.resuming(b), "block {b} is being filled and on disk");
         }
-        ensure!(used == self.disk.used, "{} slots used, counted {used}", self.disk.used);
-        let counted = (self.disk.free_slots(), self.disk.bad, self.disk.used);
-        ensure!(self.disk.count() == counted, "slots free, bad, used: {counted:?}, counted {:?}", self.disk.count());
+        let (hot, kept) = (self.disk.used - self.disk.cold, self.disk.kept());
+        ensure!(used == hot, "{hot} slots of blocks, counted {used}");
+        let counted = self.disk.count().0;
+        ensure!(counted == kept, "slots free, used, cold, in limbo, bad: {kept:?}, counted {counted:?}");
         Ok(())
     }
 

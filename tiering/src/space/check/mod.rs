@@ -1,5 +1,6 @@
 //! Whether all tables agree. Slow; for tests and the simulator.
 
+mod contents;
 mod lower;
 
 use super::Core;
@@ -57,6 +58,9 @@ impl Core {
         self.check_host(&seen)?;
         self.check_host_lists()?;
         self.check_disk()?;
+        self.check_contents()?;
+        self.check_keeping()?;
+        self.check_notes()?;
         self.check_owned()
     }
 
@@ -287,17 +291,6 @@ impl Core {
         );
         ensure!(dying == self.blocks.dying, "dying blocks: {} kept, {dying} are", self.blocks.dying);
         ensure!(referred == self.blocks.referred, "blocks referred to: {} kept, {referred} are", self.blocks.referred);
-        for (c, content) in self.index.live() {
-            let (mut b, mut parts, mut active) = (content.block, 0, 0);
-            while b != NONE {
-                ensure!(self.blocks[b].content == c, "block {b} is not of content {c}");
-                parts += 1;
-                active += u16::from(self.blocks[b].refs() > 0);
-                b = self.blocks[b].next_part;
-            }
-            ensure!((parts, active) == (content.parts, content.active), "content {c}: parts {parts}, active {active}");
-            ensure!(self.index.find(content.hash) == Some(c), "content {c} is not found by its hash");
-        }
         Ok(())
     }
 

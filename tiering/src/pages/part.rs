@@ -1,0 +1,75 @@
+//! A part of a content: one shard's block of it, which is hot (it has a block) or cold (it is only on NVMe, and has but a slot).
+
+use crate::api::NONE;
+use serde::{Deserialize, Serialize};
+
+/// Ids of blocks, slots and contents are below this.
+pub(crate) const IDS_MAX: u32 = 1 << 29;
+
+const COLD: u32 = IDS_MAX;
+const END: u32 = 2 * IDS_MAX - 1;
+
+/// One part, or the end of the chain of a content's parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Part {
+    End,
+    /// A block.
+    Hot(u32),
+    /// A slot on NVMe.
+    Cold(u32),
+}
+
+impl Part {
+    /// Its 30 bits.
+    pub fn pack(self) -> u32 {
+        match self {
+            Part::End => END,
+            Part::Hot(b) => b,
+            Part::Cold(at) => COLD | at,
+        }
+    }
+
+    pub fn unpack(bits: u32) -> Part {
+        match bits & END {
+            END => Part::End,
+            bits if bits & COLD == 0 => Part::Hot(bits),
+            bits => Part::Cold(bits & !COLD),
+        }
+    }
+
+    /// Its block, if it has one.
+    pub fn block(self) -> Option<u32> {
+        if let Part::Hot(b) = self { Some(b) } else { None }
+    }
+
+    /// Its slot, if it has no block.
+    pub fn slot(self) -> Option<u32> {
+        if let Part::Cold(at) = self { Some(at) } else { None }
+    }
+
+    pub fn is_cold(self) -> bool {
+        self.slot().is_some()
+    }
+}
+
+/// A part as other tables keep it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Link(u32);
+
+impl Default for Link {
+    fn default() -> Self {
+        Link(END)
+    }
+}
+
+impl Link {
+    pub fn to(part: Part) -> Link {
+        Link(part.pack())
+    }
+
+    pub fn get(self) -> Part {
+        Part::unpack(self.0)
+    }
+}
+
+const _: () = assert!(END < NONE);

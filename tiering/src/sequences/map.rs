@@ -1,0 +1,143 @@
+//! Map: a sequence begins with what is cached.
+
+use super::publish::HASHES_MAX;
+use crate::actions::ActionBuf;
+use crate::api::{BlockId, NONE, SeqId, Status};
+use crate::mutants::{self, Mutant};
+use crate::pages::Part;
+use crate::requests::{Op, Phase, Work};
+use crate::space::{Admit, Core, Who, Why};
+
+impl Core {
+    pub(crate) fn map(&mut self, who: Who, seq: SeqId, hashes: &[u128], due: u64) {
+        let s = who.session;
+        let Some(&q) = self.live_seq(s, seq) else { return self.complete(who, Status::NotFound, 0) };
+        if q.parked || q.busy != 0 || q.tokens != u64::from(q.blocks) * self.geo.page_tokens {
+            return self.complete(who, Status::State, 0);
+        }
+        if hashes.len() > HASHES_MAX {
+            return self.complete(who, Status::Limit, 0);
+        }
+        let op = Op { work: Work::Map, seq, first: q.blocks, tokens: q.tokens, ..Op::default() };
+        let Some(op) = self.new_op(who, op, due) else { return };
+        let found = self.attach_prefix(s, seq, hashes);
+        let ops = &mut self.sessions[usize::from(s)].ops;
+        ops[op].count = found;
+        ops.enter(op, Phase::Admission);
+        let page_tokens = self.geo.page_tokens;
+        let q = self.seq_mut(s, seq);
+        q.busy = op + 1;
+        q.tokens = u64::from(q.blocks) * page_tokens;
+    }
+
+    /// Appends the longest cached prefix whose windows are whole; returns its length.
+    fn attach_prefix(&mut self, s: u16, seq: SeqId, hashes: &[u128]) -> u32 {
+        let start = self.sessions[usize::from(s)].seqs[seq as usize].blocks;
+        let mut above = match start {
+            0 => NONE,
+            _ => self.blocks[self.seq_block(s, seq, start - 1)].content,
+        };
+        let shard = self.sessions[usize::from(s)].shard;
+        for (i, &hash) in hashes.iter().enumerate() {
+            let Some(c) = self.index.find(hash) else {
+                if mutants::on(Mutant::MapSkipsParent) {
+                    continue;
+                }
+                break;
+            };
+            let parent = self.index.recs[c as usize].parent;
+            // Only the first block of a further call may stand on one that is not cached itself.
+            let chained = parent == above || (i == 0 && start > 0 && above == NONE);
+            let whole = self.index.parts(c).all == self.cfg.shards;
+            let shard = if mutants::on(Mutant::MapWrongShard) { (shard + 1) % self.cfg.shards } else { shard };
+            let part = self.part_of(c, shard).filter(|_| whole && (chained || mutants::on(Mutant::MapSkipsParent)));
+            if !self.list_fits(s, seq, 1) {
+                break;
+            }
+            let b = match part {
+                None | Some(Part::End) => break,
+                Some(Part::Hot(b)) => b,
+                Some(Part::Cold(at)) => match self.heat(c, at) {
+                    Some(b) => b,
+                    None => break,
+                },
+            };
+            if !self.append_block(s, seq, b) {
+                break;
+            }
+            self.add_ref(s, b);
+            self.keep(b, Why::Mapped);
+            self.touch_block(s, b, seq);
+            above = c;
+        }
+        let mut len = self.sessions[usize::from(s)].seqs[seq as usize].blocks;
+        while len > start && !self.windows_whole(s, seq, len) {
+            len -= 1;
+        }
+        self.drop_tail(s, seq, len);
+        len - start
+    }
+
+    fn touch_block(&mut self, s: u16, b: BlockId, seq: SeqId) {
+        if self.blocks[b].home == s {
+            self.blocks[b].seq = seq;
+        }
+        self.counters.mapped += 1;
+    }
+
+    /// Whether a sequence of so many whole blocks has every window page that its next token reads.
+    fn windows_whole(&self, s: u16, seq: SeqId, blocks: u32) -> bool {
+        let tokens = u64::from(blocks) * self.geo.page_tokens;
+        self.geo.windowed.iter().all(|&plane| {
+            // The next token is the one that reads: its window begins one token later.
+            (self.geo.first_needed(plane, tokens) as u32..blocks).all(|index| {
+                let page = self.geo.page(self.seq_block(s, seq, index), plane);
+                !self.pages[page as usize].retired()
+            })
+        })
+    }
+
+    /// The mapped blocks are promised a place, or the mapping gets shorter.
+    pub(crate) fn admit_map(&mut self, s: u16, op: u32) -> Admit {
+        loop {
+            let mut verdict = Admit::Yes;
+            for class in 0..self.geo.classes.len() as u8 {
+                let c = &self.host.classes[usize::from(class)];
+                if c.demand > c.usable() {
+                    verdict = self.admit_host(class, 1, 0);
+                    if verdict != Admit::Yes {
+                        break;
+                    }
+                }
+            }
+            let Admit::No(status) = verdict else { return verdict };
+            let rec = self.sessions[usize::from(s)].ops[op];
+            if rec.count == 0 {
+                return Admit::No(status);
+            }
+            // A shorter prefix must be readable too: its own windows and snapshot may be gone.
+            let mut count = rec.count - 1;
+            while count > 0 && !self.windows_whole(s, rec.seq, rec.first + count) {
+                count -= 1;
+            }
+            self.drop_tail(s, rec.seq, rec.first + count);
+            self.sessions[usize::from(s)].ops[op].count = count;
+            self.seq_mut(s, rec.seq).tokens = u64::from(rec.first + count) * self.geo.page_tokens;
+            if count == 0 {
+                // Something was cached, and none of it fits.
+                return Admit::No(Status::NoSpace);
+            }
+        }
+    }
+
+    pub(crate) fn complete_map(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (Status, u64) {
+        let rec = self.sessions[usize::from(s)].ops[op];
+        for index in rec.first..rec.first + rec.count {
+            buf.push_word(self.seq_block(s, rec.seq, index));
+        }
+        let tokens = u64::from(rec.first + rec.count) * self.geo.page_tokens;
+        let q = self.seq_mut(s, rec.seq);
+        (q.busy, q.tokens) = (0, tokens);
+        (Status::Ok, u64::from(rec.count))
+    }
+}

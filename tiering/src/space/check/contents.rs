@@ -1,0 +1,171 @@
+//! Contents, their parts, their way to NVMe, and what the index logs were told.
+
+use super::{Core, ensure};
+use crate::api::NONE;
+use crate::pages::{Keep, Listed, Logged, NoteKind, Part, Place};
+use crate::requests::Phase;
+use crate::sessions::Life;
+use std::collections::{BTreeMap, BTreeSet};
+
+impl Core {
+    /// Each content is found, has the parts that it counts, and stands in the list that fits them.
+    pub(super) fn check_contents(&self) -> Result<(), String> {
+        let (mut cold, mut published) = (0, 0usize);
+        for (c, content) in self.index.live() {
+            let (mut all, mut hot, mut active) = (0, 0, 0);
+            let mut shards = BTreeSet::new();
+            for part in self.parts(c) {
+                all += 1;
+                let shard = match part {
+                    Part::End => NONE as u16,
+                    Part::Hot(b) => {
+                        ensure!(self.blocks[b].content == c, "block {b} is not of content {c}");
+                        hot += 1;
+                        active += u16::from(self.blocks[b].refs() > 0);
+                        self.blocks[b].shard
+                    }
+                    Part::Cold(at) => {
+                        let place = self.disk.place(at);
+                        ensure!(place == Place::Cold, "slot {at} of content {c} is {place:?}");
+                        ensure!(self.disk.owner(at) == c, "slot {at} is not content {c}'s");
+                        cold += 1;
+                        self.disk.shard(at)
+                    }
+                };
+                ensure!(shards.insert(shard), "content {c} has two parts of shard {shard}");
+                self.check_recorded(c, part, shard)?;
+            }
+            published += usize::from(hot);
+            let kept = self.index.parts(c);
+            let counted = (all, hot, active);
+            ensure!((kept.all, kept.hot, kept.active) == counted, "content {c}: {kept:?}, counted {counted:?}");
+            let listed = match counted {
+                (_, _, 1..) => Listed::Active,
+                (1.., 0, _) => Listed::Cold,
+                _ => Listed::Idle,
+            };
+            ensure!(content.listed() == listed, "content {c} is {:?}, not {listed:?}", content.listed());
+            ensure!(self.index.find(content.hash()) == Some(c), "content {c} is not found by its hash");
+            let above = self.index.recs.get(content.parent as usize).map(|p| p.listed());
+            ensure!(content.parent == NONE || above.is_some_and(|l| l != Listed::Free), "content {c} has no parent");
+        }
+        ensure!(cold == self.disk.cold, "{} slots of contents, counted {cold}", self.disk.cold);
+        let of_contents = self.blocks.recs.iter().filter(|b| b.content != NONE).count();
+        ensure!(of_contents == published, "{of_contents} blocks are published, {published} are parts");
+        let lists = (self.index.idle.len, self.index.cold.len);
+        let counted = [Listed::Idle, Listed::Cold].map(|l| self.index.live().filter(|(_, c)| c.listed() == l).count());
+        ensure!([lists.0 as usize, lists.1 as usize] == counted, "contents idle, cold: {lists:?}, counted {counted:?}");
+        Ok(())
+    }
+
+    /// A record that counts names pages that are there, and the parent's counts too.
+    fn check_recorded(&self, c: u32, part: Part, shard: u16) -> Result<(), String> {
+        let at = match part {
+            Part::End => NONE,
+            Part::Hot(b) => self.blocks[b].slot,
+            Part::Cold(at) => at,
+        };
+        if at == NONE || self.disk.place(at) == Place::Gone {
+            return Ok(());
+        }
+        let logged = self.disk.logged(at);
+        ensure!(part.block().is_some() || matches!(logged, Logged::Recorded | Logged::Maybe), "{part:?} is {logged:?}");
+        if logged != Logged::Recorded {
+            return Ok(());
+        }
+        if let Part::Hot(b) = part {
+            ensure!(self.blocks[b].keep == Keep::No, "block {b} is recorded and {:?}", self.blocks[b].keep);
+            for page in self.pages_of(b) {
+                let p = &self.pages[page as usize];
+                ensure!(p.on_disk() || p.retired(), "block {b} is recorded without page {page}");
+            }
+        }
+        let parent = self.index.recs[c as usize].parent;
+        let above = if parent == NONE { None } else { Some(self.part_of(parent, shard)) };
+        let counts = match above {
+            None => true,
+            Some(Some(Part::Hot(p))) => self.is_recorded(p) && !self.is_slot_gone(p),
+            Some(Some(Part::Cold(p))) => self.disk.logged(p) == Logged::Recorded,
+            Some(_) => false,
+        };
+        ensure!(counts, "content {c} is recorded, what it stands on is not");
+        Ok(())
+    }
+
+    /// Blocks on their way to NVMe stand where they belong: none is forgotten.
+    pub(super) fn check_keeping(&self) -> Result<(), String> {
+        let lists = [
+            (&self.blocks.to_write, Keep::Write),
+            (&self.blocks.to_record, Keep::Record),
+            (&self.blocks.to_erase, Keep::Erase),
+        ];
+        for (list, keep) in lists {
+            let listed = list.iter(&self.blocks.recs).filter(|&b| self.blocks[b].keep == keep).count();
+            let are = self.blocks.recs.iter().filter(|b| b.keep == keep).count();
+            ensure!(listed == are && listed == list.len as usize, "{listed} blocks listed to {keep:?}, {are} are");
+        }
+        for (b, block) in (0u32..).zip(&self.blocks.recs) {
+            match block.keep {
+                Keep::No => {}
+                Keep::Erase => {
+                    let maybe =
+                        block.slot != NONE && (self.disk.logged(block.slot) == Logged::Maybe || self.is_slot_gone(b));
+                    ensure!(maybe && block.content == NONE, "block {b} has nothing to erase: {block:?}");
+                }
+                _ => ensure!(block.content != NONE && block.live(), "block {b} is to be kept: {block:?}"),
+            }
+            if block.keep == Keep::Waits {
+                let stage = self.stage_of(b);
+                ensure!(stage == Keep::Waits, "block {b} waits for nothing, and could {stage:?}");
+            }
+            ensure!(!block.waited || block.content != NONE, "block {b} is waited for and not published");
+        }
+        for s in self.sessions.iter().filter(|s| s.life == Life::Live) {
+            let waits = s.ops.recs.iter().filter(|o| o.phase == Phase::Keeping);
+            for op in waits {
+                let part = if op.use_pos > 0 { None } else { self.part_of(op.at, s.shard).and_then(Part::block) };
+                let told = op.use_pos > 0 || part.is_some_and(|b| self.blocks[b].waited);
+                ensure!(told, "a publish waits for content {} unawares", op.at);
+                let flush = self.log.flush_wanted || self.log.flushing;
+                ensure!(op.use_pos == 0 || flush, "a publish waits for flush {}, which does not come", op.use_pos);
+            }
+        }
+        Ok(())
+    }
+
+    /// Slots whose log is being told something, and those that nobody has until theirs knows.
+    pub(super) fn check_notes(&self) -> Result<(), String> {
+        let mut noted: BTreeMap<u32, NoteKind> = BTreeMap::new();
+        for note in self.notes.live().filter(|n| n.kind != NoteKind::Flush) {
+            ensure!(noted.insert(note.slot, note.kind).is_none(), "two notes of slot {}", note.slot);
+        }
+        let flushes = self.notes.live().filter(|n| n.kind == NoteKind::Flush).count();
+        ensure!(flushes == usize::from(self.log.flushing), "{flushes} flushes in flight");
+        let (mut queued, mut gone) = (0, false);
+        for at in self.disk.all() {
+            let (place, logged) = (self.disk.place(at), self.disk.logged(at));
+            gone |= place == Place::Gone;
+            if place == Place::Gone {
+                continue;
+            }
+            let want = match logged {
+                Logged::Recording | Logged::Outdated => Some(NoteKind::Record),
+                Logged::Erasing => Some(NoteKind::Erase),
+                Logged::No | Logged::Recorded | Logged::Maybe => None,
+            };
+            ensure!(noted.get(&at).copied() == want, "slot {at} is {logged:?}, in flight {:?}", noted.get(&at));
+            let nobodys = matches!(place, Place::Limbo | Place::Bad);
+            queued += u32::from(nobodys && logged == Logged::Maybe);
+            let fits = match place {
+                Place::Free => logged == Logged::No,
+                Place::Limbo => !matches!(logged, Logged::No | Logged::Recording | Logged::Recorded),
+                Place::Bad => !matches!(logged, Logged::Recording | Logged::Recorded),
+                _ => true,
+            };
+            ensure!(fits, "slot {at} is {place:?} and {logged:?}");
+        }
+        let listed = self.disk.count().1;
+        ensure!(listed == queued || gone && listed > queued, "{listed} slots to erase, {queued} are");
+        Ok(())
+    }
+}

@@ -1,0 +1,105 @@
+//! Contents that are only on NVMe have no block: they become so when block ids run short, and get one again when they are mapped.
+
+use super::Core;
+use super::content::NEAR;
+use super::keep::Why;
+use crate::api::{BlockId, NONE};
+use crate::pages::{BlockState, Link, Logged, Part, Place};
+
+/// One of so many block ids is kept free if that costs nothing.
+const SPARE: u32 = 16;
+/// Blocks that one tick takes back.
+const TICK_MAX: u32 = 64;
+
+impl Core {
+    /// Whether everything of the block is on NVMe and in its log, and nobody needs it elsewhere.
+    fn may_cool(&self, b: BlockId) -> bool {
+        let block = &self.blocks[b];
+        let idle = block.state == BlockState::Sealed && block.content != NONE && block.refs() == 0 && block.holds == 0;
+        let kept =
+            |at: u32| at != NONE && self.disk.logged(at) == Logged::Recorded && self.disk.place(at) == Place::Hot;
+        idle && kept(block.slot)
+            && self.pages_of(b).all(|page| self.pages[page as usize].on_disk() || self.pages[page as usize].retired())
+    }
+
+    /// Takes the blocks of the least recently used content that can do without. Their ids are free as soon as no tier 0 shows
+    /// them. False when there is none near.
+    pub(crate) fn cool_content(&mut self) -> bool {
+        if !self.has_nvme() {
+            return false;
+        }
+        let mut next = self.index.idle.head;
+        for _ in 0..NEAR {
+            if next == NONE {
+                return false;
+            }
+            let c = next;
+            next = self.index.next_in_list(c);
+            let mut any = false;
+            loop {
+                let found = self.parts(c).filter_map(Part::block).find(|&b| self.may_cool(b));
+                let Some(b) = found else { break };
+                self.cool_block(c, b);
+                any = true;
+            }
+            if any {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn cool_block(&mut self, c: u32, b: BlockId) {
+        let block = self.blocks[b];
+        let at = block.slot;
+        for (i, &plane) in self.geo.windowed.iter().enumerate() {
+            let retired = self.pages[self.geo.page(b, plane) as usize].retired();
+            self.disk.set_windowed(at, i, !retired);
+        }
+        self.index.cooled(c);
+        self.disk.cool(at, c, block.shard, block.next_part.get());
+        self.replace_part(c, Part::Hot(b), Part::Cold(at));
+        let block = &mut self.blocks[b];
+        (block.content, block.next_part, block.slot) = (NONE, Link::default(), NONE);
+        self.counters.cooled += 1;
+        self.die(b);
+    }
+
+    /// Gives a part of a content that is only on NVMe a block. `None`: no id is free.
+    pub(crate) fn heat(&mut self, c: u32, at: u32) -> Option<BlockId> {
+        if self.blocks.free.is_empty() {
+            self.cool_content();
+        }
+        let b = self.blocks.alloc(self.disk.shard(at))?;
+        let next = self.disk.next_part(at);
+        self.index.heated(c);
+        self.replace_part(c, Part::Cold(at), Part::Hot(b));
+        self.disk.heat(at, b);
+        let block = &mut self.blocks[b];
+        (block.state, block.content, block.slot, block.next_part) = (BlockState::Sealed, c, at, Link::to(next));
+        for page in self.pages_of(b) {
+            self.pages[page as usize].set_on_disk(true);
+        }
+        for i in 0..self.geo.windowed.len() {
+            if !self.disk.has_windowed(at, i) {
+                let page = self.geo.page(b, self.geo.windowed[i]);
+                self.pages[page as usize].set_on_disk(false);
+                self.pages[page as usize].set_retired();
+                self.blocks[b].thinned = true;
+            }
+        }
+        self.counters.heated += 1;
+        self.keep(b, Why::Mapped);
+        Some(b)
+    }
+
+    /// Keeps some block ids free, as long as that costs nothing.
+    pub(crate) fn trim_blocks(&mut self) {
+        let spare = self.blocks.recs.len() as u32 / SPARE;
+        for _ in 0..TICK_MAX {
+            if self.blocks.free.len + self.blocks.dying >= spare || !self.cool_content() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! A disk goes out of service: what was only there is gone, and the rest goes on.
+
+use super::Core;
+use crate::api::{BlockId, NONE};
+use crate::error::Error;
+use crate::pages::{Keep, Logged, Part, Place};
+
+impl Core {
+    pub(crate) fn disk_gone(&mut self, slab: u32) -> Result<(), Error> {
+        let Some((from, to)) = self.disk.range(slab) else {
+            return Err(Error::Slab { slab, why: "is not granted" });
+        };
+        // Allocates: disks that fail are rare.
+        let held: Vec<(u32, Place)> = (from..to).map(|at| (at, self.disk.place(at))).collect();
+        self.disk.lose(slab);
+        self.counters.disks_gone += 1;
+        // What failed was this disk, perhaps.
+        (self.disk.write_fails, self.disk.read_fails, self.disk.suspects) = (0, 0, 0);
+        (self.disk.write_at, self.disk.read_at) = (0, 0);
+        for (at, place) in held {
+            let owner = self.disk.owner(at);
+            match place {
+                Place::Cold if self.parts(owner).any(|part| part == Part::Cold(at)) => {
+                    self.counters.contents_gone += 1;
+                    self.unpublish(owner);
+                }
+                Place::Hot if self.blocks[owner].slot == at => self.slot_gone(owner),
+                _ => {}
+            }
+        }
+        self.host_freed();
+        self.wake_all();
+        self.wake_admission();
+        self.wake_disk();
+        Ok(())
+    }
+
+    /// Whether the block's slot is on a disk that is out of service.
+    pub(crate) fn is_slot_gone(&self, b: BlockId) -> bool {
+        let at = self.blocks[b].slot;
+        at != NONE && self.disk.place(at) == Place::Gone
+    }
+
+    /// The block's slot is gone, with its copies of pages, once no transfer names it any more: what a read brings is still good.
+    pub(crate) fn slot_gone(&mut self, b: BlockId) {
+        if self.transfers.recs.iter().any(|t| t.live && t.block == b) {
+            return;
+        }
+        let was_kept = self.is_recorded(b) || self.blocks[b].keep != Keep::No && self.blocks[b].keep != Keep::Erase;
+        self.blocks[b].slot = NONE;
+        self.blocks.set_keep(b, Keep::No);
+        if self.blocks[b].content != NONE {
+            self.unroot(self.blocks[b].content);
+        }
+        for page in self.pages_of(b) {
+            if self.pages[page as usize].on_disk() {
+                self.pages[page as usize].set_on_disk(false);
+                self.counters.transitions += 1;
+                self.settle_page(page);
+            }
+        }
+        for page in self.pages_of(b) {
+            self.lose_if_nowhere(page);
+        }
+        if was_kept && self.blocks[b].content != NONE {
+            self.blocks.set_keep(b, Keep::Waits);
+            self.keep_step(b);
+        }
+        self.wake_all();
+    }
+
+    /// The slot lacks a page that its record names: it does not count any more.
+    pub(crate) fn unrecord(&mut self, b: BlockId) {
+        let at = self.blocks[b].slot;
+        if at == NONE || self.blocks[b].content == NONE {
+            return;
+        }
+        match self.disk.logged(at) {
+            Logged::Recorded => self.disk.set_logged(at, Logged::Maybe),
+            Logged::Recording => self.disk.set_logged(at, Logged::Outdated),
+            Logged::No | Logged::Outdated | Logged::Maybe | Logged::Erasing => return,
+        }
+        self.unroot(self.blocks[b].content);
+        self.blocks.set_keep(b, Keep::Waits);
+        self.keep_step(b);
+    }
+
+    /// The record of a content does not count any more, and so do those of its descendants.
+    fn unroot(&mut self, top: u32) {
+        let mut next = self.next_below(top, top);
+        while let Some(c) = next {
+            let mut part = self.index.recs[c as usize].head();
+            let mut any = false;
+            while part != Part::End {
+                any |= self.unroot_part(part);
+                part = self.part_after(part);
+            }
+            // Below what does not count, nothing does.
+            next = if any { self.next_below(c, top) } else { self.next_beside(c, top) };
+        }
+    }
+
+    fn unroot_part(&mut self, part: Part) -> bool {
+        let at = match part {
+            Part::End => NONE,
+            Part::Hot(b) => self.blocks[b].slot,
+            Part::Cold(at) => at,
+        };
+        if at == NONE || self.disk.logged(at) != Logged::Recorded || self.disk.place(at) == Place::Gone {
+            return false;
+        }
+        self.disk.set_logged(at, Logged::Maybe);
+        if let Part::Hot(b) = part {
+            self.blocks.set_keep(b, Keep::Waits);
+            self.keep_step(b);
+        }
+        true
+    }
+}

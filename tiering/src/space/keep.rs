@@ -1,0 +1,212 @@
+//! The way of a published block to NVMe and into the index log of its disk.
+//!
+//! Its pages are stored to host, written to its slot, and then a record says what the slot holds. A record counts when those of
+//! all its ancestors do: a content that cannot be found from its root is none after a restart. So a child's record is not sent
+//! before its parent's; behind it, on the same disk, without waiting for it.
+
+use super::Core;
+use crate::api::{Admission, BlockId, Level, NONE, Status};
+use crate::pages::{Keep, Logged, Part, Place};
+
+/// Why a block might go to NVMe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// It was published, to be kept so well.
+    Published(Level),
+    /// It was looked up again.
+    Mapped,
+}
+
+impl Core {
+    /// The one decision whether a published block is written to NVMe.
+    fn admits(&mut self, _b: BlockId, why: Why) -> bool {
+        if !self.has_nvme() {
+            return false;
+        }
+        match self.cfg.policy.nvme_admission {
+            Admission::All | Admission::Budget => true,
+            Admission::SecondTouch => why != Why::Published(Level::Published),
+        }
+    }
+
+    /// Whether the log says what the block's slot holds.
+    pub(crate) fn is_recorded(&self, b: BlockId) -> bool {
+        let at = self.blocks[b].slot;
+        at != NONE && self.disk.logged(at) == Logged::Recorded
+    }
+
+    /// Sends a published block on its way to NVMe, and its ancestors before it, unless they are there. False when it is not
+    /// admitted.
+    pub(crate) fn keep(&mut self, b: BlockId, why: Why) -> bool {
+        if self.is_recorded(b) {
+            return true;
+        }
+        if self.blocks[b].keep == Keep::No || self.blocks[b].keep == Keep::Erase {
+            if !self.admits(b, why) {
+                return false;
+            }
+            self.begin_keep(b);
+        }
+        let shard = self.blocks[b].shard;
+        let mut above = self.index.recs[self.blocks[b].content as usize].parent;
+        while above != NONE {
+            match self.part_of(above, shard) {
+                Some(Part::Hot(p)) if self.blocks[p].keep == Keep::No && !self.is_recorded(p) => self.begin_keep(p),
+                _ => break,
+            }
+            above = self.index.recs[above as usize].parent;
+        }
+        self.keep_step(b);
+        self.blocks[b].keep != Keep::No || self.is_recorded(b)
+    }
+
+    fn begin_keep(&mut self, b: BlockId) {
+        self.blocks[b].record_fails = 0;
+        self.blocks.set_keep(b, Keep::Waits);
+        self.keep_step(b);
+    }
+
+    /// Moves a block that is to be kept to where it stands now.
+    pub(crate) fn keep_step(&mut self, b: BlockId) {
+        if matches!(self.blocks[b].keep, Keep::No | Keep::Erase) {
+            return;
+        }
+        let stage = self.stage_of(b);
+        self.blocks.set_keep(b, stage);
+        if matches!(stage, Keep::Write | Keep::Record) {
+            self.wake_disk();
+        }
+    }
+
+    /// Where a block that is to be kept stands.
+    pub(crate) fn stage_of(&self, b: BlockId) -> Keep {
+        let at = self.blocks[b].slot;
+        if at != NONE {
+            let noted = matches!(self.disk.logged(at), Logged::Recording | Logged::Outdated | Logged::Erasing);
+            if noted || self.disk.place(at) == Place::Gone {
+                return Keep::Waits;
+            }
+            if self.disk.logged(at) == Logged::Recorded {
+                return Keep::No;
+            }
+        }
+        let mut dirty = false;
+        // Pages are stored in order: what is missing is found sooner from behind.
+        for page in self.pages_of(b).rev() {
+            let p = &self.pages[page as usize];
+            if p.retired() {
+                continue;
+            }
+            if p.writing() || p.reading() || !p.below() {
+                return Keep::Waits;
+            }
+            dirty |= !p.on_disk();
+        }
+        if dirty {
+            Keep::Write
+        } else if at == NONE {
+            // Every page of it is out of its window.
+            Keep::No
+        } else if self.parent_is_before(b) {
+            Keep::Record
+        } else {
+            Keep::Waits
+        }
+    }
+
+    /// Whether the record of the block's parent counts already, or is on its way ahead of one sent now.
+    fn parent_is_before(&self, b: BlockId) -> bool {
+        let parent = self.index.recs[self.blocks[b].content as usize].parent;
+        if parent == NONE {
+            return true;
+        }
+        match self.part_of(parent, self.blocks[b].shard) {
+            None | Some(Part::End) => false,
+            Some(Part::Cold(at)) => self.disk.logged(at) == Logged::Recorded,
+            Some(Part::Hot(p)) => {
+                let (at, of) = (self.blocks[p].slot, self.blocks[b].slot);
+                let ahead =
+                    |at| self.disk.logged(at) == Logged::Recording && self.disk.disk_of(at) == self.disk.disk_of(of);
+                at != NONE && (self.is_recorded(p) || ahead(at))
+            }
+        }
+    }
+
+    /// Whether the record of the block's parent counts.
+    pub(crate) fn parent_is_recorded(&self, b: BlockId) -> bool {
+        let parent = self.index.recs[self.blocks[b].content as usize].parent;
+        parent == NONE
+            || self.part_of(parent, self.blocks[b].shard).is_some_and(|part| match part {
+                Part::End => false,
+                Part::Cold(at) => self.disk.logged(at) == Logged::Recorded,
+                Part::Hot(p) => self.is_recorded(p),
+            })
+    }
+
+    /// The children of a block, of its shard, look again: its record is on its way, or counts.
+    pub(crate) fn step_children(&mut self, b: BlockId) {
+        let shard = self.blocks[b].shard;
+        let mut child = self.index.recs[self.blocks[b].content as usize].child;
+        while child != NONE {
+            if let Some(Part::Hot(part)) = self.part_of(child, shard)
+                && self.blocks[part].keep == Keep::Waits
+            {
+                self.keep_step(part);
+            }
+            child = self.index.recs[child as usize].elder();
+        }
+    }
+
+    /// The block's record counts: what waited for that goes on.
+    pub(crate) fn is_stored(&mut self, b: BlockId) {
+        self.blocks.set_keep(b, Keep::No);
+        self.blocks[b].record_fails = 0;
+        self.counters.stored += 1;
+        let (c, shard) = (self.blocks[b].content, self.blocks[b].shard);
+        if std::mem::take(&mut self.blocks[b].waited) {
+            self.publishes_stored(c, shard);
+        }
+        self.step_children(b);
+    }
+
+    /// The block is not recorded, and so are none that stand on it: who waits for that is told.
+    pub(crate) fn give_up_keeping(&mut self, b: BlockId, status: Status) {
+        let (top, shard) = (self.blocks[b].content, self.blocks[b].shard);
+        let mut c = top;
+        loop {
+            if let Some(Part::Hot(part)) = self.part_of(c, shard)
+                && !matches!(self.blocks[part].keep, Keep::No | Keep::Erase)
+            {
+                self.blocks.set_keep(part, Keep::No);
+                if std::mem::take(&mut self.blocks[part].waited) {
+                    self.end_publishes(c, shard, status);
+                }
+            }
+            match self.next_below(c, top) {
+                Some(next) => c = next,
+                None => return,
+            }
+        }
+    }
+
+    /// The content after `c` in a walk over all that stand on `top`, parents first.
+    pub(crate) fn next_below(&self, c: u32, top: u32) -> Option<u32> {
+        let child = self.index.recs[c as usize].child;
+        if child != NONE {
+            return Some(child);
+        }
+        self.next_beside(c, top)
+    }
+
+    /// The same, but for what stands on `c`.
+    pub(crate) fn next_beside(&self, mut c: u32, top: u32) -> Option<u32> {
+        while c != top {
+            let rec = &self.index.recs[c as usize];
+            if rec.elder() != NONE {
+                return Some(rec.elder());
+            }
+            c = rec.parent;
+        }
+        None
+    }
+}

@@ -1,0 +1,242 @@
+//! Notes to the index logs: what is sent when, and what their ends mean.
+
+use super::Core;
+use crate::actions::ActionBuf;
+use crate::api::{Action, NONE, Status};
+use crate::error::Error;
+use crate::pages::{Keep, Logged, Note, NoteKind, Place, words_of};
+use crate::plan::IO_TRIES;
+use serde::{Deserialize, Serialize};
+
+/// Erasures that fail in a row before slots in limbo do not count as free soon.
+const FAILING: u8 = 8;
+
+/// How notes fare.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Log {
+    /// Flushes begun.
+    pub flushes: u64,
+    /// One is in flight.
+    pub flushing: bool,
+    /// Another one is wanted.
+    pub flush_wanted: bool,
+    /// A record is next, if both a record and an erasure could be sent.
+    record_next: bool,
+    /// Records that failed in a row; no further one starts before that time.
+    record_fails: u8,
+    pub record_at: u64,
+    /// Erasures that failed in a row; no further one starts before that time.
+    erase_fails: u8,
+    pub erase_at: u64,
+}
+
+impl Log {
+    /// Whether slots in limbo stay there.
+    pub fn is_stuck(&self) -> bool {
+        self.erase_fails >= FAILING
+    }
+}
+
+impl Core {
+    /// Sends what is due. False when it stopped for lack of room.
+    pub(crate) fn pump_notes(&mut self, buf: &mut ActionBuf) -> bool {
+        if !self.has_nvme() {
+            return true;
+        }
+        while self.notes.free() > 0 {
+            let flush = self.log.flush_wanted && !self.log.flushing;
+            let erase = self.may_start(self.log.erase_at, self.disk.has_to_erase() || !self.blocks.to_erase.is_empty());
+            let record = self.may_start(self.log.record_at, !self.blocks.to_record.is_empty());
+            if !flush && !erase && !record {
+                return true;
+            }
+            if buf.room() == 0 || buf.words_room() < self.words_of_record() {
+                return false;
+            }
+            if flush {
+                self.send_flush(buf);
+            } else if erase && !(record && self.log.record_next) {
+                self.send_erase(buf);
+                self.log.record_next = true;
+            } else {
+                self.send_record(buf);
+                self.log.record_next = false;
+            }
+        }
+        true
+    }
+
+    fn may_start(&mut self, at: u64, wanted: bool) -> bool {
+        if wanted && self.now < at {
+            self.set_timer(at);
+        }
+        wanted && self.now >= at
+    }
+
+    fn words_of_record(&self) -> usize {
+        8 + self.geo.planes.len().div_ceil(32)
+    }
+
+    fn send_flush(&mut self, buf: &mut ActionBuf) {
+        self.log.flush_wanted = false;
+        let Some(id) = self.notes.launch(Note::new(NoteKind::Flush, NONE, false)) else { return };
+        self.log.flushing = true;
+        self.log.flushes += 1;
+        self.emit(Action::Flush { id }, &[], buf);
+    }
+
+    fn send_erase(&mut self, buf: &mut ActionBuf) {
+        let at = match self.disk.next_to_erase() {
+            Some(at) => at,
+            None => {
+                let b = self.blocks.to_erase.head;
+                if b == NONE {
+                    return;
+                }
+                self.blocks.set_keep(b, Keep::No);
+                self.blocks[b].slot
+            }
+        };
+        if at == NONE || self.disk.logged(at) != Logged::Maybe || self.disk.place(at) == Place::Gone {
+            return;
+        }
+        let Some(id) = self.notes.launch(Note::new(NoteKind::Erase, at, false)) else { return };
+        self.disk.set_logged(at, Logged::Erasing);
+        let urgent = self.disk.free_slots() == 0;
+        self.emit(Action::Erase { id, at: self.disk.location(at), urgent }, &[], buf);
+    }
+
+    fn send_record(&mut self, buf: &mut ActionBuf) {
+        let b = self.blocks.to_record.head;
+        if self.stage_of(b) != Keep::Record {
+            return self.keep_step(b);
+        }
+        let block = self.blocks[b];
+        let at = block.slot;
+        let fresh = self.disk.logged(at) == Logged::No;
+        let Some(id) = self.notes.launch(Note::new(NoteKind::Record, at, fresh)) else { return };
+        let content = &self.index.recs[block.content as usize];
+        let parent = if content.parent == NONE { 0 } else { self.index.recs[content.parent as usize].hash() };
+        let start = buf.list_start();
+        for word in words_of(content.hash()).into_iter().chain(words_of(parent)) {
+            buf.push_word(word);
+        }
+        let pages = self.pages_of(b);
+        for first in pages.clone().step_by(32) {
+            let word = (first..pages.end.min(first + 32))
+                .fold(0, |word, page| word | u32::from(!self.pages[page as usize].retired()) << (page - first));
+            buf.push_word(word);
+        }
+        let list = (start, buf.list_start() - start);
+        let urgent = self.blocks[b].waited;
+        let action = Action::Record { id, at: self.disk.location(at), shard: block.shard, urgent, list };
+        self.trace.fold(&action, buf.list(list));
+        buf.push(action);
+        self.disk.set_logged(at, Logged::Recording);
+        self.keep_step(b);
+        self.step_children(b);
+    }
+
+    /// A note ended.
+    pub(crate) fn log_done(&mut self, id: u32, status: Status) -> Result<(), Error> {
+        let Some(note) = self.notes.release(id) else { return Err(Error::Note { id }) };
+        self.wake_disk();
+        match note.kind {
+            NoteKind::Flush => self.flushed(status),
+            NoteKind::Record => self.record_done(note, status),
+            NoteKind::Erase => self.erase_done(note.slot, status),
+        }
+        Ok(())
+    }
+
+    fn flushed(&mut self, status: Status) {
+        self.log.flushing = false;
+        self.counters.flushes += 1;
+        self.counters.flushes_failed += u64::from(status != Status::Ok);
+        self.publishes_flushed(status);
+    }
+
+    fn record_done(&mut self, note: Note, status: Status) {
+        let at = note.slot;
+        if status == Status::Ok {
+            (self.log.record_fails, self.log.record_at) = (0, 0);
+            self.counters.records += 1;
+        } else {
+            self.counters.records_failed += 1;
+            self.log.record_fails = self.log.record_fails.saturating_add(1);
+            self.log.record_at = self.after_failures(self.log.record_fails);
+        }
+        if self.disk.place(at) == Place::Gone {
+            return;
+        }
+        // A log that was full took nothing; after any other failure it may have.
+        let nothing = status == Status::NoSpace && note.fresh;
+        let counts = self.disk.logged(at) == Logged::Recording;
+        self.disk.set_logged(at, if nothing { Logged::No } else { Logged::Maybe });
+        if self.disk.place(at) != Place::Hot {
+            return match nothing {
+                true => self.slot_unlogged(at),
+                false => self.disk.ask_erase(at),
+            };
+        }
+        let b = self.disk.owner(at);
+        if self.blocks[b].content == NONE {
+            if !nothing {
+                self.blocks.set_keep(b, Keep::Erase);
+            }
+        } else if !counts {
+            self.keep_step(b);
+        } else if status == Status::Ok && self.parent_is_recorded(b) {
+            self.disk.set_logged(at, Logged::Recorded);
+            self.is_stored(b);
+        } else if status == Status::Ok {
+            // Its parent's record failed meanwhile, or comes later: it is recorded again behind that.
+            self.keep_step(b);
+        } else {
+            self.blocks[b].record_fails = self.blocks[b].record_fails.saturating_add(1);
+            match self.blocks[b].record_fails < IO_TRIES {
+                true => self.keep_step(b),
+                false => self.give_up_keeping(b, if status == Status::NoSpace { status } else { Status::Io }),
+            }
+        }
+    }
+
+    fn erase_done(&mut self, at: u32, status: Status) {
+        if status == Status::Ok {
+            (self.log.erase_fails, self.log.erase_at) = (0, 0);
+            self.counters.erases += 1;
+        } else {
+            self.counters.erases_failed += 1;
+            self.log.erase_fails = self.log.erase_fails.saturating_add(1);
+            self.log.erase_at = self.after_failures(self.log.erase_fails);
+            if self.log.is_stuck() {
+                self.disk.failed_with = Status::Io;
+                self.wake_all();
+            }
+        }
+        match self.disk.place(at) {
+            Place::Gone => {}
+            _ if status == Status::Ok => self.slot_unlogged(at),
+            Place::Hot => {
+                self.disk.set_logged(at, Logged::Maybe);
+                let b = self.disk.owner(at);
+                match self.blocks[b].content == NONE {
+                    true => self.blocks.set_keep(b, Keep::Erase),
+                    false => self.keep_step(b),
+                }
+            }
+            _ => self.disk.ask_erase(at),
+        }
+    }
+
+    /// The log says nothing of the slot: one that nobody has is free, and the block of one that is used goes on.
+    fn slot_unlogged(&mut self, at: u32) {
+        self.disk.unlog(at);
+        if self.disk.place(at) == Place::Hot {
+            self.keep_step(self.disk.owner(at));
+        } else {
+            self.host_freed();
+            self.wake_admission();
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! What earlier runs left on NVMe: it can be found again, and has no block until somebody maps it.
+
+use super::Core;
+use crate::api::{DiskSlot, NONE};
+use crate::error::Error;
+use crate::pages::Part;
+
+impl Core {
+    pub(crate) fn disk_adopted(&mut self, slab: u32, slots: u32, disk: u16, generation: u32) -> Result<(), Error> {
+        if !self.has_nvme() {
+            return Err(Error::Slab { slab, why: "the space has no NVMe tier" });
+        }
+        self.disk.grant(slab, slots, disk, generation)
+    }
+
+    pub(crate) fn restored(
+        &mut self,
+        at: DiskSlot,
+        shard: u16,
+        hash: u128,
+        parent: u128,
+        planes: &[u32],
+    ) -> Result<(), Error> {
+        let slot = self.disk.restorable(at)?;
+        self.disk.restore(slot, at.generation, shard);
+        match self.content_for(shard, hash, parent, planes) {
+            Some(c) => {
+                for i in 0..self.geo.windowed.len() {
+                    let plane = usize::from(self.geo.windowed[i]);
+                    self.disk.set_windowed(slot, i, planes[plane / 32] >> (plane % 32) & 1 == 1);
+                }
+                let next = self.index.recs[c as usize].head();
+                self.disk.cool(slot, c, shard, next);
+                self.index.add_part(c, Part::Cold(slot));
+                self.counters.restored += 1;
+            }
+            None => {
+                self.counters.restore_refused += 1;
+                self.release_slot(slot);
+            }
+        }
+        Ok(())
+    }
+
+    /// The content that a restored block is a part of. `None`: it fits none, or there is no room.
+    fn content_for(&mut self, shard: u16, hash: u128, parent: u128, planes: &[u32]) -> Option<u32> {
+        if shard >= self.cfg.shards || hash == 0 || !self.are_present(planes) {
+            return None;
+        }
+        let above = match parent {
+            0 => NONE,
+            // Its own shard's part, too: otherwise it cannot have been stored.
+            _ => self.index.find(parent).filter(|&c| self.part_of(c, shard).is_some())?,
+        };
+        match self.index.find(hash) {
+            Some(c) => {
+                let fits = self.index.recs[c as usize].parent == above && self.part_of(c, shard).is_none();
+                fits.then_some(c)
+            }
+            None => self.index.insert(hash, above),
+        }
+    }
+
+    /// Whether these may be the pages of a block: those of all planes but for windows that have moved on.
+    fn are_present(&self, planes: &[u32]) -> bool {
+        let count = self.geo.planes.len();
+        let bit = |plane: usize| planes[plane / 32] >> (plane % 32) & 1 == 1;
+        planes.len() == count.div_ceil(32)
+            && (0..count).all(|plane| bit(plane) || self.geo.windowed.contains(&(plane as u16)))
+            && (0..count).any(bit)
+            && (count..planes.len() * 32).all(|plane| !bit(plane))
+    }
+}

@@ -1,0 +1,114 @@
+//! The index logs of the disks: what they say survives the daemon.
+
+use super::disk::Disk;
+use kvtide_tiering::api::*;
+use std::collections::{BTreeMap, VecDeque};
+
+/// What a log says of a slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recorded {
+    pub generation: u32,
+    pub shard: u16,
+    pub hash: u128,
+    pub parent: u128,
+    pub planes: Vec<u32>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wish {
+    Record(DiskSlot, Recorded),
+    Erase(DiskSlot),
+    Flush,
+}
+
+#[derive(Clone, Debug)]
+pub struct Note {
+    pub id: u32,
+    pub wish: Wish,
+    pub urgent: bool,
+}
+
+#[derive(Default)]
+pub struct Log {
+    pub flight: VecDeque<Note>,
+    /// (slab, slot) → what is recorded.
+    pub records: BTreeMap<(u32, u32), Recorded>,
+    /// Statuses with which the next notes end instead of being carried out.
+    pub fail_next: VecDeque<Status>,
+    /// Notes carried out.
+    pub written: u64,
+    pub erased: u64,
+    pub flushed: u64,
+}
+
+fn hash(words: &[u32]) -> u128 {
+    words.iter().rev().fold(0, |hash, &word| hash << 32 | u128::from(word))
+}
+
+impl Log {
+    pub fn begin(&mut self, action: Action, list: &[u32], disk: &Disk) {
+        let note = match action {
+            Action::Record { id, at, shard, urgent, .. } => {
+                let (generation, planes) = (at.generation, list[8..].to_vec());
+                let rec = Recorded { generation, shard, hash: hash(&list[..4]), parent: hash(&list[4..8]), planes };
+                assert!(rec.hash != 0);
+                let present = |plane: u16| rec.planes[usize::from(plane) / 32] >> (plane % 32) & 1 == 1;
+                for plane in (0..rec.planes.len() as u16 * 32).filter(|&p| present(p)) {
+                    let page = disk.pages.get(&(at.slab, at.slot, plane));
+                    assert_eq!(
+                        page.map(|p| p.1),
+                        Some(generation),
+                        "{action:?} names plane {plane}, which is not there"
+                    );
+                }
+                Note { id, urgent, wish: Wish::Record(at, rec) }
+            }
+            Action::Erase { id, at, urgent } => Note { id, urgent, wish: Wish::Erase(at) },
+            Action::Flush { id } => Note { id, urgent: true, wish: Wish::Flush },
+            other => panic!("{other:?} is no note"),
+        };
+        assert!(self.flight.iter().all(|n| n.id != note.id), "note ids are unique in flight");
+        self.flight.push_back(note);
+    }
+
+    /// Does what the note asks; how that ended.
+    pub fn carry_out(&mut self, note: &Note) -> Status {
+        if let Some(status) = self.fail_next.pop_front().filter(|&s| s != Status::Ok) {
+            return status;
+        }
+        match &note.wish {
+            Wish::Record(at, rec) => {
+                self.records.insert((at.slab, at.slot), rec.clone());
+                self.written += 1;
+            }
+            Wish::Erase(at) => {
+                self.records.remove(&(at.slab, at.slot)).inspect(|r| assert_eq!(r.generation, at.generation));
+                self.erased += 1;
+            }
+            Wish::Flush => self.flushed += 1,
+        }
+        Status::Ok
+    }
+
+    /// A slot is about to be written under a generation: no record names what it held before.
+    pub fn written(&self, at: DiskSlot) {
+        let before = self.records.get(&(at.slab, at.slot));
+        assert!(before.is_none_or(|r| r.generation == at.generation), "{at:?} is written over {before:?}");
+    }
+
+    /// Hashes that a restart finds, by shard: those that can be reached from their roots.
+    pub fn reachable(&self) -> Vec<(u16, u128)> {
+        let of = |shard: u16, hash: u128| self.records.values().find(|r| r.shard == shard && r.hash == hash);
+        let reach = |r: &Recorded| {
+            let (mut here, mut steps) = (r, 0);
+            while here.parent != 0 {
+                match of(r.shard, here.parent) {
+                    Some(parent) if steps < 10_000 => (here, steps) = (parent, steps + 1),
+                    _ => return false,
+                }
+            }
+            true
+        };
+        self.records.values().filter(|r| reach(r)).map(|r| (r.shard, r.hash)).collect()
+    }
+}
