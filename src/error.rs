@@ -1,6 +1,6 @@
 //! The daemon's error type: what was tried, on what, and why it failed.
 
-use crate::config::ByteSize;
+use crate::config::ConfigError;
 use std::io;
 use std::path::PathBuf;
 
@@ -18,52 +18,9 @@ pub enum Error {
         /// Why not.
         source: io::Error,
     },
-    /// The configuration does not parse, or has a key that does not exist.
-    #[error("{file}:{line}:{column}: {message}\n    {snippet}")]
-    Syntax {
-        /// Name of the file.
-        file: String,
-        /// Line, from 1.
-        line: usize,
-        /// Column, from 1.
-        column: usize,
-        /// The line's text.
-        snippet: String,
-        /// What is wrong and what is allowed.
-        message: String,
-    },
-    /// A configured value is out of its range.
-    #[error("{file}: {value}: expected {expected}")]
-    Value {
-        /// Name of the file.
-        file: String,
-        /// Key, value and place.
-        value: String,
-        /// What is allowed.
-        expected: String,
-    },
-    /// Two configured values contradict each other.
-    #[error("{file}: {a} contradicts {b}: {rule}")]
-    Contradiction {
-        /// Name of the file.
-        file: String,
-        /// Key, value and place of one side.
-        a: String,
-        /// Key, value and place of the other.
-        b: String,
-        /// What must hold.
-        rule: String,
-    },
-    /// The host tier is larger than what can be had.
-    #[error("tiers.host.capacity = {capacity} exceeds {source_of_limit}, which is {limit}")]
-    HostTier {
-        /// What is configured.
-        capacity: ByteSize,
-        /// What can be had.
-        limit: ByteSize,
-        /// Who says so.
-        source_of_limit: String,
-    },
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
     /// A token file is not safe to use, or holds no token.
     #[error("cannot use the token file {}: {why}", .path.display())]
     Token {

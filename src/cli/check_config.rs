@@ -1,7 +1,6 @@
 //! `kvtide check-config`: what a file means to the daemon, and what in it is probably not meant.
 
-use crate::config::{Config, Finding, Overrides, Section, Severity, Source};
-use crate::error::Error;
+use crate::config::{Config, ConfigError, Finding, Overrides, Section, Severity, Source};
 use clap::Args;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -83,7 +82,7 @@ impl Report {
         Report { file, verdict, error: None, findings, explanation: config.explanation(), settings }
     }
 
-    fn refused(file: &str, error: &Error) -> Report {
+    fn refused(file: &str, error: &ConfigError) -> Report {
         Report {
             file: file.to_owned(),
             verdict: "errors",

@@ -1,9 +1,8 @@
 //! `kvtide daemon` and `kvtided`: flags, configuration, logs, then the daemon's own entry.
 
 use super::check_config::Report;
-use crate::config::{ByteSize, Overrides, Source};
+use crate::config::{ByteSize, ConfigError, Overrides, Source};
 use crate::daemon::{self, Options};
-use crate::error::Error;
 use crate::log::Log;
 use clap::Args;
 use std::path::PathBuf;
@@ -54,7 +53,7 @@ pub struct DaemonArgs {
 }
 
 impl DaemonArgs {
-    fn source(&self) -> Result<Source, Error> {
+    fn source(&self) -> Result<Source, ConfigError> {
         let overrides = Overrides {
             socket: self.socket.clone(),
             dir: self.dir.clone(),
@@ -71,7 +70,7 @@ impl DaemonArgs {
 
 /// Runs the daemon until it is told to end.
 pub(super) fn run(args: &DaemonArgs) -> ExitCode {
-    let refuse = |error: Error| {
+    let refuse = |error: ConfigError| {
         eprintln!("kvtided: {error}");
         ExitCode::from(EXIT_CONFIG)
     };

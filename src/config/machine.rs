@@ -4,7 +4,7 @@
 //! version 2 (`memory.max`, `memory.high`) and of version 1 (`memory.limit_in_bytes`).
 
 use super::{ByteSize, HostTier};
-use crate::error::Error;
+use crate::config::ConfigError;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -37,18 +37,18 @@ impl Machine {
     ///
     /// # Errors
     /// `/proc` cannot be read.
-    pub fn look() -> Result<Machine, Error> {
+    pub fn look() -> Result<Machine, ConfigError> {
         Machine::look_below(Path::new("/"))
     }
 
     /// The same below another root, for tests.
-    pub(super) fn look_below(root: &Path) -> Result<Machine, Error> {
+    pub(super) fn look_below(root: &Path) -> Result<Machine, ConfigError> {
         let meminfo = root.join("proc/meminfo");
         let text = read(&meminfo)?;
         let field = |name: &str| {
             kib_of(&text, name).ok_or_else(|| {
                 let source = io::Error::new(io::ErrorKind::InvalidData, format!("it has no {name}"));
-                Error::File { action: "tell how much memory there is", path: meminfo.clone(), source }
+                ConfigError::File { action: "tell how much memory there is", path: meminfo.clone(), source }
             })
         };
         let mut machine =
@@ -66,9 +66,9 @@ impl Machine {
     ///
     /// # Errors
     /// The machine has less memory, or the daemon's cgroup may have less; the file that says so is named.
-    pub fn holds(&self, host: &HostTier) -> Result<(), Error> {
+    pub fn holds(&self, host: &HostTier) -> Result<(), ConfigError> {
         let refuse = |bytes, source: String| {
-            Err(Error::HostTier {
+            Err(ConfigError::HostTier {
                 capacity: ByteSize(host.capacity_bytes),
                 limit: ByteSize(bytes),
                 source_of_limit: source,
@@ -163,8 +163,8 @@ fn kib_of(meminfo: &str, name: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-fn read(path: &Path) -> Result<String, Error> {
-    let failed = |source| Error::File { action: "tell how much memory there is", path: path.into(), source };
+fn read(path: &Path) -> Result<String, ConfigError> {
+    let failed = |source| ConfigError::File { action: "tell how much memory there is", path: path.into(), source };
     fs::read_to_string(path).map_err(failed)
 }
 

@@ -5,6 +5,7 @@
 
 mod check;
 pub mod defaults;
+mod error;
 mod keys;
 mod machine;
 mod nvme;
@@ -14,12 +15,12 @@ mod resolve;
 mod size;
 mod sourced;
 
-use crate::error::Error;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 pub use check::{Finding, Section, Severity};
+pub use error::ConfigError;
 pub use keys::{Effect, Setting};
 pub use machine::{CgroupLimit, Machine};
 pub use nvme::{Admission, Codec, Demand, Discard, Disk, Encryption, ErrorRate, IoEngine, KeySource, NvmeTier, Place};
@@ -212,7 +213,7 @@ impl Source {
     ///
     /// # Errors
     /// It cannot be told what the machine has.
-    pub fn new(file: Option<PathBuf>, overrides: Overrides) -> Result<Source, Error> {
+    pub fn new(file: Option<PathBuf>, overrides: Overrides) -> Result<Source, ConfigError> {
         Ok(Source { file, overrides, machine: Machine::look()? })
     }
 
@@ -226,7 +227,7 @@ impl Source {
     ///
     /// # Errors
     /// Those of [`Source::parse`]; more memory than the machine, or the daemon's cgroup, has.
-    pub fn load(&self) -> Result<Config, Error> {
+    pub fn load(&self) -> Result<Config, ConfigError> {
         let config = self.parse()?;
         self.machine.holds(&config.host)?;
         Ok(config)
@@ -236,10 +237,10 @@ impl Source {
     ///
     /// # Errors
     /// An unreadable file, a syntax error, an unknown key, a value out of range, a contradiction.
-    pub fn parse(&self) -> Result<Config, Error> {
+    pub fn parse(&self) -> Result<Config, ConfigError> {
         let text = match &self.file {
             None => String::new(),
-            Some(path) => std::fs::read_to_string(path).map_err(|source| Error::File {
+            Some(path) => std::fs::read_to_string(path).map_err(|source| ConfigError::File {
                 action: "read the configuration",
                 path: path.clone(),
                 source,
@@ -254,7 +255,7 @@ impl Config {
     ///
     /// # Errors
     /// A syntax error, an unknown key, a value out of range, a contradiction.
-    pub fn parse(file: &str, text: &str, overrides: &Overrides, machine: &Machine) -> Result<Config, Error> {
+    pub fn parse(file: &str, text: &str, overrides: &Overrides, machine: &Machine) -> Result<Config, ConfigError> {
         let raw = toml::from_str(text).map_err(|error| resolve::syntax(file, text, &error))?;
         resolve::resolve(file, text, raw, overrides, machine)
     }

@@ -1,7 +1,7 @@
 //! A value together with where it came from, so that an error can name its place.
 
 use super::raw::Field;
-use crate::error::Error;
+use crate::config::ConfigError;
 use std::fmt;
 use std::ops::RangeInclusive;
 use toml::Spanned;
@@ -51,17 +51,22 @@ impl File<'_> {
     }
 
     /// `low` above `high`, or whatever else `rule` forbids.
-    pub fn contradiction<A: fmt::Debug, B: fmt::Debug>(&self, a: &Sourced<A>, b: &Sourced<B>, rule: &str) -> Error {
-        Error::Contradiction { file: self.name.into(), a: a.to_string(), b: b.to_string(), rule: rule.into() }
+    pub fn contradiction<A: fmt::Debug, B: fmt::Debug>(
+        &self,
+        a: &Sourced<A>,
+        b: &Sourced<B>,
+        rule: &str,
+    ) -> ConfigError {
+        ConfigError::Contradiction { file: self.name.into(), a: a.to_string(), b: b.to_string(), rule: rule.into() }
     }
 
     /// A value that no other value could make right.
-    pub fn value<T: fmt::Debug>(&self, value: &Sourced<T>, expected: impl fmt::Display) -> Error {
-        Error::Value { file: self.name.into(), value: value.to_string(), expected: expected.to_string() }
+    pub fn value<T: fmt::Debug>(&self, value: &Sourced<T>, expected: impl fmt::Display) -> ConfigError {
+        ConfigError::Value { file: self.name.into(), value: value.to_string(), expected: expected.to_string() }
     }
 
     /// The value, if it lies in the range.
-    pub fn in_range<T>(&self, value: &Sourced<T>, range: &RangeInclusive<T>) -> Result<T, Error>
+    pub fn in_range<T>(&self, value: &Sourced<T>, range: &RangeInclusive<T>) -> Result<T, ConfigError>
     where
         T: PartialOrd + Copy + fmt::Debug + fmt::Display,
     {

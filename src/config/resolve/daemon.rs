@@ -1,17 +1,17 @@
 //! `[daemon]` and `[http]`.
 
+use crate::config::ConfigError;
 use crate::config::raw::{RawDaemon, RawHttp};
 use crate::config::size::ByteSize;
 use crate::config::sourced::File;
 use crate::config::{Daemon, Http, Overrides, defaults};
-use crate::error::Error;
 use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 use tracing_subscriber::EnvFilter;
 
-pub(super) fn daemon(file: File<'_>, raw: RawDaemon, overrides: &Overrides) -> Result<Daemon, Error> {
+pub(super) fn daemon(file: File<'_>, raw: RawDaemon, overrides: &Overrides) -> Result<Daemon, ConfigError> {
     let dir = file.field("daemon.dir", raw.dir, PathBuf::from(defaults::DIR)).or_flag("--dir", overrides.dir.clone());
     let default_socket = if dir.is_default() { PathBuf::from(defaults::SOCKET) } else { dir.value.join("kvtide.sock") };
     let socket = file.field("daemon.socket", raw.socket, default_socket).or_flag("--socket", overrides.socket.clone());
@@ -45,7 +45,7 @@ pub(super) fn daemon(file: File<'_>, raw: RawDaemon, overrides: &Overrides) -> R
     })
 }
 
-pub(super) fn http(file: File<'_>, raw: RawHttp, overrides: &Overrides) -> Result<Http, Error> {
+pub(super) fn http(file: File<'_>, raw: RawHttp, overrides: &Overrides) -> Result<Http, ConfigError> {
     let listen = file
         .field("http.listen", raw.listen, defaults::HTTP_LISTEN.to_owned())
         .or_flag("--http", overrides.http.clone());

@@ -1,10 +1,10 @@
 //! `[[tiers.nvme.disks]]`.
 
+use crate::config::ConfigError;
 use crate::config::raw::{Field, RawDisk};
 use crate::config::size::ByteSize;
 use crate::config::sourced::{File, Sourced};
 use crate::config::{Disk, Overrides, Place, Reserve, defaults};
-use crate::error::Error;
 use std::path::{Path, PathBuf};
 
 /// The disks, with the places of what they contradict each other by, and the capacity of all.
@@ -16,7 +16,7 @@ pub(super) struct SourcedDisks {
     pub total: Sourced<ByteSize>,
 }
 
-pub(super) fn disks(file: File<'_>, raw: Vec<RawDisk>, overrides: &Overrides) -> Result<SourcedDisks, Error> {
+pub(super) fn disks(file: File<'_>, raw: Vec<RawDisk>, overrides: &Overrides) -> Result<SourcedDisks, ConfigError> {
     let no_disks = file.field("tiers.nvme.disks", None, ByteSize(0));
     let mut all = SourcedDisks { disks: Vec::new(), places: Vec::new(), smallest: None, total: no_disks };
     if let (Some(dir), Some(bytes)) = (&overrides.nvme_dir, overrides.nvme_bytes) {
@@ -70,7 +70,7 @@ fn place(
     capacity: &Sourced<ByteSize>,
     dir: Field<PathBuf>,
     device: Field<PathBuf>,
-) -> Result<(Sourced<PathBuf>, Place), Error> {
+) -> Result<(Sourced<PathBuf>, Place), ConfigError> {
     match (dir, device) {
         (Some(dir), None) => {
             let dir = file.given(key("dir"), dir);
@@ -91,7 +91,7 @@ fn place(
 }
 
 /// Bytes that may be written; 0 is no limit.
-fn wear(file: File<'_>, key: String, field: Field<ByteSize>) -> Result<Option<u64>, Error> {
+fn wear(file: File<'_>, key: String, field: Field<ByteSize>) -> Result<Option<u64>, ConfigError> {
     let bytes = file.field(key, field, ByteSize(0)).map(|size| size.0);
     Ok(Some(file.in_range(&bytes, &defaults::WEAR_RANGE)?).filter(|bytes| *bytes > 0))
 }
@@ -104,7 +104,7 @@ impl SourcedDisks {
         path: Sourced<PathBuf>,
         capacity: Sourced<ByteSize>,
         disk: Disk,
-    ) -> Result<(), Error> {
+    ) -> Result<(), ConfigError> {
         if self.disks.len() == defaults::DISKS_MAX {
             return Err(file.value(&path, format_args!("at most {} disks", defaults::DISKS_MAX)));
         }

@@ -1,10 +1,10 @@
 //! `[[domains]]`: who may attach, and what each domain may hold.
 
 use super::Capacities;
+use crate::config::ConfigError;
 use crate::config::raw::RawDomain;
 use crate::config::sourced::{File, Sourced};
 use crate::config::{Domain, defaults};
-use crate::error::Error;
 use std::collections::HashMap;
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ pub(super) fn domains(
     raw: Vec<RawDomain>,
     tiers: &Capacities,
     sessions_max: &Sourced<u32>,
-) -> Result<Vec<Domain>, Error> {
+) -> Result<Vec<Domain>, ConfigError> {
     if raw.is_empty() {
         return Ok(vec![Domain {
             name: "default".into(),

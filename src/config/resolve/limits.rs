@@ -1,13 +1,13 @@
 //! `[limits]`.
 
+use crate::config::ConfigError;
 use crate::config::raw::RawLimits;
 use crate::config::sourced::{File, Sourced};
 use crate::config::{Limits, defaults};
-use crate::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-pub(super) fn limits(file: File<'_>, sessions_max: &Sourced<u32>, raw: RawLimits) -> Result<Limits, Error> {
+pub(super) fn limits(file: File<'_>, sessions_max: &Sourced<u32>, raw: RawLimits) -> Result<Limits, ConfigError> {
     let blocks = file.field("limits.blocks_max", raw.blocks_max, defaults::BLOCKS_MAX);
     let blocks_max = file.in_range(&blocks, &defaults::BLOCKS_RANGE)?;
     let default_seq_blocks = defaults::SEQ_BLOCKS_MAX.min(blocks_max);
@@ -65,7 +65,11 @@ pub(super) fn limits(file: File<'_>, sessions_max: &Sourced<u32>, raw: RawLimits
     })
 }
 
-fn power_of_two<T: fmt::Debug + Copy + Into<u32>>(file: File<'_>, sourced: &Sourced<T>, value: T) -> Result<T, Error> {
+fn power_of_two<T: fmt::Debug + Copy + Into<u32>>(
+    file: File<'_>,
+    sourced: &Sourced<T>,
+    value: T,
+) -> Result<T, ConfigError> {
     if value.into().is_power_of_two() {
         Ok(value)
     } else {

@@ -11,10 +11,10 @@ use super::raw::Raw;
 use super::size::ByteSize;
 use super::sourced::{File, Sourced};
 use super::{Canary, Config, Machine, Overrides, defaults};
-use crate::error::Error;
+use crate::config::ConfigError;
 
 /// A syntax error or an unknown key, with its place and its line.
-pub(super) fn syntax(file: &str, text: &str, error: &toml::de::Error) -> Error {
+pub(super) fn syntax(file: &str, text: &str, error: &toml::de::Error) -> ConfigError {
     let source = File { name: file, text };
     let (line, column) = error.span().map_or((1, 1), |span| source.place(span.start));
     let snippet = text.lines().nth(line - 1).unwrap_or_default().trim().to_owned();
@@ -22,7 +22,7 @@ pub(super) fn syntax(file: &str, text: &str, error: &toml::de::Error) -> Error {
         Some(key) => format!("{}; did you mean `{key}`?", error.message()),
         None => error.message().to_owned(),
     };
-    Error::Syntax { file: file.into(), line, column, snippet, message }
+    ConfigError::Syntax { file: file.into(), line, column, snippet, message }
 }
 
 /// Of "unknown field `a`, expected one of `b`, `c`", the known one that is most like the unknown one, if it is like it at all.
@@ -43,7 +43,7 @@ pub(super) fn resolve(
     raw: Raw,
     overrides: &Overrides,
     machine: &Machine,
-) -> Result<Config, Error> {
+) -> Result<Config, ConfigError> {
     let file = File { name: file, text };
     let daemon = daemon::daemon(file, raw.daemon, overrides)?;
     let http = daemon::http(file, raw.http, overrides)?;
@@ -67,7 +67,7 @@ struct Capacities {
     nvme: Sourced<ByteSize>,
 }
 
-fn watermarks(file: File<'_>, low: &Sourced<u8>, high: &Sourced<u8>) -> Result<(u8, u8), Error> {
+fn watermarks(file: File<'_>, low: &Sourced<u8>, high: &Sourced<u8>) -> Result<(u8, u8), ConfigError> {
     let range = defaults::PERCENT_RANGE;
     let (low_percent, high_percent) = (file.in_range(low, &range)?, file.in_range(high, &range)?);
     if low_percent > high_percent {

@@ -2,14 +2,14 @@
 
 use super::disks::SourcedDisks;
 use super::watermarks;
+use crate::config::ConfigError;
 use crate::config::raw::{RawEncryption, RawKey, RawNvme};
 use crate::config::size::ByteSize;
 use crate::config::sourced::File;
 use crate::config::{Demand, Discard, Encryption, ErrorRate, IoEngine, KeySource, NvmeTier, defaults};
-use crate::error::Error;
 use std::time::Duration;
 
-pub(super) fn nvme(file: File<'_>, raw: RawNvme, disks: SourcedDisks) -> Result<Option<NvmeTier>, Error> {
+pub(super) fn nvme(file: File<'_>, raw: RawNvme, disks: SourcedDisks) -> Result<Option<NvmeTier>, ConfigError> {
     let slab_bytes = slab(file, &raw, &disks)?;
     let high = file.field("tiers.nvme.high_percent", raw.high_percent, defaults::NVME_HIGH_PERCENT);
     let low = file.field("tiers.nvme.low_percent", raw.low_percent, defaults::NVME_LOW_PERCENT);
@@ -62,7 +62,7 @@ pub(super) fn nvme(file: File<'_>, raw: RawNvme, disks: SourcedDisks) -> Result<
     Ok((!tier.disks.is_empty()).then_some(tier))
 }
 
-fn slab(file: File<'_>, raw: &RawNvme, disks: &SourcedDisks) -> Result<u64, Error> {
+fn slab(file: File<'_>, raw: &RawNvme, disks: &SourcedDisks) -> Result<u64, ConfigError> {
     let smallest = disks.smallest.as_ref().map_or(u64::MAX, |capacity| capacity.value.0);
     let default_slab = (smallest / defaults::NVME_SLABS_MIN).clamp(defaults::NVME_ALIGN, defaults::NVME_SLAB);
     let default_slab = ByteSize(default_slab - default_slab % defaults::NVME_ALIGN);
@@ -78,7 +78,7 @@ fn slab(file: File<'_>, raw: &RawNvme, disks: &SourcedDisks) -> Result<u64, Erro
 }
 
 /// `[tiers.nvme.encryption]`. A path or name that the kind of key does not use is one that somebody believes in.
-fn encryption(file: File<'_>, raw: RawEncryption) -> Result<Encryption, Error> {
+fn encryption(file: File<'_>, raw: RawEncryption) -> Result<Encryption, ConfigError> {
     let key = file.field("tiers.nvme.encryption.key", raw.key, RawKey::Off);
     let path = raw.path.map(|path| file.given("tiers.nvme.encryption.path", path));
     let name = raw.name.map(|name| file.given("tiers.nvme.encryption.name", name));

@@ -1,11 +1,11 @@
 //! `[tiers.host]` and `[edges]`.
 
 use super::watermarks;
+use crate::config::ConfigError;
 use crate::config::raw::{RawCleaning, RawEdges, RawHost, RawScan};
 use crate::config::size::ByteSize;
 use crate::config::sourced::{File, Sourced};
 use crate::config::{Cleaning, Edges, HostTier, Machine, Overrides, Scan, defaults};
-use crate::error::Error;
 
 /// What an unconfigured host tier gets of this machine: half of what it can give, in whole slabs.
 fn default_capacity(machine: &Machine) -> u64 {
@@ -29,7 +29,7 @@ pub(super) fn host(
     capacity: &Sourced<ByteSize>,
     raw: RawHost,
     overrides: &Overrides,
-) -> Result<HostTier, Error> {
+) -> Result<HostTier, ConfigError> {
     let capacity_bytes = file.in_range(&capacity.clone().map(|size| size.0), &defaults::HOST_RANGE)?;
     let default_slab = ByteSize(defaults::SLAB.min(capacity_bytes));
     let slab = file.field("tiers.host.slab", raw.slab, default_slab).or_flag("--slab-bytes", overrides.slab_bytes);
@@ -51,7 +51,7 @@ pub(super) fn edges(
     overrides: &Overrides,
     host: &Sourced<ByteSize>,
     nvme: bool,
-) -> Result<Edges, Error> {
+) -> Result<Edges, ConfigError> {
     let from_host = scan(file, "edges.host_to_tier0.scan_frames", raw.host_to_tier0, defaults::SCAN_FRAMES)
         .or_flag("--scan-frames", overrides.scan_frames);
     let from_nvme = scan(file, "edges.nvme_to_host.scan_frames", raw.nvme_to_host, defaults::HOST_SCAN_FRAMES);
@@ -72,7 +72,7 @@ fn scan(file: File<'_>, key: &str, raw: RawScan, default: u32) -> Sourced<u32> {
     file.field(key, raw.scan_frames, default)
 }
 
-fn cleaning(file: File<'_>, table: &str, raw: RawCleaning) -> Result<Cleaning, Error> {
+fn cleaning(file: File<'_>, table: &str, raw: RawCleaning) -> Result<Cleaning, ConfigError> {
     let low = file.field(format!("{table}.clean_low_percent"), raw.clean_low_percent, defaults::CLEAN_LOW_PERCENT);
     let high = file.field(format!("{table}.clean_high_percent"), raw.clean_high_percent, defaults::CLEAN_HIGH_PERCENT);
     let (low_percent, high_percent) = watermarks(file, &low, &high)?;

@@ -1,8 +1,20 @@
 //! What the fuzz targets share: a cursor over the fuzzer's bytes, rings in private memory, and the daemon's translation of
-//! entries.
+//! entries and its configuration.
 //!
-//! The translation belongs to the root package, whose dependencies (command line, logging, configuration) would all be built
-//! and instrumented with it; it is pure, so its source is compiled in here instead.
+//! Both belong to the root package, whose dependencies (command line, HTTP, terminal) would all be built and instrumented with
+//! them; their source is compiled in here instead.
+
+/// What an operator writes.
+#[path = "../../../src/config/mod.rs"]
+#[allow(dead_code)] // no target looks at this machine
+pub mod config;
+
+/// What the configuration asks of the room beside it when it looks at this machine, which no target lets it.
+mod attach {
+    pub fn read_token(_file: &std::path::Path) -> Result<(), std::io::Error> {
+        Ok(())
+    }
+}
 
 #[path = "../../../src/translate/mod.rs"]
 #[allow(dead_code)] // the targets use the directions that take bytes from outside

@@ -1,0 +1,59 @@
+//! Any text as a configuration, on machines of any size and under any command line: refused in words that name the file, or
+//! taken; and what is taken can be explained, checked for contradictions, listed, and reloaded into itself without a change.
+#![no_main]
+
+use kvtide_fuzz::Bytes;
+use kvtide_fuzz::config::{ByteSize, CgroupLimit, Config, Machine, Overrides};
+use libfuzzer_sys::fuzz_target;
+
+const NAME: &str = "k.toml";
+
+/// A machine that only its numbers tell of: nothing here looks at this one.
+fn machine(bytes: &mut Bytes<'_>) -> Machine {
+    let size = |shift: u8| 1u64.checked_shl(u32::from(shift)).unwrap_or(0);
+    let total_bytes = size(bytes.byte());
+    let cgroup = CgroupLimit { file: "/c/memory.max".into(), bytes: size(bytes.byte()) };
+    let available_bytes = size(bytes.byte()).min(total_bytes);
+    Machine { total_bytes, available_bytes, cgroup: Some(cgroup).filter(|limit| limit.bytes > 0) }
+}
+
+fn overrides(bytes: &mut Bytes<'_>) -> Overrides {
+    let (which, shift) = (bytes.byte(), u32::from(bytes.byte() % 64));
+    let given = |bit: u8| which >> bit & 1 == 1;
+    let size = Some(ByteSize(1 << shift));
+    Overrides {
+        socket: given(0).then(|| "/s/kvtide.sock".into()),
+        dir: given(1).then(|| "/s".into()),
+        host_bytes: size.filter(|_| given(2)),
+        slab_bytes: size.filter(|_| given(3)),
+        scan_frames: given(4).then_some(shift),
+        nvme_dir: given(5).then(|| "/n".into()),
+        nvme_bytes: size.filter(|_| given(6)),
+        http: given(7).then(String::new),
+    }
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let mut bytes = Bytes(bytes);
+    let (machine, overrides) = (machine(&mut bytes), overrides(&mut bytes));
+    let text = String::from_utf8_lossy(bytes.0);
+    let config = match Config::parse(NAME, &text, &overrides, &machine) {
+        Ok(config) => config,
+        Err(error) => return assert!(error.to_string().starts_with(NAME), "{error}"),
+    };
+    // Whether the machine holds it or not, it says so without a panic.
+    let _ = machine.holds(&config.host);
+    for finding in config.inversions() {
+        assert!(!finding.key.is_empty() && !finding.text.is_empty());
+    }
+    assert!(config.explanation().iter().all(|section| !section.lines.is_empty()));
+    let settings = config.settings();
+    assert!(settings.iter().all(|setting| !setting.value.is_empty()));
+    let (same, changes) = config.reloaded(config.clone());
+    assert!(changes.is_empty() && same == config, "{changes:?}");
+    // From the defaults to it and back: what needs a restart stays.
+    let Ok(defaults) = Config::parse(NAME, "", &Overrides::default(), &machine) else { return };
+    let (next, _) = defaults.reloaded(config);
+    assert_eq!(next.host.capacity_bytes, defaults.host.capacity_bytes);
+    assert_eq!(next.nvme, defaults.nvme);
+});
