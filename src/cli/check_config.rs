@@ -1,6 +1,8 @@
 //! `kvtide check-config`: what a file means to the daemon, and what in it is probably not meant.
 
-use crate::config::{Config, ConfigError, Finding, Overrides, Section, Severity, Source};
+use crate::attach;
+use crate::config::{Config, ConfigError, Finding, Judges, Overrides, Section, Severity, Source};
+use crate::io::MasterKey;
 use clap::Args;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -64,9 +66,13 @@ impl Report {
             Ok(config) => config,
             Err(error) => return Report::refused(&source.name(), &error),
         };
+        let judges = Judges {
+            token: &|file| attach::read_token(file).err().map(|error| error.to_string()),
+            key: &|source| MasterKey::load(&source.into()).err().map(|error| error.to_string()),
+        };
         let mut findings = config.inversions();
         if !any_machine {
-            findings.extend(config.findings_here(&source.machine));
+            findings.extend(config.findings_here(&source.machine, &judges));
         }
         findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
         Report::about(source.name(), &config, findings)

@@ -19,7 +19,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use check::{Finding, Section, Severity};
+pub use check::{Finding, Judges, Section, Severity};
 pub use error::ConfigError;
 pub use keys::{Effect, Setting};
 pub use machine::{CgroupLimit, Machine};

@@ -1,10 +1,11 @@
 //! The NVMe tier's disks, from the configuration: all of them or none, each with a thread of its own.
 
-use crate::config;
-use crate::config::{Config, Demand, Disk as DiskConfig, IoEngine, NvmeTier, Reserve};
+use crate::config::{self, Config, Demand, Disk as DiskConfig, IoEngine, NvmeTier, Reserve};
 use crate::error::Error;
 use crate::host::NodeLetter;
-use crate::io::{self, Choice, Discard, Disk, DiskThread, EngineChoice, Floor, Place, Settings};
+use crate::io::{
+    self, Choice, Codec, Discard, Disk, DiskThread, Encryption, EngineChoice, Floor, KeySource, Place, Settings,
+};
 use crate::mail::{Address, Outbox};
 use crate::supervisor;
 use std::sync::Arc;
@@ -84,6 +85,24 @@ fn settings(number: u16, tier: &NvmeTier, disk: &DiskConfig) -> Settings {
         errors_max: tier.errors.errors_max,
         errors_window: tier.errors.window,
         discard: tier.discard.map(|discard| Discard { bytes_per_s: discard.bytes_per_s, idle: discard.idle }),
+        codec: match tier.codec {
+            config::Codec::None => Codec::None,
+            config::Codec::Lz4 => Codec::Lz4,
+            config::Codec::PlanesZstd => Codec::PlanesZstd,
+        },
+        codec_threads: tier.codec_threads,
+        encryption: Encryption { source: (&tier.encryption.source).into(), new_slabs: tier.encryption.new_slabs },
         ..Settings::default()
+    }
+}
+
+impl From<&config::KeySource> for KeySource {
+    fn from(source: &config::KeySource) -> KeySource {
+        match source {
+            config::KeySource::Off => KeySource::Off,
+            config::KeySource::File(path) => KeySource::File(path.clone()),
+            config::KeySource::Credential(name) => KeySource::Credential(name.clone()),
+            config::KeySource::Ephemeral => KeySource::Ephemeral,
+        }
     }
 }

@@ -1,27 +1,25 @@
 //! What of a configuration does not fit this machine. Only looks: at files' owners and modes, at file systems, at limits.
 
-use super::{Findings, Severity, disks};
-use crate::attach;
+use super::{Findings, Judges, Severity, disks};
 use crate::config::{ByteSize, Config, Demand, IoEngine, KeySource, Machine, NvmeTier, size::Human};
 use rustix::process::{Resource, getrlimit};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
 
 /// CAP_IPC_LOCK: memory is locked without a limit.
 const CAP_IPC_LOCK: u64 = 1 << 14;
 
-pub(super) fn find(config: &Config, machine: &Machine, findings: &mut Findings) {
+pub(super) fn find(config: &Config, machine: &Machine, judges: &Judges<'_>, findings: &mut Findings) {
     memory(config, machine, findings);
     socket(config, findings);
     if let Some(nvme) = &config.nvme {
         disks::find(nvme, findings);
-        key(nvme, findings);
+        key(nvme, judges, findings);
         engine(config, nvme, findings);
     }
     for domain in &config.domains {
-        for error in domain.tokens.iter().filter_map(|file| attach::read_token(file).err()) {
-            findings.error(format!("domains[{}].tokens", domain.name), error.to_string());
+        for text in domain.tokens.iter().filter_map(|file| (judges.token)(file)) {
+            findings.error(format!("domains[{}].tokens", domain.name), text);
         }
     }
 }
@@ -78,32 +76,22 @@ fn socket(config: &Config, findings: &mut Findings) {
     }
 }
 
-/// The master key's file. What is in it is the daemon's to judge when it starts.
-fn key(nvme: &NvmeTier, findings: &mut Findings) {
-    let (key, path) = match &nvme.encryption.source {
+/// The master key, as the daemon would read it.
+fn key(nvme: &NvmeTier, judges: &Judges<'_>, findings: &mut Findings) {
+    let key = match &nvme.encryption.source {
         KeySource::Off | KeySource::Ephemeral => return,
-        KeySource::File(path) => ("tiers.nvme.encryption.path", path.clone()),
-        KeySource::Credential(name) => match std::env::var_os("CREDENTIALS_DIRECTORY") {
-            Some(dir) => ("tiers.nvme.encryption.name", PathBuf::from(dir).join(name)),
-            None => {
-                let text = format!(
-                    "no $CREDENTIALS_DIRECTORY here, so nobody can tell whether there is a credential {name}: systemd makes it for \
-                     the unit, with LoadCredential= or LoadCredentialEncrypted="
-                );
-                return findings.warn("tiers.nvme.encryption.name", text);
-            }
-        },
-    };
-    match fs::metadata(&path) {
-        Err(error) => findings.error(key, format!("{}: {error}", path.display())),
-        Ok(found) if !found.is_file() => findings.error(key, format!("{} is no file", path.display())),
-        // systemd lets the daemon's user at a credential with an access list, which reads as rights of the group.
-        Ok(found) if found.mode() & 0o077 != 0 && matches!(nvme.encryption.source, KeySource::File(_)) => {
-            let mode = found.mode() & 0o777;
-            findings
-                .error(key, format!("{} is open to others (mode {mode:04o}): it must be 0600 or 0400", path.display()));
+        KeySource::File(_) => "tiers.nvme.encryption.path",
+        KeySource::Credential(name) if std::env::var_os("CREDENTIALS_DIRECTORY").is_none() => {
+            let text = format!(
+                "no $CREDENTIALS_DIRECTORY here, so nobody can tell whether there is a credential {name}: systemd makes it for the \
+                 unit, with LoadCredential= or LoadCredentialEncrypted="
+            );
+            return findings.warn("tiers.nvme.encryption.name", text);
         }
-        Ok(_) => {}
+        KeySource::Credential(_) => "tiers.nvme.encryption.name",
+    };
+    if let Some(text) = (judges.key)(&nvme.encryption.source) {
+        findings.error(key, text);
     }
 }
 

@@ -10,9 +10,10 @@ mod here;
 mod inversions;
 mod nvme;
 
-use super::{Config, Machine};
+use super::{Config, KeySource, Machine};
 use serde::Serialize;
 use std::fmt;
+use std::path::Path;
 
 pub use explain::Section;
 
@@ -71,6 +72,16 @@ impl Findings {
     }
 }
 
+/// Who can tell whether a file that is named holds what it should, and says what is wrong if not: this room reads only
+/// configurations.
+#[allow(missing_debug_implementations)] // closures have nothing to show
+pub struct Judges<'a> {
+    /// Of a token file.
+    pub token: &'a dyn Fn(&Path) -> Option<String>,
+    /// Of the master key.
+    pub key: &'a dyn Fn(&KeySource) -> Option<String>,
+}
+
 impl Config {
     /// What follows from the file alone.
     #[must_use]
@@ -82,9 +93,9 @@ impl Config {
 
     /// What follows from the file on this machine, for the user who asks.
     #[must_use]
-    pub fn findings_here(&self, machine: &Machine) -> Vec<Finding> {
+    pub fn findings_here(&self, machine: &Machine, judges: &Judges<'_>) -> Vec<Finding> {
         let mut findings = Findings { all: Vec::new(), this_machine: true };
-        here::find(self, machine, &mut findings);
+        here::find(self, machine, judges, &mut findings);
         findings.all
     }
 

@@ -96,7 +96,11 @@ fn who_may_reach_it() {
 fn what_does_not_fit_this_machine() {
     let dir = std::env::temp_dir().join(format!("kvtide-check-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
-    let here = |text: &str, machine: &Machine| -> Vec<Finding> { config(text).findings_here(machine) };
+    let judges = Judges {
+        token: &|file| Some(format!("{} is no token", file.display())),
+        key: &|source| Some(format!("{source} is no key")),
+    };
+    let here = |text: &str, machine: &Machine| -> Vec<Finding> { config(text).findings_here(machine, &judges) };
     let small = Machine { total_bytes: 4 << 30, available_bytes: 2 << 30, cgroup: None };
     let named = |found: &[Finding], severity, part: &str| {
         assert!(found.iter().all(|finding| finding.this_machine));
@@ -129,11 +133,11 @@ fn what_does_not_fit_this_machine() {
     named(&here(&device("/dev/null"), &small), Severity::Error, "/dev/null is no block device");
     let key = |key: &str| format!("{}[tiers.nvme.encryption]\n{key}\n", disk(&dir.join("a"), "1MiB"));
     let file = key("key = \"file\"\npath = \"/proc/self/none\"");
-    named(&here(&file, &small), Severity::Error, "tiers.nvme.encryption.path: /proc/self/none: No such file");
-    let open = key("key = \"file\"\npath = \"/proc/self/status\"");
-    named(&here(&open, &small), Severity::Error, "is open to others (mode 0444)");
+    named(&here(&file, &small), Severity::Error, "tiers.nvme.encryption.path: file is no key");
+    let credential = key("key = \"credential\"");
+    named(&here(&credential, &small), Severity::Warning, "no $CREDENTIALS_DIRECTORY here");
     let token = "[[domains]]\nname = \"t\"\ntokens = [\"/nowhere/t\"]\n";
-    named(&here(token, &small), Severity::Error, "domains[t].tokens: cannot read a token file: /nowhere/t");
+    named(&here(token, &small), Severity::Error, "domains[t].tokens: /nowhere/t is no token");
     assert!(std::fs::read_dir(&dir).unwrap().next().is_none(), "checking makes nothing");
     std::fs::remove_dir_all(&dir).unwrap();
 }

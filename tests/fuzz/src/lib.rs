@@ -9,13 +9,6 @@
 #[allow(dead_code)] // no target looks at this machine
 pub mod config;
 
-/// What the configuration asks of the room beside it when it looks at this machine, which no target lets it.
-mod attach {
-    pub fn read_token(_file: &std::path::Path) -> Result<(), std::io::Error> {
-        Ok(())
-    }
-}
-
 #[path = "../../../src/translate/mod.rs"]
 #[allow(dead_code)] // the targets use the directions that take bytes from outside
 pub mod translate;
