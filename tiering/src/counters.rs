@@ -165,4 +165,22 @@ pub struct Counters {
     pub heated: u64,
     /// Blocks attached by `map`.
     pub mapped: u64,
+    /// Of those, blocks whose pages were on NVMe alone.
+    pub nvme_hits: u64,
+    /// Blocks admitted to NVMe.
+    pub admitted: u64,
+    /// Looks at a published block that was not worth its bytes by the rule of admission.
+    pub refused_unworthy: u64,
+    /// Looks at a published block for whose run, if worthy, there were not enough bytes a day left.
+    pub refused_budget: u64,
+    /// Blocks dropped from host memory that would have gone to NVMe had they been admitted.
+    pub refused_dropped: u64,
+    /// Contents that were used a second time, as far as that is remembered.
+    pub second_touches: u64,
+    /// Bytes written to NVMe that admission had set aside.
+    pub nvme_bytes_admitted: u64,
+    /// Bytes written to NVMe because host memory was short, whatever the bytes a day.
+    pub nvme_bytes_forced: u64,
+    /// Blocks that took a slot on another disk than their prefix run.
+    pub runs_spilled: u64,
 }

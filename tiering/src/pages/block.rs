@@ -70,6 +70,10 @@ pub(crate) struct Block {
     pub waited: bool,
     /// Records of it that failed in a row.
     pub record_fails: u8,
+    /// It is admitted to NVMe and not written yet: its bytes are set aside.
+    pub promised: bool,
+    /// Blocks before it in its prefix, once it is published.
+    pub depth: u32,
 }
 
 impl Default for Block {
@@ -93,6 +97,8 @@ impl Default for Block {
             keep: Keep::No,
             waited: false,
             record_fails: 0,
+            promised: false,
+            depth: 0,
         }
     }
 }
@@ -140,6 +146,8 @@ pub(crate) struct Blocks {
     pub to_record: List,
     /// Blocks that are [`Keep::Erase`].
     pub to_erase: List,
+    /// Blocks that are [`Block::promised`].
+    pub promised: u32,
 }
 
 impl Blocks {
@@ -152,6 +160,7 @@ impl Blocks {
             to_write: List::default(),
             to_record: List::default(),
             to_erase: List::default(),
+            promised: 0,
         };
         for b in 0..count {
             blocks.free.push_back(&mut blocks.recs, b);
@@ -172,6 +181,9 @@ impl Blocks {
         if before == keep {
             return;
         }
+        if matches!(keep, Keep::No | Keep::Erase) {
+            self.set_promised(b, false);
+        }
         for (at, add) in [(before, false), (keep, true)] {
             let list = match at {
                 Keep::No | Keep::Waits => continue,
@@ -191,6 +203,16 @@ impl Blocks {
     pub fn pass_over(&mut self, b: u32) {
         if self.recs[b as usize].keep == Keep::Write {
             self.to_write.move_back(&mut self.recs, b);
+        }
+    }
+
+    /// The bytes of a block that is to be written are set aside, or no longer.
+    pub fn set_promised(&mut self, b: u32, promised: bool) {
+        let was = std::mem::replace(&mut self.recs[b as usize].promised, promised);
+        match (was, promised) {
+            (false, true) => self.promised += 1,
+            (true, false) => self.promised -= 1,
+            _ => {}
         }
     }
 

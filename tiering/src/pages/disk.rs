@@ -111,6 +111,33 @@ struct Slab {
     free: Queue,
 }
 
+/// How the space stands on one disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Standing {
+    /// The disk.
+    pub disk: u16,
+    /// Slots granted there.
+    pub granted: u32,
+    /// Of them, free ones.
+    pub free: u32,
+    /// The node has no more there, as far as is known.
+    pub full: bool,
+}
+
+/// What the space has on one disk.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Group {
+    disk: u16,
+    /// Slots granted there.
+    granted: u32,
+    /// Of them, free ones.
+    free: u32,
+    /// Slabs with a free slot.
+    open: List,
+    /// The node was asked for more there and had none.
+    full: bool,
+}
+
 impl Linked for Slab {
     fn links(&self) -> &Links {
         &self.links
@@ -136,8 +163,8 @@ pub(crate) struct Disk {
     slabs: Vec<Slab>,
     /// First slot and id of each slab, by first slot. Those of slabs that are gone have no id.
     ranges: Vec<(u32, u32)>,
-    /// Slabs with a free slot.
-    open: List,
+    /// By disk, in the order in which their first slabs came.
+    groups: Vec<Group>,
     /// Record ranges of returned slabs: base, slots.
     holes: Vec<(u32, u32)>,
     /// Slots whose log is to be told that they hold nothing.
@@ -156,6 +183,8 @@ pub(crate) struct Disk {
     floor: u32,
     /// A NeedDisk was sent and not answered.
     pub asked: bool,
+    /// For which disk, if for a certain one.
+    pub asked_for: Option<u16>,
     /// The node refused since space was last freed anywhere.
     pub refused: bool,
     /// No block without a slot can have one, and no dirty page has one: writing down makes no host frame free.
@@ -189,7 +218,7 @@ impl Disk {
             several: shards > 1,
             slabs: Vec::new(),
             ranges: Vec::new(),
-            open: List::default(),
+            groups: Vec::new(),
             holes: Vec::new(),
             erase: Queue::default(),
             granted: 0,
@@ -199,6 +228,7 @@ impl Disk {
             bad: 0,
             floor: 0,
             asked: false,
+            asked_for: None,
             refused: false,
             exhausted: false,
             write_fails: 0,
@@ -243,7 +273,16 @@ impl Disk {
         self.states[base as usize..end].fill(0);
         let slab_rec = Slab { live: true, disk, base, slots, floor, unused: slots, ..Slab::default() };
         self.slabs[slab as usize] = slab_rec;
-        self.open.push_back(&mut self.slabs, slab);
+        let group = match self.groups.iter().position(|g| g.disk == disk) {
+            Some(at) => at,
+            None => {
+                self.groups.push(Group { disk, granted: 0, free: 0, open: List::default(), full: false });
+                self.groups.len() - 1
+            }
+        };
+        let group = &mut self.groups[group];
+        (group.granted, group.free, group.full) = (group.granted + slots, group.free + slots, false);
+        group.open.push_back(&mut self.slabs, slab);
         let at = self.ranges.partition_point(|r| r.0 < base);
         self.ranges.insert(at, (base, slab));
         self.granted += slots;
@@ -283,13 +322,38 @@ impl Disk {
         self.states[at as usize] & SHARD_MASK
     }
 
-    /// Slabs with a free slot, and the disk of each.
-    pub fn open(&self) -> impl Iterator<Item = (u32, u16)> {
-        self.open.iter(&self.slabs).map(|s| (s, self.slabs[s as usize].disk))
+    /// How the space stands on each disk.
+    pub fn standings(&self) -> impl Iterator<Item = Standing> + Clone {
+        let granted = self.groups.iter().filter(|g| g.granted > 0);
+        granted.map(|&Group { disk, granted, free, full, .. }| Standing { disk, granted, free, full })
     }
 
-    /// Gives a block a free slot of a slab in [`Disk::open`]; its generation is a new one.
-    pub fn take(&mut self, slab: u32, block: u32) -> Option<u32> {
+    /// The node has nothing more on that disk, as far as is known; or that is forgotten for all.
+    pub fn set_full(&mut self, disk: Option<u16>) {
+        for group in &mut self.groups {
+            group.full = disk.is_some_and(|disk| group.disk == disk || group.full);
+        }
+    }
+
+    /// More (or fewer) slots of a slab are free.
+    fn change_free(&mut self, slab: u32, add: bool) {
+        let s = &mut self.slabs[slab as usize];
+        let Some(group) = self.groups.iter_mut().find(|g| g.disk == s.disk) else { return };
+        let was_open = s.unused > 0;
+        (s.unused, group.free) = match add {
+            true => (s.unused + 1, group.free + 1),
+            false => (s.unused - 1, group.free - 1),
+        };
+        match (was_open, s.unused > 0) {
+            (false, true) => group.open.push_back(&mut self.slabs, slab),
+            (true, false) => group.open.remove(&mut self.slabs, slab),
+            _ => {}
+        }
+    }
+
+    /// Gives a block a free slot on a disk; its generation is a new one.
+    pub fn take(&mut self, disk: u16, block: u32) -> Option<u32> {
+        let slab = self.groups.iter().find(|g| g.disk == disk)?.open.head;
         let s = self.slabs.get_mut(slab as usize)?;
         let mut fresh = None;
         while fresh.is_none() && s.fresh < s.slots {
@@ -302,10 +366,7 @@ impl Disk {
             Some(at) => at,
             None => s.free.pop(&self.owners)?,
         };
-        s.unused -= 1;
-        if s.unused == 0 {
-            self.open.remove(&mut self.slabs, slab);
-        }
+        self.change_free(slab, false);
         self.used += 1;
         let floor = self.slabs[slab as usize].floor;
         let generation = &mut self.generations[at as usize];
@@ -330,12 +391,7 @@ impl Disk {
 
     /// A free slot holds what was recorded before the start; it is nobody's yet. Its owner or [`Disk::release`] follows.
     pub fn restore(&mut self, at: u32, generation: u32, shard: u16) {
-        let slab = self.slab_of(at);
-        let s = &mut self.slabs[slab as usize];
-        s.unused -= 1;
-        if s.unused == 0 {
-            self.open.remove(&mut self.slabs, slab);
-        }
+        self.change_free(self.slab_of(at), false);
         self.used += 1;
         self.generations[at as usize] = generation;
         self.states[at as usize] = shard & SHARD_MASK | (Place::Hot as u16) << SHARD_BITS;
@@ -444,14 +500,11 @@ impl Disk {
         self.limbo -= 1;
         self.set_place(at, Place::Free);
         let slab = self.slab_of(at);
+        self.change_free(slab, true);
         let s = &mut self.slabs[slab as usize];
-        s.unused += 1;
         if at - s.base < s.fresh {
             // The longest unused first, so that blocks of one time stand together.
             s.free.push(&mut self.owners, at);
-        }
-        if s.unused == 1 {
-            self.open.push_back(&mut self.slabs, slab);
         }
     }
 
@@ -485,7 +538,7 @@ impl Disk {
     /// A wholly free slab that can go while at least `keep` free slots stay.
     pub fn idle_slab(&self, keep: u32) -> Option<u32> {
         let free = self.free_slots();
-        self.open.iter(&self.slabs).find(|&s| {
+        self.groups.iter().flat_map(|group| group.open.iter(&self.slabs)).find(|&s| {
             let slab = &self.slabs[s as usize];
             slab.unused == slab.slots && free - slab.slots >= keep
         })
@@ -493,14 +546,25 @@ impl Disk {
 
     /// Takes a wholly free slab out.
     pub fn remove(&mut self, slab: u32) {
-        let s = std::mem::take(&mut self.slabs[slab as usize]);
-        self.slabs[slab as usize].links = s.links;
-        self.open.remove(&mut self.slabs, slab);
-        self.granted -= s.slots;
+        let s = self.leave_group(slab);
         let range = s.base as usize..(s.base + s.slots) as usize;
         self.floor = self.generations[range].iter().copied().fold(self.floor.max(s.floor), u32::max);
         self.ranges.retain(|r| r.0 != s.base);
         self.holes.push((s.base, s.slots));
+    }
+
+    /// The slab's record, taken out of its disk's.
+    fn leave_group(&mut self, slab: u32) -> Slab {
+        if let Some(group) = self.groups.iter_mut().find(|g| g.disk == self.slabs[slab as usize].disk) {
+            if self.slabs[slab as usize].unused > 0 {
+                group.open.remove(&mut self.slabs, slab);
+            }
+            group.granted -= self.slabs[slab as usize].slots;
+            group.free -= self.slabs[slab as usize].unused;
+        }
+        let s = std::mem::take(&mut self.slabs[slab as usize]);
+        self.granted -= s.slots;
+        s
     }
 
     /// Slots of a slab: the first, and behind the last.
@@ -511,11 +575,7 @@ impl Disk {
     /// Everything in the slab is gone, and its id may come again. The records of its slots stay: blocks with transfers in flight
     /// and notes name them. Disks do not come back within a run, so this is bounded by what they held.
     pub fn lose(&mut self, slab: u32) {
-        if self.slabs[slab as usize].unused > 0 {
-            self.open.remove(&mut self.slabs, slab);
-        }
-        let s = std::mem::take(&mut self.slabs[slab as usize]);
-        self.granted -= s.slots;
+        let s = self.leave_group(slab);
         for at in s.base..s.base + s.slots {
             match self.place(at) {
                 Place::Hot => self.used -= 1,
@@ -539,6 +599,7 @@ impl Disk {
             + self.next_parts.capacity() * size_of::<Link>()
             + self.present.capacity() * size_of::<u32>()
             + self.slabs.capacity() * size_of::<Slab>()
+            + self.groups.capacity() * size_of::<Group>()
             + (self.holes.capacity() + self.ranges.capacity()) * size_of::<(u32, u32)>()
     }
 
@@ -590,11 +651,13 @@ mod tests {
                 match op {
                     0 => {
                         let (slab, slots) = (n % 8, 1 + n % 5);
-                        prop_assert_eq!(disk.grant(slab, slots, 0, 0).is_ok(), slabs.insert(slab));
+                        prop_assert_eq!(disk.grant(slab, slots, slab as u16 % 3, 0).is_ok(), slabs.insert(slab));
                     }
-                    1..=2 if disk.open.len > 0 => {
-                        let slab = disk.open.head;
-                        let at = disk.take(slab, n).unwrap();
+                    1..=2 if disk.standings().any(|d| d.free > 0) => {
+                        let free = |d: &Standing| d.free > 0;
+                        let on = disk.standings().filter(free).nth(n as usize % 2).or(disk.standings().find(free)).unwrap();
+                        let at = disk.take(on.disk, n).unwrap();
+                        prop_assert_eq!(disk.disk_of(at), on.disk);
                         prop_assert!(live.insert(at));
                         prop_assert_eq!(disk.owner(at), n);
                         let DiskSlot { slab, slot, generation } = disk.location(at);
@@ -635,6 +698,8 @@ mod tests {
                     },
                 }
                 prop_assert_eq!(disk.count().0, disk.kept());
+                prop_assert_eq!(disk.standings().map(|d| d.free).sum::<u32>(), disk.free_slots());
+                prop_assert_eq!(disk.standings().map(|d| d.granted).sum::<u32>(), disk.granted);
                 prop_assert_eq!(disk.used as usize, live.len());
             }
         }

@@ -15,7 +15,7 @@ mod part;
 mod transfer;
 
 pub(crate) use block::{Block, BlockState, Blocks, Keep};
-pub(crate) use disk::{Disk, Logged, Place};
+pub(crate) use disk::{Disk, Logged, Place, Standing};
 pub(crate) use frame::{Frame, FrameState, On, Tier0Class};
 pub(crate) use host::{Host, HostOn};
 pub(crate) use index::{Index, Listed, words_of};

@@ -1,16 +1,24 @@
 //! What moves when: promotion, cleaning, eviction, reads from NVMe and writes to it, the cyclic scan. Decides with the tables of
 //! `pages` and `sessions` and sends jobs and transfers through `space`; knows nothing of requests' syntax.
 
+mod admission;
+mod admit;
 mod ahead;
+mod budget;
 mod clean;
 mod evict;
 mod fault;
 mod pick;
+mod place;
 mod read_in;
 mod scan;
 mod squeeze;
+mod touches;
 mod write_down;
 
+pub use admit::Endurance;
+pub(crate) use admit::Wear;
+pub(crate) use place::{Choice, choose};
 pub(crate) use read_in::{Fetch, Take, Want};
 
 /// Tries of a failed transfer before whoever waits for it is told.

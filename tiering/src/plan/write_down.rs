@@ -51,7 +51,7 @@ impl Core {
             if !self.can_move(IoClass::WriteBack, buf) {
                 return buf.room() > 0 && buf.words_room() >= self.words_of_block();
             }
-            if no_slots && self.blocks[b].slot == NONE || !self.give_slot(b) {
+            if no_slots && self.blocks[b].slot == NONE || !self.give_slot(b, false) {
                 if self.slots_to_come() {
                     return true;
                 }
@@ -92,7 +92,10 @@ impl Core {
             if !self.can_move(io, buf) {
                 return buf.room() > 0 && buf.words_room() >= self.words_of_block();
             }
-            let Some(b) = self.next_to_write(class) else {
+            if self.drop_refused(class) {
+                continue;
+            }
+            let Some(b) = self.next_to_write(class, starved) else {
                 let c = &mut self.host.classes[usize::from(class)];
                 (c.starved, c.short) = (0, false);
                 return true;
@@ -102,14 +105,14 @@ impl Core {
     }
 
     /// The block of the oldest dirty page that has a slot or gets one.
-    fn next_to_write(&mut self, class: u8) -> Option<BlockId> {
+    fn next_to_write(&mut self, class: u8, urgent: bool) -> Option<BlockId> {
         for _ in 0..self.host.classes[usize::from(class)].dirty.len.min(SEARCH_MAX) {
             let head = self.host.classes[usize::from(class)].dirty.head;
             if head == NONE {
                 return None;
             }
             let b = self.geo.block_of(self.host.recs[head as usize].page);
-            if self.give_slot(b) {
+            if self.give_slot(b, urgent) {
                 return Some(b);
             }
             if self.slots_to_come() {
@@ -127,7 +130,7 @@ impl Core {
 
     /// Writes all pages of a block that are in host and not on disk, in one request.
     fn write_block(&mut self, b: BlockId, io: IoClass, buf: &mut ActionBuf) {
-        let mut frames = List::default();
+        let (mut frames, mut bytes) = (List::default(), 0);
         for page in self.pages_of(b) {
             let p = &self.pages[page as usize];
             let at = p.host;
@@ -136,11 +139,13 @@ impl Core {
             }
             self.pages[page as usize].set_writing(true);
             let class = usize::from(self.host.class_of(at));
+            bytes += u64::from(self.geo.classes[class].page_bytes);
             self.host.classes[class].writing += 1;
             self.host.unlist(at);
             self.host.recs[at as usize].on = HostOn::Moving;
             frames.push_back(&mut self.host.recs, at);
         }
+        self.charge_write(b, bytes);
         self.move_pages((IoKind::Write, io, Reason::Clean), b, frames, buf);
     }
 }

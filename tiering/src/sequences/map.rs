@@ -65,6 +65,8 @@ impl Core {
             if !self.append_block(s, seq, b) {
                 break;
             }
+            self.touch_content(hash, shard);
+            self.counters.nvme_hits += u64::from(self.is_far(b));
             self.add_ref(s, b);
             self.keep(b, Why::Mapped);
             self.touch_block(s, b, seq);
@@ -81,6 +83,9 @@ impl Core {
     fn touch_block(&mut self, s: u16, b: BlockId, seq: SeqId) {
         if self.blocks[b].home == s {
             self.blocks[b].seq = seq;
+        }
+        if self.blocks[b].slot != NONE {
+            self.sessions[usize::from(s)].seqs[seq as usize].disk = Some(self.disk.disk_of(self.blocks[b].slot));
         }
         self.counters.mapped += 1;
     }

@@ -85,15 +85,22 @@ impl Core {
             hash => self.index.find(hash).ok_or(Status::NotAdmitted)?,
         };
         for (i, &hash) in hashes.iter().enumerate() {
-            let b = self.seq_block(s, seq, first + i as u32);
-            above = self.publish_block(b, hash, above, level)?;
+            let index = first + i as u32;
+            let b = self.seq_block(s, seq, index);
+            above = self.publish_block((b, index), hash, above, level)?;
         }
         self.wake(s);
         Ok(if hashes.is_empty() { NONE } else { above })
     }
 
     /// Makes one block findable, or finds that its content is cached already. Returns the content.
-    fn publish_block(&mut self, b: BlockId, hash: u128, above: u32, level: Level) -> Result<u32, Status> {
+    fn publish_block(
+        &mut self,
+        (b, depth): (BlockId, u32),
+        hash: u128,
+        above: u32,
+        level: Level,
+    ) -> Result<u32, Status> {
         let block = self.blocks[b];
         if block.state != BlockState::Sealed || self.pages_of(b).any(|p| self.pages[p as usize].lost()) {
             return Err(Status::NotAdmitted);
@@ -117,13 +124,14 @@ impl Core {
                 self.index.insert(hash, above).ok_or(Status::NotAdmitted)?
             }
         };
+        self.touch_content(hash, block.shard);
         if let Some(part) = self.part_of(c, block.shard) {
             if let Part::Hot(other) = part {
                 self.keep(other, Why::Published(level));
             }
             return Ok(c);
         }
-        self.blocks[b].content = c;
+        (self.blocks[b].content, self.blocks[b].depth) = (c, depth);
         self.blocks[b].next_part = Link::to(self.index.recs[c as usize].head());
         self.index.add_part(c, Part::Hot(b));
         if block.refs() > 0 {

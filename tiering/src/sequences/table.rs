@@ -27,6 +27,8 @@ pub(crate) struct Seq {
     pub stamp: u32,
     /// When a parked sequence is due back, 0: unknown.
     pub due_us: u64,
+    /// Disk on which its run stands, if any of it is on NVMe.
+    pub disk: Option<u16>,
 }
 
 /// The pool of chunks.

@@ -89,7 +89,8 @@ impl Core {
         self.drop_below(found.unwrap_or(NONE))
     }
 
-    fn drop_below(&mut self, c: u32) -> bool {
+    /// Drops a content, or what stands on it first. False when there is none.
+    pub(crate) fn drop_below(&mut self, c: u32) -> bool {
         if c == NONE {
             return false;
         }

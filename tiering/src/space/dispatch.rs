@@ -148,6 +148,7 @@ impl Core {
     fn reconfigure(&mut self, policy: Policy, host_bytes_max: u64, nvme_bytes_max: u64) -> Result<(), Error> {
         check_policy(&policy)?;
         self.cfg.policy = policy;
+        self.wear.set_rate(self.now, policy.nvme_bytes_per_day);
         self.cfg.limits.host_bytes_max = host_bytes_max;
         if self.has_nvme() {
             // 0 would say that there is no such tier; one byte holds no slot either.
@@ -166,6 +167,7 @@ impl Core {
         self.trim_host();
         if self.has_nvme() {
             self.disk.refused = false;
+            self.disk.set_full(None);
             self.trim_blocks();
             self.trim_disk();
             self.return_idle_disk();

@@ -5,7 +5,7 @@
 //! before its parent's; behind it, on the same disk, without waiting for it.
 
 use super::Core;
-use crate::api::{Admission, BlockId, Level, NONE, Status};
+use crate::api::{BlockId, Level, NONE, Status};
 use crate::pages::{Keep, Logged, Part, Place};
 
 /// Why a block might go to NVMe.
@@ -18,17 +18,6 @@ pub(crate) enum Why {
 }
 
 impl Core {
-    /// The one decision whether a published block is written to NVMe.
-    fn admits(&mut self, _b: BlockId, why: Why) -> bool {
-        if !self.has_nvme() {
-            return false;
-        }
-        match self.cfg.policy.nvme_admission {
-            Admission::All | Admission::Budget => true,
-            Admission::SecondTouch => why != Why::Published(Level::Published),
-        }
-    }
-
     /// Whether the log says what the block's slot holds.
     pub(crate) fn is_recorded(&self, b: BlockId) -> bool {
         let at = self.blocks[b].slot;
@@ -41,11 +30,8 @@ impl Core {
         if self.is_recorded(b) {
             return true;
         }
-        if self.blocks[b].keep == Keep::No || self.blocks[b].keep == Keep::Erase {
-            if !self.admits(b, why) {
-                return false;
-            }
-            self.begin_keep(b);
+        if matches!(self.blocks[b].keep, Keep::No | Keep::Erase) && !self.admit_run(b, why) {
+            return false;
         }
         let shard = self.blocks[b].shard;
         let mut above = self.index.recs[self.blocks[b].content as usize].parent;
@@ -60,9 +46,11 @@ impl Core {
         self.blocks[b].keep != Keep::No || self.is_recorded(b)
     }
 
-    fn begin_keep(&mut self, b: BlockId) {
+    /// Sends one block on its way.
+    pub(crate) fn begin_keep(&mut self, b: BlockId) {
         self.blocks[b].record_fails = 0;
         self.blocks.set_keep(b, Keep::Waits);
+        self.set_aside(b);
         self.keep_step(b);
     }
 

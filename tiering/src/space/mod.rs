@@ -53,6 +53,7 @@ use crate::counters::Counters;
 use crate::error::Error;
 use crate::format::SlotLayout;
 use crate::pages::{Blocks, Disk, Host, Index, Notes, Page, Transfers};
+use crate::plan::Wear;
 use crate::requests::Deadlines;
 use crate::sequences::{CHUNK, Chunks};
 use crate::sessions::Session;
@@ -75,6 +76,8 @@ pub struct Core {
     pub(crate) transfers: Transfers,
     pub(crate) notes: Notes,
     pub(crate) log: notes::Log,
+    /// What writing to NVMe may cost, and which contents were used before.
+    pub(crate) wear: Wear,
     /// Bytes of a block's slot on NVMe.
     pub(crate) slot_bytes: u64,
     pub(crate) index: Index,
@@ -129,6 +132,7 @@ impl Core {
             transfers: Transfers::new(if l.nvme_bytes_max > 0 { l.ios_max } else { 0 }),
             notes: Notes::new(if l.nvme_bytes_max > 0 { l.notes_max } else { 0 }),
             log: notes::Log::default(),
+            wear: Wear::new(&cfg, slot_bytes),
             slot_bytes,
             index: Index::new(l.contents_max, cfg.shards),
             chunks: Chunks::new(chunks as u32),
@@ -226,7 +230,7 @@ impl Core {
     /// Bytes of the tables that a content needs which is only on NVMe: the index and the slots, from their real capacities.
     #[must_use]
     pub fn contents_bytes(&self) -> usize {
-        self.index.bytes() + self.disk.bytes()
+        self.index.bytes() + self.disk.bytes() + self.wear.bytes()
     }
 
     /// Bytes of all tables, from their real capacities.
@@ -239,6 +243,7 @@ impl Core {
             + self.disk.bytes()
             + self.transfers.bytes()
             + self.notes.bytes()
+            + self.wear.bytes()
             + self.index.bytes()
             + self.chunks.bytes()
             + self.sessions.capacity() * size_of::<Session>()

@@ -4,6 +4,7 @@ use super::Core;
 use crate::api::{Action, BlockId, NONE, Status};
 use crate::error::Error;
 use crate::mutants::{self, Mutant};
+use crate::plan::{Choice, choose};
 
 /// Writes that fail in a row, over all slots, before the disk counts as failing: about a tenth of a second.
 const FAILING: u8 = 8;
@@ -19,13 +20,22 @@ impl Core {
 
     /// Asks the node for NVMe space, unless that is hopeless now. True while an answer is to come.
     pub(crate) fn ask_disk(&mut self) -> bool {
-        let granted = u64::from(self.disk.granted) * self.slot_bytes;
-        let fits = granted + self.slot_bytes <= self.cfg.limits.nvme_bytes_max;
-        if !self.disk.asked && !self.disk.refused && fits {
-            self.disk.asked = true;
-            self.outbox.push_back(Action::NeedDisk { disk: u16::MAX });
+        self.ask_disk_on(None)
+    }
+
+    /// The same, rather on a certain disk.
+    fn ask_disk_on(&mut self, disk: Option<u16>) -> bool {
+        if !self.disk.asked && self.may_grow() {
+            (self.disk.asked, self.disk.asked_for) = (true, disk);
+            self.outbox.push_back(Action::NeedDisk { disk: disk.unwrap_or(u16::MAX) });
         }
         self.disk.asked
+    }
+
+    /// Whether the node may have more for the space.
+    fn may_grow(&self) -> bool {
+        let granted = u64::from(self.disk.granted) * self.slot_bytes;
+        !self.disk.refused && granted + self.slot_bytes <= self.cfg.limits.nvme_bytes_max
     }
 
     /// How writes fail, or erasures of slots that are wanted again, if none has succeeded for long: nothing is promised a place on
@@ -74,6 +84,9 @@ impl Core {
         }
         self.disk.grant(slab, slots, disk, generation)?;
         self.disk.asked = false;
+        if let Some(wanted) = self.disk.asked_for.take().filter(|&wanted| wanted != disk) {
+            self.disk.set_full(Some(wanted));
+        }
         self.wake_all();
         self.wake_disk();
         Ok(())
@@ -83,7 +96,7 @@ impl Core {
         if !self.disk.asked {
             return Err(Error::Slab { slab: NONE, why: "was not asked for" });
         }
-        self.disk.asked = false;
+        (self.disk.asked, self.disk.asked_for) = (false, None);
         self.disk.refused = true;
         self.wake_all();
         self.wake_disk();
@@ -91,8 +104,8 @@ impl Core {
     }
 
     /// The block's slot, or a new one. Content that nobody refers to gives way, least recently used first, when there is none: then
-    /// slots are free at once or (see [`Core::slots_to_come`]) when their logs know.
-    pub(crate) fn give_slot(&mut self, b: BlockId) -> bool {
+    /// slots are free at once or (see [`Core::slots_to_come`]) when their logs know. `urgent`: somebody waits for its host frames.
+    pub(crate) fn give_slot(&mut self, b: BlockId, urgent: bool) -> bool {
         if self.blocks[b].slot != NONE {
             return !self.is_slot_gone(b);
         }
@@ -109,17 +122,50 @@ impl Core {
                 return false;
             }
         }
-        let Some(slab) = self.slab_for(b) else { return false };
-        match self.disk.take(slab, b) {
-            Some(at) => self.blocks[b].slot = at,
-            None => return false,
-        }
+        let disk = match choose(self.run_disk(b), self.disk.standings(), self.may_grow(), urgent) {
+            Choice::On(disk) => disk,
+            Choice::Spill(disk) => {
+                self.counters.runs_spilled += 1;
+                disk
+            }
+            Choice::Ask(disk) => {
+                self.ask_disk_on(disk);
+                return false;
+            }
+            Choice::Nowhere => return false,
+        };
+        let Some(at) = self.disk.take(disk, b) else { return false };
+        self.blocks[b].slot = at;
+        self.set_run_disk(b, disk);
         true
     }
 
-    /// The one decision on which slab, of those with free slots, a block gets its slot.
-    fn slab_for(&self, _b: BlockId) -> Option<u32> {
-        self.disk.open().next().map(|(slab, _disk)| slab)
+    /// The disk that the prefix run of a block stands on: that of the content before it or, if that has no slot, of what its
+    /// sequence wrote or mapped last.
+    fn run_disk(&self, b: BlockId) -> Option<u16> {
+        let block = &self.blocks[b];
+        let parent = if block.content == NONE { NONE } else { self.index.recs[block.content as usize].parent };
+        let part = if parent == NONE { None } else { self.part_of(parent, block.shard) };
+        let slot = part.and_then(|part| part.slot().or_else(|| part.block().map(|p| self.blocks[p].slot)));
+        match slot.filter(|&at| at != NONE) {
+            Some(at) => Some(self.disk.disk_of(at)),
+            None => self.run_of(b).and_then(|(s, seq)| self.sessions[s].seqs[seq].disk),
+        }
+    }
+
+    /// The sequence that uses a block goes on where it went.
+    pub(crate) fn set_run_disk(&mut self, b: BlockId, disk: u16) {
+        if let Some((s, seq)) = self.run_of(b) {
+            self.sessions[s].seqs[seq].disk = Some(disk);
+        }
+    }
+
+    /// The session and the sequence that used a block last.
+    fn run_of(&self, b: BlockId) -> Option<(usize, usize)> {
+        let block = &self.blocks[b];
+        let (s, seq) = (usize::from(block.home), block.seq as usize);
+        let live = self.sessions.get(s)?.seqs.get(seq)?.live;
+        live.then_some((s, seq))
     }
 
     /// Nothing is on disk of the block any more: its slot is free, once its log knows. No transfer names it.

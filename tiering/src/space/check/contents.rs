@@ -119,7 +119,15 @@ impl Core {
                 ensure!(stage == Keep::Waits, "block {b} waits for nothing, and could {stage:?}");
             }
             ensure!(!block.waited || block.content != NONE, "block {b} is waited for and not published");
+            let on_its_way = !matches!(block.keep, Keep::No | Keep::Erase);
+            ensure!(!block.promised || on_its_way, "bytes are set aside for block {b}, which is not to be written");
         }
+        let promised = self.blocks.recs.iter().filter(|b| b.promised).count();
+        ensure!(
+            promised == self.blocks.promised as usize,
+            "{} blocks are promised, counted {promised}",
+            self.blocks.promised
+        );
         for s in self.sessions.iter().filter(|s| s.life == Life::Live) {
             let waits = s.ops.recs.iter().filter(|o| o.phase == Phase::Keeping);
             for op in waits {

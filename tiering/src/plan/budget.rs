@@ -1,0 +1,223 @@
+//! Bytes that may be written to NVMe: a token bucket that fills by time, so that a drive lasts as long as it was bought for.
+//!
+//! Every byte that is written is charged. What admitted blocks will take is *promised* and taken out of what may still be admitted,
+//! so that a decision sees what earlier ones will spend. What must be written whatever it costs was not promised: it leaves debt,
+//! which is paid off before anything more is admitted. The bucket begins empty: a daemon that is restarted over and over writes no
+//! more than one that runs.
+
+use serde::{Deserialize, Serialize};
+
+/// Microseconds of a day.
+const DAY_US: u64 = 24 * 3600 * 1_000_000;
+/// What was not written is saved for later for up to an hour: a night's savings spent in one burst would fill NVMe with whatever
+/// comes first.
+const SAVED_PER_DAY: u64 = 24;
+/// The bucket counts as full for the rule of admission at five minutes' worth: longer than the lulls between requests, short
+/// enough that the rule follows the load. Replay of a chat trace with one, ten and sixty minutes: `docs/decisions/0014`.
+const FULL_PER_DAY: u64 = 24 * 12;
+/// A full bucket, as [`Bucket::fill`] counts.
+pub(crate) const FULL: u32 = 1024;
+/// Rates above this are no bound: 10 GB/s for a day is a thousandth of it.
+const RATE_MAX: u64 = 1 << 60;
+
+/// Bytes a day, as they accrue and are spent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Bucket {
+    /// Bytes a day; 0: no bound.
+    per_day: u64,
+    /// What the bucket holds at least when it is full: one admission.
+    least: u64,
+    /// Bytes that may be written; negative: debt.
+    left: i64,
+    /// What has accrued short of a byte, in bytes × microseconds of a day.
+    part: u64,
+    /// Up to when it has accrued; none before the first event.
+    at: Option<u64>,
+}
+
+impl Bucket {
+    /// An empty bucket of which the largest admission takes `least` bytes.
+    pub fn new(per_day: u64, least: u64) -> Bucket {
+        Bucket { per_day: per_day.min(RATE_MAX), least, left: 0, part: 0, at: None }
+    }
+
+    /// Time passed.
+    pub fn advance(&mut self, now_us: u64) {
+        let passed = now_us.saturating_sub(self.at.replace(now_us).unwrap_or(now_us));
+        if self.per_day == 0 || passed == 0 {
+            return;
+        }
+        let accrued = u128::from(passed) * u128::from(self.per_day) + u128::from(self.part);
+        let bytes = i64::try_from(accrued / u128::from(DAY_US)).unwrap_or(i64::MAX);
+        self.part = (accrued % u128::from(DAY_US)) as u64;
+        self.left = self.left.saturating_add(bytes).min(self.saved_max());
+    }
+
+    /// The rate is another from now on; what is saved and what is owed stays as far as the new one allows it.
+    pub fn set_rate(&mut self, per_day: u64) {
+        self.per_day = per_day.min(RATE_MAX);
+        self.left = match self.per_day {
+            0 => 0,
+            _ => self.left.clamp(-self.owed_max(), self.saved_max()),
+        };
+    }
+
+    /// How full it is, of [`FULL`], with what is promised taken out.
+    pub fn fill(&self, promised: u64) -> u32 {
+        if self.per_day == 0 {
+            return FULL;
+        }
+        let full = u128::from((self.per_day / FULL_PER_DAY).max(self.least).max(1));
+        (u128::from(self.free(promised)) * u128::from(FULL) / full).min(u128::from(FULL)) as u32
+    }
+
+    /// Bytes that may be admitted beside those that are promised.
+    pub fn free(&self, promised: u64) -> u64 {
+        match self.per_day {
+            0 => u64::MAX,
+            _ => u64::try_from(self.left).unwrap_or(0).saturating_sub(promised),
+        }
+    }
+
+    /// Bytes are written. Debt of more than a day's worth is forgiven: the bound is a day's.
+    pub fn charge(&mut self, bytes: u64) {
+        if self.per_day > 0 {
+            let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+            self.left = self.left.saturating_sub(bytes).max(-self.owed_max());
+        }
+    }
+
+    /// Bytes a day; 0: no bound.
+    pub fn per_day(&self) -> u64 {
+        self.per_day
+    }
+
+    /// Bytes that were written beyond what had accrued.
+    pub fn debt(&self) -> u64 {
+        if self.left < 0 { self.left.unsigned_abs() } else { 0 }
+    }
+
+    fn saved_max(&self) -> i64 {
+        i64::try_from((self.per_day / SAVED_PER_DAY).max(self.least)).unwrap_or(i64::MAX)
+    }
+
+    fn owed_max(&self) -> i64 {
+        i64::try_from(self.per_day).unwrap_or(i64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const HOUR: u64 = DAY_US / 24;
+
+    proptest! {
+        /// Who writes only what is free never writes more than has accrued, to the byte, and is never refused what has accrued
+        /// within the last hour.
+        #[test]
+        fn what_is_free_never_exceeds_what_has_accrued(
+            per_day in 1u64..1 << 40,
+            least in 1u64..1 << 20,
+            ops in prop::collection::vec((any::<bool>(), 0u64..HOUR / 2, 0u64..=100), 1..200),
+        ) {
+            let mut bucket = Bucket::new(per_day, least);
+            bucket.advance(1_000);
+            let (mut now, mut spent, mut saved) = (1_000u64, 0u64, 0u64);
+            for (spend, passed, percent) in ops {
+                let free = bucket.free(0);
+                if spend {
+                    let bytes = (u128::from(free) * u128::from(percent) / 100) as u64;
+                    bucket.charge(bytes);
+                    spent += bytes;
+                    prop_assert_eq!(bucket.free(0), free - bytes);
+                    saved = 0;
+                } else {
+                    now += passed;
+                    bucket.advance(now);
+                    saved += passed;
+                }
+                let accrued = |us: u64| (u128::from(us) * u128::from(per_day) / u128::from(DAY_US)) as u64;
+                prop_assert!(spent + bucket.free(0) <= accrued(now - 1_000));
+                prop_assert!(bucket.free(0) <= (per_day / 24).max(least), "saved for more than an hour");
+                prop_assert!(bucket.free(0) >= accrued(saved.min(HOUR)).min(per_day / 24), "less than was saved");
+                prop_assert!(bucket.debt() == 0 && bucket.fill(0) <= FULL);
+            }
+        }
+
+        /// In small steps accrues what accrues in one.
+        #[test]
+        fn nothing_is_lost_between_two_looks(per_day in 1u64..1 << 50, steps in prop::collection::vec(1u64..HOUR / 100, 1..99)) {
+            let (mut often, mut once) = (Bucket::new(per_day, 0), Bucket::new(per_day, 0));
+            (often.advance(7), once.advance(7));
+            let mut now = 7;
+            for step in steps {
+                now += step;
+                often.advance(now);
+            }
+            once.advance(now);
+            prop_assert_eq!(often, once);
+        }
+    }
+
+    #[test]
+    fn it_begins_empty_whatever_the_clock_says() {
+        let mut bucket = Bucket::new(24_000, 1);
+        bucket.advance(u64::MAX / 2);
+        assert_eq!((bucket.free(0), bucket.fill(0)), (0, 0));
+        bucket.advance(u64::MAX / 2 + 5 * HOUR);
+        assert_eq!(bucket.free(0), 1000, "an hour's worth is saved and no more");
+    }
+
+    #[test]
+    fn what_was_not_promised_leaves_debt_of_a_day_at_most() {
+        let mut bucket = Bucket::new(24_000, 1);
+        bucket.advance(0);
+        bucket.charge(3_000);
+        assert_eq!((bucket.debt(), bucket.free(0), bucket.fill(0)), (3_000, 0, 0));
+        bucket.advance(3 * HOUR);
+        assert_eq!((bucket.debt(), bucket.free(0)), (0, 0));
+        bucket.advance(4 * HOUR);
+        assert_eq!(bucket.free(0), 1_000);
+        bucket.charge(1 << 40);
+        assert_eq!(bucket.debt(), 24_000);
+    }
+
+    #[test]
+    fn what_is_promised_is_seen_by_the_next_decision() {
+        let mut bucket = Bucket::new(FULL_PER_DAY * 2048, 1);
+        bucket.advance(0);
+        bucket.advance(DAY_US / FULL_PER_DAY);
+        assert_eq!((bucket.fill(0), bucket.free(0)), (FULL, 2048));
+        assert_eq!((bucket.fill(1024), bucket.free(1024)), (FULL / 2, 1024));
+        assert_eq!((bucket.fill(9999), bucket.free(9999)), (0, 0));
+        bucket.charge(1024);
+        assert_eq!((bucket.fill(512), bucket.free(512)), (FULL / 4, 512));
+    }
+
+    #[test]
+    fn a_new_rate_holds_at_once_and_none_is_no_bound() {
+        let mut bucket = Bucket::new(24_000, 1);
+        bucket.advance(0);
+        bucket.advance(HOUR);
+        bucket.set_rate(2_400);
+        assert_eq!(bucket.free(0), 100, "an hour's worth of the new rate");
+        bucket.charge(50_000);
+        bucket.set_rate(1_200);
+        assert_eq!(bucket.debt(), 1_200);
+        bucket.set_rate(0);
+        bucket.charge(1 << 50);
+        assert_eq!((bucket.fill(1 << 50), bucket.free(1 << 50), bucket.debt()), (FULL, u64::MAX, 0));
+        bucket.set_rate(2_400);
+        assert_eq!(bucket.free(0), 0, "it begins empty");
+    }
+
+    #[test]
+    fn the_largest_admission_fits_into_a_small_bucket() {
+        let mut bucket = Bucket::new(24, 1_000);
+        bucket.advance(0);
+        bucket.advance(2_000 * HOUR);
+        assert_eq!((bucket.fill(0), bucket.free(0)), (FULL, 1_000));
+    }
+}
