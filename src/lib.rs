@@ -9,6 +9,7 @@ pub mod bench;
 pub mod cli;
 pub mod config;
 mod control;
+mod crash_test;
 mod daemon;
 pub mod demo;
 mod error;

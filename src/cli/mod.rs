@@ -1,4 +1,4 @@
-//! The command line: `kvtide daemon`, `kvtide demo`, `kvtide bench`, and `kvtided`, which is `kvtide daemon` by another name.
+//! The command line: `kvtide daemon`, `kvtide demo`, `kvtide bench`, `kvtide crash-test`, and `kvtided`, which is `kvtide daemon` by another name.
 //!
 //! It parses and hands over. What a command does lives in its own room; errors end up on stderr here, in one form.
 
@@ -8,7 +8,7 @@ pub mod private_daemon;
 mod status;
 mod top;
 
-use crate::{bench, demo};
+use crate::{bench, crash_test, demo};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -36,6 +36,8 @@ enum Command {
     Top(top::TopArgs),
     /// Measures what this project promises, each figure beside its target.
     Bench(bench::Args),
+    /// Kills a loaded daemon at random moments, and reads back everything that it had reported stored.
+    CrashTest(crash_test::Args),
     /// The demo's engine, a process of its own that the demo starts.
     #[command(name = "demo-engine", hide = true)]
     DemoEngine(demo::engine::EngineArgs),
@@ -59,6 +61,7 @@ pub fn kvtide() -> ExitCode {
         Command::Top(args) => top::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::CrashTest(args) => crash_test::run(&args),
         Command::DemoEngine(args) => demo::engine::run(&args),
     }
 }
