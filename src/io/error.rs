@@ -1,5 +1,6 @@
 //! Why a disk cannot be used.
 
+use super::code::KeyError;
 use kvtide_tiering::format::SuperblockError;
 use kvtide_tiering::log::LogError;
 use rustix::io::Errno;
@@ -107,6 +108,14 @@ pub enum DiskError {
         value: u64,
         /// What is allowed.
         expected: &'static str,
+    },
+    /// Its keys cannot be had. It was not changed.
+    #[error("{}: {source}", .path.display())]
+    Keys {
+        /// The directory, or the device.
+        path: PathBuf,
+        /// Why not.
+        source: KeyError,
     },
     /// Its index log cannot be read, or not be written anew.
     #[error("{}: {source}", .path.display())]

@@ -19,9 +19,10 @@ const ERRNOS_MAX: usize = 256;
 /// In service.
 const SERVING: i32 = -1;
 
-/// Whether an error says that a device is gone, or cannot be written any more.
+/// Whether an error says that a device is gone, or cannot be written any more (EPERM: what a block device says that turned
+/// read-only while it was open).
 pub(super) fn is_final(errno: i32) -> bool {
-    [libc::EROFS, libc::ENODEV, libc::ENXIO, libc::ESHUTDOWN].contains(&errno)
+    [libc::EROFS, libc::EPERM, libc::ENODEV, libc::ENXIO, libc::ESHUTDOWN].contains(&errno)
 }
 
 /// Whether an error says something about a device at all; 0 is a request that fell short.
@@ -200,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_device_that_is_gone_or_read_only_ends_it_at_once() {
-        for errno in [libc::EROFS, libc::ENODEV, libc::ENXIO] {
+        for errno in [libc::EROFS, libc::EPERM, libc::ENODEV, libc::ENXIO] {
             let (health, events) = health(16, Duration::from_secs(60));
             health.error(errno, Instant::now());
             assert_eq!(health.out(), Some(errno));

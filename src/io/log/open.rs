@@ -1,11 +1,14 @@
 //! The log of a disk read at start, and written anew.
 
+use super::super::code::Keyring;
 use super::super::error::DiskError;
 use super::super::settings::Settings;
 use super::super::store::Store;
 use super::report::{Desk, RecoveryReport};
 use super::{BoxedStorage, DiskLog};
 use kvtide_tiering::log::{Log, Progress, Recovered};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How often progress is told.
@@ -35,6 +38,7 @@ impl OpenLog {
 pub(in crate::io) fn open(
     settings: &Settings,
     store: &Store,
+    keyring: &Arc<Keyring>,
     storage: BoxedStorage,
     progress: &mut dyn FnMut(&str),
 ) -> Result<OpenLog, DiskError> {
@@ -55,8 +59,8 @@ pub(in crate::io) fn open(
             progress(&text);
         }
     };
-    let opened = Log::open(storage, &store.superblock, None, &mut tell);
-    let (log, recovered) = opened.map_err(|source| DiskError::Log { path: path.into(), source })?;
+    let opened = Log::open(storage, &store.superblock, Some(keyring.cipher()), &mut tell);
+    let (log, mut recovered) = opened.map_err(|source| DiskError::Log { path: path.into(), source })?;
     let took = began.elapsed();
     let sealed = recovered.slabs.iter().map(|slab| u64::from(slab.sealed)).sum();
     let report =
@@ -79,5 +83,23 @@ pub(in crate::io) fn open(
     } else {
         tracing::info!("{text}");
     }
+    keyring.begin(recovered.run).map_err(|source| DiskError::Keys { path: path.into(), source })?;
+    drop_unreadable(number, keyring, &mut recovered);
     Ok(OpenLog { log, recovered, desk: Desk::new(report) })
+}
+
+/// Leaves out slabs that nobody can read: their keys are gone, as was wished, or their codec is of a later version. Their regions
+/// are free.
+fn drop_unreadable(number: u16, keyring: &Keyring, recovered: &mut Recovered) {
+    let mut gone: BTreeMap<String, (u32, String)> = BTreeMap::new();
+    recovered.slabs.retain(|slab| match keyring.code(&slab.header) {
+        Ok(_) => true,
+        Err(error) => {
+            gone.entry(slab.header.domain.clone()).or_insert((0, error.to_string())).0 += 1;
+            false
+        }
+    });
+    for (domain, (slabs, why)) in gone {
+        tracing::warn!("disk {number}: {slabs} slabs of domain {domain:?} cannot be read and are dropped: {why}");
+    }
 }

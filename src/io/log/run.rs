@@ -11,12 +11,13 @@ use super::discard::Discards;
 use super::report::Desk;
 use super::{DiskLog, LogLetter, Note, NoteKind};
 use crate::io::DiskEvent;
+use crate::io::code::Keyring;
 use crate::io::health::{Health, errno};
 use crate::io::settings::Discard;
 use crate::mail::{Mailbox, Waited};
 use crossbeam::channel::TrySendError;
 use kvtide_tiering::api::Status;
-use kvtide_tiering::log::{LogError, Put, SlabHeader};
+use kvtide_tiering::log::{LogError, Put, Salt, SlabHeader};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -42,6 +43,9 @@ const OFFER_AGAIN: Duration = Duration::from_millis(1);
 /// What a log thread owns.
 pub(super) struct Runner {
     log: DiskLog,
+    keyring: Arc<Keyring>,
+    /// One that the log has no room for yet.
+    salt: Option<Salt>,
     number: u16,
     letters: Mailbox<LogLetter>,
     health: Arc<Health>,
@@ -78,7 +82,7 @@ pub(super) struct Discarding {
 impl Runner {
     pub fn new(
         number: u16,
-        log: DiskLog,
+        (log, keyring): (DiskLog, Arc<Keyring>),
         letters: Mailbox<LogLetter>,
         health: Arc<Health>,
         desk: Arc<Desk>,
@@ -87,6 +91,8 @@ impl Runner {
         desk.take(&log.status(), 0);
         Runner {
             log,
+            keyring,
+            salt: None,
             number,
             letters,
             health,
@@ -164,10 +170,11 @@ impl Runner {
     fn note(&mut self, mut note: Box<Note>) {
         (note.status, note.errno) = (Status::Ok, 0);
         let (kind, urgent) = (note.kind, note.urgent);
+        let salted = if note.salt == 0 { Ok(()) } else { self.record_salts() };
         let list = if kind == NoteKind::Put { &mut self.puts } else { &mut self.settles };
         list.push(note);
         let Some(note) = list.last() else { return };
-        let noted = match kind {
+        let noted = salted.and_then(|()| match kind {
             NoteKind::Put => self.log.put(&Put {
                 region: note.key.region,
                 slot: note.key.slot,
@@ -183,7 +190,7 @@ impl Runner {
             }),
             NoteKind::Erase => self.log.erase(note.key.region, note.key.slot, note.key.generation),
             NoteKind::Flush => Ok(()),
-        };
+        });
         match (noted, kind) {
             (Err(error), NoteKind::Put) => {
                 let note = self.puts.pop();
@@ -202,6 +209,16 @@ impl Runner {
                 self.flush_by = sooner(self.flush_by, if now { Duration::ZERO } else { ERASES });
             }
         }
+    }
+
+    /// Records salts that were drawn since: before the records that name them.
+    fn record_salts(&mut self) -> Result<(), LogError> {
+        while let Some(salt) = self.salt.or_else(|| self.keyring.unrecorded()) {
+            self.salt = Some(salt);
+            self.log.salt(&salt)?;
+            self.salt = None;
+        }
+        Ok(())
     }
 
     /// A note that the log does not take.
@@ -241,6 +258,14 @@ impl Runner {
         let (region, grant) = (header.region, header.grant);
         self.discarding.regions.granted(region);
         self.freed.retain(|freed| *freed != region);
+        if let Err(error) = self.keyring.grant(header, self.log.storage()) {
+            tracing::error!(
+                "{}: region {region} cannot be granted to {:?}: {error}",
+                self.health.name(),
+                header.domain
+            );
+            return self.granted(region, grant, Status::Io);
+        }
         self.grants.push((region, grant));
         match self.log.grant(header) {
             Ok(()) => self.flush_by = sooner(self.flush_by, Duration::ZERO),

@@ -5,6 +5,7 @@ use super::report::Desk;
 use super::run::{Discarding, Runner};
 use super::{DiskLog, LogLetter};
 use crate::error::Error;
+use crate::io::code::Keyring;
 use crate::io::health::Health;
 use crate::io::settings::{Discard, Settings};
 use crate::io::store::{Store, discard};
@@ -33,7 +34,7 @@ impl LogThread {
     /// Starts it over a log that was opened. `held` are the regions of which something is recorded.
     pub fn start(
         settings: &Settings,
-        log: DiskLog,
+        (log, keyring): (DiskLog, Arc<Keyring>),
         store: &Store,
         held: &[u32],
         health: &Arc<Health>,
@@ -50,7 +51,7 @@ impl LogThread {
             pace: pace.unwrap_or(Discard { bytes_per_s: 1, idle: Duration::ZERO }),
             tell: Box::new(move |offset, bytes| discard(&file, offset, bytes)),
         };
-        let mut runner = Runner::new(number, log, letters, Arc::clone(health), Arc::clone(desk), discarding);
+        let mut runner = Runner::new(number, (log, keyring), letters, Arc::clone(health), Arc::clone(desk), discarding);
         let (end, ended) = bounded(1);
         let health = Arc::clone(health);
         let builder = std::thread::Builder::new().name(format!("kvtide-log-{number}"));

@@ -13,10 +13,11 @@ mod direct;
 pub(super) use device::discard;
 pub(super) use direct::Align;
 
+use super::code::{Keyring, MasterKey};
 use super::error::DiskError;
 use super::memory::Aligned;
 use super::settings::{Choice, Place, Settings};
-use kvtide_tiering::format::{SUPERBLOCK_BYTES, Superblock, SuperblockError};
+use kvtide_tiering::format::{KEY_SECTORS, KEYS_OFFSET, SECTOR, SUPERBLOCK_BYTES, Superblock, SuperblockError};
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;
@@ -122,8 +123,40 @@ impl Found {
         Ok(Found { file: Some(file), path: path.into(), dir: None, wanted, is })
     }
 
+    /// What it is, if that is how it shall be.
+    fn fitting(&self) -> Option<Superblock> {
+        self.is.filter(|is| is.fits(&self.wanted) && is.starts < STARTS_MAX)
+    }
+
+    /// The keys of what is encrypted on it.
+    ///
+    /// # Errors
+    /// They cannot be read, or they are another master key's.
+    pub fn keys(&self, settings: &Settings) -> Result<Arc<Keyring>, DiskError> {
+        let failed = |source| DiskError::Keys { path: settings.place.path().into(), source };
+        let master = MasterKey::load(&settings.encryption.source).map_err(failed)?;
+        let open = |store, area: &[u8]| {
+            Keyring::open(store, &settings.encryption, master.as_ref(), area).map(Arc::new).map_err(failed)
+        };
+        let mut area = vec![0; usize::from(KEY_SECTORS) * SECTOR as usize];
+        if let (Some(file), Some(is)) = (&self.file, &self.is) {
+            match file.read_exact_at(&mut area, KEYS_OFFSET) {
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
+                other => other.map_err(|e| DiskError::os("read the keys of", &self.path, e))?,
+            }
+            // Whose keys it holds may drop what it holds: nobody else.
+            let keys = open(is.store, &area)?;
+            if self.fitting().is_some() {
+                return Ok(keys);
+            }
+        }
+        area.fill(0);
+        open(self.wanted.store, &area)
+    }
+
     /// Makes the file if there is none, lays it out, counts the start, and has that on the disk before anything else is written.
     pub fn lay_out(self, settings: &Settings) -> Result<Store, DiskError> {
+        let fitting = self.fitting();
         let Found { file, path, dir, wanted, is } = self;
         let parent = settings.place.path();
         let file = match (file, &dir) {
@@ -131,9 +164,13 @@ impl Found {
             (None, Some(dir)) => make(dir, parent, &wanted)?,
             (None, None) => return Err(DiskError::os("open", &path, Errno::NOENT)),
         };
-        let superblock = match is {
-            Some(found) if found.fits(&wanted) && found.starts < STARTS_MAX => found,
-            Some(found) => {
+        let superblock = match (fitting, is) {
+            (Some(found), _) => found,
+            (None, Some(found)) => {
+                // Through the page cache, as long as that is used.
+                let none = vec![0; usize::from(KEY_SECTORS) * SECTOR as usize];
+                file.write_all_at(&none, KEYS_OFFSET)
+                    .map_err(|e| checks::refused("erase the keys of", &path, parent, e))?;
                 tracing::warn!(
                     "{}: laid out anew, {} regions of {} bytes instead of {} of {}, after {} starts; what it held is dropped",
                     path.display(),
@@ -145,7 +182,7 @@ impl Found {
                 );
                 Superblock { sequence: found.sequence, written_bytes: found.written_bytes, ..wanted }
             }
-            None => wanted,
+            (None, None) => wanted,
         };
         let (align, buffered) = direct::choose(&file, parent, settings.direct)?;
         let page =

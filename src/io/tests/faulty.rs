@@ -36,6 +36,7 @@ struct State {
     /// For every other.
     always: Option<Fault>,
     released: bool,
+    panics: bool,
 }
 
 impl Faults {
@@ -52,6 +53,11 @@ impl Faults {
     /// Forgets what was planned for the next commands.
     pub fn forget(&self) {
         self.0.lock().unwrap().next.clear();
+    }
+
+    /// The engine panics when it is entered next.
+    pub fn panic(&self) {
+        self.0.lock().unwrap().panics = true;
     }
 
     /// Lets go what is stuck.
@@ -113,6 +119,8 @@ impl Engine for Faulty {
     }
 
     fn enter(&mut self, mut wait: Wait, done: &mut Vec<Done>) -> Result<(), Errno> {
+        let panics = std::mem::take(&mut self.faults.0.lock().unwrap().panics);
+        assert!(!panics, "as the test wants it");
         if self.faults.0.lock().unwrap().released {
             for command in self.held.drain(..) {
                 // SAFETY: as its pusher promised: it has not been completed.

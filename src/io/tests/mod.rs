@@ -2,6 +2,7 @@
 //! are pure, against plain models.
 
 mod conform;
+mod devices;
 mod faults;
 mod faulty;
 mod fixture;
@@ -10,4 +11,5 @@ mod log;
 mod plans;
 mod refusals;
 mod schedules;
+mod service;
 mod stormy;

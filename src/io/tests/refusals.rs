@@ -29,7 +29,7 @@ fn private(path: &PathBuf, bytes: &[u8]) -> File {
 }
 
 /// The superblock that counts.
-fn superblock(dir: &Dir) -> Superblock {
+pub fn superblock(dir: &Dir) -> Superblock {
     let file = File::open(dir.0.join("kvtide.store")).unwrap();
     let mut copies = [[0; SUPERBLOCK_BYTES]; 2];
     for (copy, at) in copies.iter_mut().zip([0, SUPERBLOCK_BYTES as u64]) {

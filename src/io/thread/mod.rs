@@ -11,6 +11,7 @@ mod run;
 pub(super) use open::Seams;
 pub(crate) use open::{DiskThread, OpenDisk, open_all};
 
+use super::code::{Codec, KeyError, Keyring, SlabCode};
 use super::engine::{Engine, Threads, Uring, UringSetup};
 use super::error::DiskError;
 use super::log::LogLetter;
@@ -24,6 +25,7 @@ use super::transfer::Transfer;
 use crate::mail::{Address, Mailbox};
 use crossbeam::channel::Sender;
 use kvtide_tiering::api::{IoClass, Status};
+use kvtide_tiering::log::SlabHeader;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -119,6 +121,9 @@ pub(crate) struct Disk {
     /// Where region 0 begins.
     begin: u64,
     starts: u32,
+    codec: Codec,
+    /// `None`: it was missing at start.
+    keyring: Option<Arc<Keyring>>,
 }
 
 impl Disk {
@@ -140,6 +145,19 @@ impl Disk {
     /// How often its store was started, this time included: slots' generations begin with it, so that none is used twice.
     pub fn starts(&self) -> u32 {
         self.starts
+    }
+
+    /// How slabs to come store their pages: the codec's number, and whether they are encrypted (`SlabHeader`).
+    pub fn coding(&self) -> (u8, bool) {
+        (self.codec.id(), self.keyring.as_ref().is_some_and(|keyring| keyring.encrypts()))
+    }
+
+    /// How a slab stores its pages, once it was granted, or as it was recovered; nothing: as they are.
+    ///
+    /// # Errors
+    /// Its domain's key is gone.
+    pub fn code(&self, slab: &SlabHeader) -> Result<Option<Arc<SlabCode>>, KeyError> {
+        self.keyring.as_ref().map_or(Ok(None), |keyring| keyring.code(slab))
     }
 
     /// Bytes of a region.

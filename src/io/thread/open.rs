@@ -4,6 +4,7 @@ use super::refuse;
 use super::run::Runner;
 use super::{Disk, DiskLetter, LETTERS, STATUS, Tell, check, engine};
 use crate::error::Error;
+use crate::io::code::Keyring;
 use crate::io::engine::Engine;
 use crate::io::error::DiskError;
 use crate::io::health::{Health, errno_text};
@@ -36,6 +37,7 @@ enum State {
 struct Opened {
     store: Store,
     mode: Mode,
+    keyring: Arc<Keyring>,
     log: DiskLog,
     recovered: Recovered,
     desk: Desk,
@@ -61,23 +63,18 @@ pub(crate) fn open_all(settings: &[Settings], progress: &mut dyn FnMut(&str)) ->
     let mut first = None;
     for settings in settings {
         check(settings)?;
-        looked.push(or_absent(Found::look(settings), settings, &mut first)?);
+        looked.push(or_absent(look(settings), settings, &mut first)?);
     }
     let mut disks = Vec::new();
     for (settings, looked) in settings.iter().zip(looked) {
-        let state = match looked {
+        let opened = match looked {
             Ok(found) => {
-                match or_absent(
-                    Opened::new(settings, found, &mut |file| Box::new(file), progress),
-                    settings,
-                    &mut first,
-                )? {
-                    Ok(opened) => State::Open(Box::new(opened)),
-                    Err(errno) => State::Absent(errno),
-                }
+                let opened = Opened::new(settings, found, &mut |file| Box::new(file), progress);
+                or_absent(opened, settings, &mut first)?
             }
-            Err(errno) => State::Absent(errno),
+            Err(errno) => Err(errno),
         };
+        let state = opened.map_or_else(State::Absent, |opened| State::Open(Box::new(opened)));
         disks.push(OpenDisk { settings: settings.clone(), state });
     }
     match first {
@@ -105,10 +102,17 @@ fn or_absent<T>(
     }
 }
 
+/// What is there, and its keys. Nothing is changed.
+fn look(settings: &Settings) -> Result<(Found, Arc<Keyring>), DiskError> {
+    let found = Found::look(settings)?;
+    let keyring = found.keys(settings)?;
+    Ok((found, keyring))
+}
+
 impl Opened {
     fn new(
         settings: &Settings,
-        found: Found,
+        (found, keyring): (Found, Arc<Keyring>),
         storage: &mut dyn FnMut(LogFile) -> BoxedStorage,
         progress: &mut dyn FnMut(&str),
     ) -> Result<Opened, DiskError> {
@@ -116,12 +120,12 @@ impl Opened {
         let mut store = found.lay_out(settings)?;
         let mode = probe(settings, &store)?;
         let file = LogFile::new(&store.file).map_err(|e| DiskError::os("take memory for the log of", path, e))?;
-        let opened = log::open(settings, &store, storage(file), progress)?;
+        let opened = log::open(settings, &store, &keyring, storage(file), progress)?;
         let (written, run) = (opened.regions_written(), opened.recovered.run);
         store.learn(run, written).map_err(|e| DiskError::os("write the superblock of", path, e))?;
         let held = opened.recovered.slabs.iter().map(|slab| slab.header.region).collect();
         let OpenLog { log, recovered, desk } = opened;
-        Ok(Opened { store, mode, log, recovered, desk, held })
+        Ok(Opened { store, mode, keyring, log, recovered, desk, held })
     }
 }
 
@@ -167,11 +171,11 @@ impl OpenDisk {
 }
 
 fn start(settings: Settings, opened: Opened, health: Arc<Health>, seams: Seams) -> Result<DiskThread, Error> {
-    let Opened { store, mode, log, recovered: _, desk, held } = opened;
+    let Opened { store, mode, keyring, log, recovered: _, desk, held } = opened;
     let wire = |source| Error::Wire { action: "make a disk's mailbox", source };
     let (letters, mailbox) = mailbox(LETTERS).map_err(wire)?;
     let (block, desk) = (store.superblock, Arc::new(desk));
-    let log = LogThread::start(&settings, log, &store, &held, &health, &desk)?;
+    let log = LogThread::start(&settings, (log, Arc::clone(&keyring)), &store, &held, &health, &desk)?;
     let disk = Disk {
         number: settings.number,
         letters,
@@ -180,6 +184,8 @@ fn start(settings: Settings, opened: Opened, health: Arc<Health>, seams: Seams) 
         regions: block.regions,
         begin: block.regions_offset,
         starts: block.starts,
+        codec: settings.codec,
+        keyring: Some(keyring),
     };
     let (started, start) = bounded(1);
     let path = settings.place.path().to_owned();
@@ -216,7 +222,17 @@ fn absent(settings: &Settings, health: Arc<Health>, errno: i32) -> Result<DiskTh
     // It has no region, so nobody has a note for it.
     let (log, _) = mailbox(1).map_err(wire)?;
     let number = settings.number;
-    let disk = Disk { number, letters, log, region_bytes: settings.region_bytes, regions: 0, begin: 0, starts: 0 };
+    let disk = Disk {
+        number,
+        letters,
+        log,
+        region_bytes: settings.region_bytes,
+        regions: 0,
+        begin: 0,
+        starts: 0,
+        codec: settings.codec,
+        keyring: None,
+    };
     let status = DiskStatus {
         number,
         dir: settings.place.path().to_owned(),
@@ -254,7 +270,7 @@ impl DiskThread {
         storage: &mut dyn FnMut(LogFile) -> BoxedStorage,
     ) -> Result<OpenDisk, Error> {
         check(settings)?;
-        let opened = Opened::new(settings, Found::look(settings)?, storage, &mut |_| ())?;
+        let opened = Opened::new(settings, look(settings)?, storage, &mut |_| ())?;
         Ok(OpenDisk { settings: settings.clone(), state: State::Open(Box::new(opened)) })
     }
 

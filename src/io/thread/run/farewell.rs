@@ -10,7 +10,7 @@ use kvtide_tiering::api::Status;
 use std::time::{Duration, Instant};
 
 /// How often a disk that is out of service looks for what its device has let go of.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 impl Runner {
     /// Whether the disk's end has come: everything that waited was sent back, and the device has nothing or its time is over.
