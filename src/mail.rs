@@ -36,6 +36,13 @@ pub(crate) struct Address<T> {
     owner: Arc<AtomicU32>,
 }
 
+/// Wakes a mailbox's owner for what stands elsewhere; it does not keep the mailbox open.
+#[derive(Clone, Debug)]
+pub(crate) struct Nudge {
+    ringer: Ringer,
+    owner: Arc<AtomicU32>,
+}
+
 /// The other side's thread has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the thread has ended")]
@@ -147,15 +154,31 @@ impl<T> Address<T> {
 
     /// Rings an owner that sleeps, once for all letters that come meanwhile.
     fn wake(&self) {
-        fence(Ordering::SeqCst);
-        let rings = match self.owner.load(Ordering::Relaxed) {
-            AWAKE => false,
-            ASLEEP => self.owner.compare_exchange(ASLEEP, AWAKE, Ordering::Relaxed, Ordering::Relaxed).is_ok(),
-            _ => true,
-        };
-        if rings {
-            self.ringer.ring();
-        }
+        wake(&self.owner, &self.ringer);
+    }
+
+    /// For a thread that puts what it has for the owner elsewhere than into the mailbox.
+    pub fn nudge(&self) -> Nudge {
+        Nudge { ringer: self.ringer.clone(), owner: Arc::clone(&self.owner) }
+    }
+}
+
+impl Nudge {
+    /// To be called after the thing was put where the owner looks for it, which it must do where it looks at its letters.
+    pub fn nudge(&self) {
+        wake(&self.owner, &self.ringer);
+    }
+}
+
+fn wake(owner: &AtomicU32, ringer: &Ringer) {
+    fence(Ordering::SeqCst);
+    let rings = match owner.load(Ordering::Relaxed) {
+        AWAKE => false,
+        ASLEEP => owner.compare_exchange(ASLEEP, AWAKE, Ordering::Relaxed, Ordering::Relaxed).is_ok(),
+        _ => true,
+    };
+    if rings {
+        ringer.ring();
     }
 }
 

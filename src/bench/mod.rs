@@ -1,9 +1,11 @@
 //! `kvtide bench`: the figures that this project promises, measured, each beside its target.
 //!
 //! `bench ring` and `bench paging` are engines beside a private daemon and use the client as any engine would; `bench core`
-//! drives the sans-IO core alone, over simulated devices; `bench nvme` drives a disk's I/O thread as a core thread does. The
+//! drives the sans-IO core alone, over simulated devices; `bench nvme` drives a disk's I/O thread as a core thread does; `bench
+//! codec` codes and encrypts pages of the demo's model. The
 //! command line calls [`run`]; nothing else may call in here, and nothing in here knows how the daemon works inside.
 
+mod codec;
 mod core;
 mod engine;
 mod error;
@@ -29,6 +31,8 @@ pub struct Args {
 
 #[derive(Clone, Debug, clap::Subcommand)]
 enum Which {
+    /// Codecs and encryption on the KV of the demo's model: ratio, CPU, break-even
+    Codec(codec::CodecArgs),
     /// Between an engine and a private daemon: round trips, look-ups, faults, copies, idle cost
     Ring(Output),
     /// The core alone, one thread, simulated devices: transitions, allocations, metadata
@@ -50,6 +54,7 @@ struct Output {
 #[must_use]
 pub fn run(args: &Args) -> ExitCode {
     let (measured, output) = match &args.which {
+        Which::Codec(args) => (codec::measure(args), args.output),
         Which::Ring(output) => (ring::measure(), *output),
         Which::Core(output) => (core::measure(), *output),
         Which::Paging(args) => (paging::measure(args), args.output),

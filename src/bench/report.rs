@@ -13,7 +13,7 @@ pub(super) enum Target {
 /// One measured figure.
 #[derive(Clone, Debug)]
 struct Figure {
-    key: &'static str,
+    key: Cow<'static, str>,
     what: Cow<'static, str>,
     value: f64,
     /// Digits after the point; none for counts.
@@ -34,25 +34,25 @@ impl Report {
     /// Adds a whole number.
     pub(super) fn count(
         &mut self,
-        key: &'static str,
+        key: impl Into<Cow<'static, str>>,
         what: impl Into<Cow<'static, str>>,
         value: u64,
         unit: &'static str,
         target: Option<Target>,
     ) {
-        self.figures.push(Figure { key, what: what.into(), value: value as f64, digits: 0, unit, target });
+        self.figures.push(Figure { key: key.into(), what: what.into(), value: value as f64, digits: 0, unit, target });
     }
 
     /// Adds a number with digits.
     pub(super) fn number(
         &mut self,
-        key: &'static str,
+        key: impl Into<Cow<'static, str>>,
         what: impl Into<Cow<'static, str>>,
         value: f64,
         unit: &'static str,
         target: impl Into<Option<Target>>,
     ) {
-        self.figures.push(Figure { key, what: what.into(), value, digits: 2, unit, target: target.into() });
+        self.figures.push(Figure { key: key.into(), what: what.into(), value, digits: 2, unit, target: target.into() });
     }
 
     /// Adds a number with as many digits as are given, with or without a target.
@@ -64,7 +64,7 @@ impl Report {
         unit: &'static str,
         target: Option<Target>,
     ) {
-        self.figures.push(Figure { key, what: what.into(), value, digits, unit, target });
+        self.figures.push(Figure { key: key.into(), what: what.into(), value, digits, unit, target });
     }
 
     /// Adds words.
@@ -88,7 +88,7 @@ impl Report {
                 serde_json::Value::from((figure.value * unit).round() / unit)
             };
             match figure.key.split_once('.') {
-                None => object.insert(figure.key.into(), value),
+                None => object.insert(figure.key.to_string(), value),
                 Some((outer, inner)) => {
                     let within = object.entry(outer).or_insert_with(|| serde_json::json!({}));
                     within.as_object_mut().and_then(|within| within.insert(inner.into(), value))

@@ -17,7 +17,6 @@
 
 mod cap;
 mod checksum;
-#[expect(dead_code, reason = "its callers come with the next change")]
 mod code;
 mod engine;
 mod error;
@@ -37,8 +36,9 @@ mod transfer;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use code::CodeStatus;
 pub use code::KeyError;
-pub(crate) use code::{Codec, Encryption, KeySource, Keyring, MasterKey, SlabCode};
+pub(crate) use code::{Checker, Codec, Coder, Encryption, KeySource, Keyring, MasterKey, SlabCode, stored_bytes};
 pub use error::DiskError;
 pub(crate) use log::{LogLetter, LogReport, Note, NoteKind, RecoveryReport};
 pub(crate) use memory::Memory;

@@ -1,5 +1,6 @@
 //! What a disk has done and how it stands: plain counters of its thread, told as a snapshot.
 
+use super::code::CodeStatus;
 use super::log::LogReport;
 use crate::histogram::Histogram;
 use kvtide_tiering::api::{IoClass, IoKind, Status};
@@ -99,6 +100,8 @@ pub(crate) struct DiskStatus {
     pub canary_failed: u64,
     /// Pages that were read and are not what was written.
     pub checksum_failures: u64,
+    /// What codecs and encryption did and cost.
+    pub code: CodeStatus,
     /// Time that checksums took, in nanoseconds.
     pub checksum_ns: u64,
     /// Requests that went through the disk's own memory because their pages are no whole sectors.

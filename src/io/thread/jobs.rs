@@ -2,6 +2,7 @@
 
 use super::super::plan::{Run, Span};
 use super::super::transfer::Transfer;
+use super::coding::Coded;
 use kvtide_tiering::api::{IoKind, Status};
 
 /// A transfer that has begun.
@@ -23,13 +24,16 @@ pub(super) struct Job {
     pub failed: Option<(Status, i32)>,
     /// It reads sectors before it writes them, so no other write of its slot may be under way.
     pub fills: bool,
+    /// What it holds between pool and device, if its slab is coded or encrypted.
+    pub coded: Option<Coded>,
 }
 
 impl Job {
     /// Makes it new.
     pub fn clear(&mut self, now_us: u64) {
-        let Job { transfer, spans, runs, started, at_device, began_us, failed, fills } = self;
+        let Job { transfer, spans, runs, started, at_device, began_us, failed, fills, coded } = self;
         (*transfer, *started, *at_device, *began_us, *failed, *fills) = (None, 0, 0, now_us, None, false);
+        *coded = None;
         spans.clear();
         runs.clear();
     }
@@ -60,6 +64,11 @@ impl Jobs {
     /// A free job's number.
     pub fn take(&mut self) -> Option<u32> {
         self.free.pop()
+    }
+
+    /// Whether there is a free job.
+    pub fn has_free(&self) -> bool {
+        !self.free.is_empty()
     }
 
     /// A job is over.

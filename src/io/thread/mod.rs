@@ -1,5 +1,6 @@
 //! The I/O thread of a disk: as others see it in here, its start and end in [`open`], its loop in [`run`], requests in [`device`], first writes in [`regions`].
 
+mod coding;
 mod device;
 mod jobs;
 mod open;

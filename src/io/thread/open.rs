@@ -190,11 +190,11 @@ fn start(settings: Settings, opened: Opened, health: Arc<Health>, seams: Seams) 
     let (started, start) = bounded(1);
     let path = settings.place.path().to_owned();
     let builder = std::thread::Builder::new().name(format!("kvtide-disk-{}", settings.number));
-    let its_health = Arc::clone(&health);
+    let (its_health, nudge) = (Arc::clone(&health), disk.letters.nudge());
     let thread = builder.spawn(move || {
         // A ring belongs to the thread that makes it.
         let runner = engine(&settings, &store, &mode, &mailbox).and_then(|engine| {
-            Runner::new((seams.engine)(engine), &settings, store, mode, mailbox, (its_health, desk))
+            Runner::new((seams.engine)(engine), &settings, store, mode, mailbox, (its_health, desk), nudge)
         });
         let (mut runner, told) = match runner {
             Ok(runner) => (Some(runner), Ok(())),

@@ -5,14 +5,19 @@
 //! it is, because it would not have saved a sector. All lengths that a decoder reads come from the disk and are checked.
 //!
 //! ```text
-//! lz4           u32 bytes of the block │ LZ4 block │ zeros to the end of the last sector
-//! planes-zstd   u8 stride, 3 zero bytes │ u32 bytes of each plane (stride of them) │ the planes │ zeros to the end of the sector
+//! both          u32 CRC-32C of what follows, to the end of the last sector │ the codec's own │ zeros to the end of the sector
+//! lz4           u32 bytes of the block │ LZ4 block
+//! planes-zstd   u8 stride, 3 zero bytes │ u32 bytes of each plane (stride of them) │ the planes
 //! ```
+//! The checksum at the begin tells of damage before anything is decoded, also of such as decodes to the same page; whose page it is
+//! tells the page's own checksum or tag.
+//!
 //! A *byte plane* holds every stride-th byte of the page: sign and exponent of a number compress, its mantissa does not. The stride
 //! is the width of the numbers, found out by looking at the page. A plane is a zstd frame, or as it is where that is not longer.
 
 mod planes;
 
+use crc_fast::{CrcAlgorithm, checksum};
 use kvtide_tiering::format::SECTOR;
 use planes::Planes;
 
@@ -101,18 +106,20 @@ impl Coder {
     pub fn encode(&mut self, codec: Codec, page: &[u8], into: &mut [u8]) -> u16 {
         // The most that still saves a sector, and that can be numbered.
         let most = page.len().div_ceil(UNIT).saturating_sub(1).min(usize::from(u16::MAX)) * UNIT;
-        let into = &mut into[..most];
         if most == 0 {
             return 0;
         }
+        let (crc, into) = into[..most].split_at_mut(LENGTH);
         let bytes = match codec {
             Codec::None => None,
             Codec::Lz4 => self.encode_lz4(page, into),
             Codec::PlanesZstd => self.planes.encode(page, into),
         };
         let Some(bytes) = bytes else { return 0 };
-        let sectors = bytes.div_ceil(UNIT);
-        into[bytes..sectors * UNIT].fill(0);
+        let sectors = (LENGTH + bytes).div_ceil(UNIT);
+        let rest = sectors * UNIT - LENGTH;
+        into[bytes..rest].fill(0);
+        crc.copy_from_slice(&crc32c(&into[..rest]).to_le_bytes());
         sectors as u16
     }
 
@@ -121,10 +128,14 @@ impl Coder {
     /// # Errors
     /// It was not made by this codec from a page of so many bytes.
     pub fn decode(&mut self, codec: Codec, stored: &[u8], page: &mut [u8]) -> Result<(), Garbled> {
+        let (crc, rest) = length(stored)?;
+        if crc != crc32c(rest) as usize {
+            return Err(garbled("its checksum is wrong"));
+        }
         match codec {
             Codec::None => Err(garbled("its slab has no codec")),
-            Codec::Lz4 => decode_lz4(stored, page),
-            Codec::PlanesZstd => self.planes.decode(stored, page),
+            Codec::Lz4 => decode_lz4(rest, page),
+            Codec::PlanesZstd => self.planes.decode(rest, page),
         }
     }
 
@@ -139,6 +150,10 @@ impl Coder {
     }
 }
 
+fn crc32c(bytes: &[u8]) -> u32 {
+    checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
 fn decode_lz4(stored: &[u8], page: &mut [u8]) -> Result<(), Garbled> {
     let (bytes, rest) = length(stored)?;
     let block = rest.get(..bytes).ok_or(garbled("its block is longer than its sectors"))?;
@@ -149,7 +164,7 @@ fn decode_lz4(stored: &[u8], page: &mut [u8]) -> Result<(), Garbled> {
     }
 }
 
-/// A length at the begin of bytes, and what follows it.
+/// A length, or a checksum, at the begin of bytes, and what follows it.
 fn length(bytes: &[u8]) -> Result<(usize, &[u8]), Garbled> {
     let (length, rest) = bytes.split_first_chunk::<LENGTH>().ok_or(garbled("it ends before its lengths do"))?;
     Ok((u32::from_le_bytes(*length) as usize, rest))

@@ -199,6 +199,19 @@ impl Keyring {
     }
 }
 
+#[cfg(test)]
+impl Keyring {
+    /// As if so many write numbers were left under the salt.
+    pub fn leave(&self, numbers: u64) {
+        self.salts.leave(numbers);
+    }
+
+    /// The salt that is written under.
+    pub fn current(&self) -> u32 {
+        self.salts.current()
+    }
+}
+
 /// Writes and flushes a sector of the key area.
 fn write(storage: &mut dyn Storage, number: u32, bytes: &[u8; sector::BYTES]) -> Result<(), KeyError> {
     let offset = KEYS_OFFSET + u64::from(number) * u64::from(SECTOR);

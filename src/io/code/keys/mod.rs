@@ -25,6 +25,11 @@ mod tenant;
 mod wiped;
 
 pub use error::KeyError;
+#[cfg(test)]
+pub(super) use keyring::AREA_BYTES;
 pub(crate) use keyring::Keyring;
+pub(crate) use salts::Spent;
 pub(crate) use source::{Encryption, KeySource, MasterKey};
-pub(crate) use tenant::TenantKey;
+#[cfg(test)]
+pub(super) use tenant::nonces;
+pub(crate) use tenant::{Stored, Subkey, TenantKey};

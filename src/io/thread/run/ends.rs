@@ -45,8 +45,12 @@ impl Runner {
     }
 
     pub(super) fn finish(&mut self, number: u32, now_us: u64) {
+        if self.decode(number, now_us) {
+            return;
+        }
         let job = self.jobs.at(number);
-        let (failed, device_us) = (job.failed, now_us - job.began_us);
+        let ended_us = job.coded.as_ref().and_then(|coded| coded.ended_us).unwrap_or(now_us);
+        let (failed, device_us) = (job.failed, ended_us - job.began_us);
         let moved: u64 = job.runs.iter().map(|run| run.bytes).sum();
         // The box stays in the job until it is answered.
         let transfer = job.transfer.as_deref_mut().expect("it had begun");
@@ -57,7 +61,11 @@ impl Runner {
         transfer.device_us = u32::try_from(device_us).unwrap_or(u32::MAX);
         if status == Status::Ok && kind == IoKind::Read {
             let began = Instant::now();
-            let bad = checksum::compare(self.store.superblock.store, transfer);
+            let bad = if transfer.code.is_some() {
+                transfer.parts.iter().filter(|part| !part.ok).count() as u64
+            } else {
+                checksum::compare(self.store.superblock.store, transfer)
+            };
             let took_ns = began.elapsed().as_nanos() as u64;
             self.status.checksum_ns += took_ns;
             self.held_ns += took_ns;
@@ -81,7 +89,11 @@ impl Runner {
         if class == IoClass::Demand {
             self.usual_us = (self.usual_us * 7 + device_us) / 8;
         }
-        let transfer = self.jobs.at(number).transfer.take().expect("it had begun");
+        let job = self.jobs.at(number);
+        if let Some(coded) = job.coded.take() {
+            self.coding.give(coded);
+        }
+        let transfer = job.transfer.take().expect("it had begun");
         self.jobs.give(number);
         self.status.ended(class, kind, status, bytes, transfer.waited_us.into(), device_us);
         self.answer(transfer, status);

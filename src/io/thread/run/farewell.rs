@@ -21,7 +21,7 @@ impl Runner {
             self.answer(transfer, Status::Canceled);
         }
         let busy = self.device.busy();
-        if busy > 0 && now_us < ends_us {
+        if (busy > 0 || self.coding.jobs > 0) && now_us < ends_us {
             return false;
         }
         if busy > 0 {
@@ -42,6 +42,8 @@ impl Runner {
             transfer.errno = errno;
             transfer
         };
+        // Its threads may be in frames that are answered below.
+        self.coding.rest();
         let waiting: Vec<Box<Transfer>> = self.scheduler.drain().map(|entry| entry.item).collect();
         let (idle, at_device) = self.jobs.take_all();
         for transfer in waiting.into_iter().chain(idle) {

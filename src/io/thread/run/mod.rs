@@ -3,10 +3,12 @@
 //! It never waits for one request: a device that does not answer costs the transfers that it has, and nothing else. [`ends`] is
 //! what happens to what is done, [`own`] what the disk writes of itself, [`farewell`] the end.
 
+mod coded;
 mod ends;
 mod farewell;
 mod own;
 
+use super::coding::Coding;
 use super::device::Device;
 use super::jobs::Jobs;
 use super::regions::Regions;
@@ -24,7 +26,7 @@ use crate::io::staging::{CHUNK_BYTES, Staging};
 use crate::io::stats::DiskStatus;
 use crate::io::store::Store;
 use crate::io::transfer::Transfer;
-use crate::mail::Mailbox;
+use crate::mail::{Mailbox, Nudge};
 use kvtide_tiering::api::{IoClass, IoKind, Status};
 use kvtide_tiering::format::{SECTOR, Superblock};
 use std::collections::VecDeque;
@@ -71,6 +73,7 @@ pub(super) struct Runner {
     /// Where the log thread leaves how the log stands.
     desk: Arc<Desk>,
     rules: Rules,
+    coding: Coding,
     /// Jobs that have begun and have more to start, in order.
     crowd: VecDeque<u32>,
     /// Boxes on their way back: those of one round together, so that their owner is woken once; and those that its mailbox did not
@@ -110,6 +113,7 @@ impl Runner {
         mode: Mode,
         letters: Mailbox<DiskLetter>,
         (health, desk): (Arc<Health>, Arc<Desk>),
+        nudge: Nudge,
     ) -> io::Result<Runner> {
         let (block, depth) = (store.superblock, settings.depth);
         let timeout_us = u64::try_from(settings.timeout.as_micros()).unwrap_or(u64::MAX);
@@ -128,7 +132,8 @@ impl Runner {
         };
         Ok(Runner {
             device: Device::new(engine, settings, store.align, staging, &mode),
-            jobs: Jobs::new(depth + CROWD_MAX as u32),
+            jobs: Jobs::new(2 * depth + CROWD_MAX as u32),
+            coding: Coding::new(settings.number, settings.codec_threads, nudge),
             scheduler: Scheduler::new(depth, timeout_us, Cap::new(settings.writeback_bytes)),
             regions: Regions::new(&block)?,
             rules: Rules { align: store.align, chunk_bytes: CHUNK_BYTES as u64 },
@@ -171,6 +176,7 @@ impl Runner {
             self.letters.awake();
             let now_us = self.now_us();
             self.read_letters(now_us);
+            self.take_coded(now_us);
             self.expire(now_us);
             self.start(now_us);
             self.health.has(self.device.busy() + self.scheduler.len() as u32);
@@ -241,7 +247,9 @@ impl Runner {
             && transfer.bytes.is_multiple_of(sector);
         let mut from = 0;
         let pages = transfer.parts.iter().all(|part| {
-            let fits = part.at >= from && part.bytes > 0 && part.memory.holds(part.offset, part.bytes.into());
+            let stored = transfer.kind == IoKind::Write
+                || transfer.code.as_ref().is_none_or(|code| code.can_hold(part.bytes, part.sectors));
+            let fits = part.at >= from && part.bytes > 0 && part.memory.holds(part.offset, part.bytes.into()) && stored;
             from = part.at.saturating_add(part.bytes.into());
             fits && from <= transfer.bytes
         });
@@ -263,7 +271,8 @@ impl Runner {
             let Some(job) = self.crowd.pop_front() else { break };
             self.go_on(job, now_us);
         }
-        while self.crowd.len() < CROWD_MAX && self.ends_us.is_none() {
+        self.place_waiting(now_us);
+        while self.crowd.len() < CROWD_MAX && self.ends_us.is_none() && self.may_begin() {
             let Some(entry) = self.scheduler.next(self.device.free()) else { break };
             self.begin(entry, now_us);
         }
@@ -273,9 +282,14 @@ impl Runner {
         }
     }
 
+    /// Whether a transfer of any kind can begin: there is a job for it, and none waits for memory that it might need too.
+    fn may_begin(&self) -> bool {
+        self.jobs.has_free() && self.coding.waiting.is_empty()
+    }
+
     fn begin(&mut self, entry: Entry<Box<Transfer>>, now_us: u64) {
         let Entry { class, queued_us, item, .. } = entry;
-        let number = self.jobs.take().expect("there are as many as requests, and as can crowd");
+        let number = self.jobs.take().expect("`may_begin` saw one");
         let job = self.jobs.at(number);
         job.clear(now_us);
         // From here on whatever ends the thread finds the box in the job.
@@ -283,19 +297,21 @@ impl Runner {
         transfer.class = class;
         transfer.waited_us = u32::try_from(now_us - queued_us).unwrap_or(u32::MAX);
         self.begun[class as usize] += 1;
+        if let (IoKind::Write, Some(errno)) = (transfer.kind, self.health.out()) {
+            job.failed = Some((Status::Io, errno));
+            return self.finish(number, now_us);
+        }
+        if transfer.code.is_some() {
+            return self.begin_coded(number, now_us);
+        }
         if transfer.kind == IoKind::Write {
             let began = Instant::now();
-            job.failed = match self.health.out() {
-                Some(errno) => Some((Status::Io, errno)),
-                None => {
-                    let canary = checksum::note(self.store.superblock.store, transfer);
-                    self.status.canary_checked += canary.checked;
-                    self.status.canary_failed += canary.failed;
-                    (canary.failed > 0).then_some((Status::Corrupt, 0))
-                }
-            };
+            let canary = checksum::note(self.store.superblock.store, transfer);
             self.status.checksum_ns += began.elapsed().as_nanos() as u64;
-            if job.failed.is_some() {
+            self.status.canary_checked += canary.checked;
+            self.status.canary_failed += canary.failed;
+            if canary.failed > 0 {
+                job.failed = Some((Status::Corrupt, 0));
                 return self.finish(number, now_us);
             }
         }
@@ -357,7 +373,7 @@ impl Runner {
             self.letters.announce();
         }
         // After an announcement: the second look of the wake-up protocol.
-        if !self.letters.is_empty() && self.scheduler.len() < QUEUE_MAX {
+        if !self.letters.is_empty() && self.scheduler.len() < QUEUE_MAX || self.coding.has_done() {
             return Wait::default();
         }
         let (want, batch_us) = match self.patience_us() {

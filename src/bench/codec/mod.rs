@@ -1,0 +1,250 @@
+//! `kvtide bench codec`: what the codecs and the encryption of the NVMe tier make of real KV, and what it costs.
+//!
+//! Every figure is of one core. Pages are read from more memory than caches hold, as they are in a daemon, and every stored form
+//! is decoded and compared. A codec pays where the drive is slower than its *break-even*: a page of B bytes is there after B/drive,
+//! or after B/(ratio·drive) and the codec's time, so below (1 − 1/ratio) / (seconds a byte) it is there earlier. That is the latency
+//! of a single page; in bulk, and with cores to spare, a codec pays up to the speed of its threads together.
+
+mod pages;
+
+use super::report::Report;
+use super::{BenchError, Output};
+use crate::io::{Codec, Coder, Encryption, KeySource, Keyring, stored_bytes};
+use kvtide_tiering::format::PageKey;
+use kvtide_tiering::log::{SlabHeader, SpaceKey, Storage};
+use pages::{FORMS, Form, Kv};
+use rustix::time::{ClockId, clock_gettime};
+use std::io;
+
+/// What `kvtide bench codec` takes.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct CodecArgs {
+    /// Tokens of text whose KV is measured, a multiple of 256
+    #[arg(long, default_value_t = 2048)]
+    tokens: usize,
+    /// CPU seconds that each figure is measured for
+    #[arg(long, default_value_t = 0.5)]
+    seconds: f64,
+    #[command(flatten)]
+    pub(super) output: Output,
+}
+
+/// Pages are laid out over so many bytes, so that caches do not hold them.
+const COLD_BYTES: usize = 64 << 20;
+/// Longest text: what the model was trained for.
+const TOKENS_MAX: usize = 8192;
+const GB: f64 = 1e9;
+
+/// Measures.
+pub(super) fn measure(args: &CodecArgs) -> Result<Report, BenchError> {
+    let wrong = |what, value, expected: &str| BenchError::Setting { what, value, expected: expected.into() };
+    if args.tokens == 0 || args.tokens > TOKENS_MAX || !args.tokens.is_multiple_of(256) {
+        return Err(wrong("--tokens", args.tokens as u64, "a multiple of 256, at most 8192"));
+    }
+    if !(0.01..=60.0).contains(&args.seconds) {
+        return Err(wrong("--seconds", args.seconds.max(0.0) as u64, "0.01 to 60"));
+    }
+    super::progress("computing the KV of the demo's text");
+    let kv = Kv::compute(args.tokens)?;
+    let mut report = Report::default();
+    for form in FORMS {
+        super::progress(form.what);
+        let (pages, page) = kv.pages(form);
+        let cold = Cold::new(&pages, page);
+        if form.key == FORMS[0].key {
+            copies_and_ciphers(&mut report, args, &cold)?;
+        }
+        for codec in [Codec::Lz4, Codec::PlanesZstd] {
+            report_codec(&mut report, args, form, codec, &cold)?;
+        }
+    }
+    report.note(
+        "ratio: bytes of pages for a byte that is written, whole sectors; break-even: a page is there earlier with the codec on \
+         drives slower than this, one thread"
+            .into(),
+    );
+    Ok(report)
+}
+
+/// Pages, over and over, in more memory than caches hold.
+struct Cold {
+    from: Vec<u8>,
+    page: usize,
+    /// Pages that differ.
+    pages: usize,
+}
+
+impl Cold {
+    fn new(pages: &[u8], page: usize) -> Cold {
+        let from = pages.iter().copied().cycle().take(COLD_BYTES / pages.len().max(1) * pages.len()).collect();
+        Cold { from, page, pages: pages.len() / page }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        self.from.chunks_exact(self.page)
+    }
+
+    /// CPU seconds of this thread a GB of pages, over at least `seconds` of it; `one` is called with every page in turn and its
+    /// number.
+    fn cost(&self, seconds: f64, mut one: impl FnMut(usize, &[u8])) -> f64 {
+        let (began, mut bytes) = (cpu(), 0u64);
+        loop {
+            for (number, page) in self.iter().enumerate() {
+                one(number, page);
+                bytes += page.len() as u64;
+                if cpu() - began >= seconds && number >= self.pages {
+                    return (cpu() - began) * GB / bytes as f64;
+                }
+            }
+        }
+    }
+}
+
+/// CPU seconds of this thread.
+fn cpu() -> f64 {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
+}
+
+fn report_codec(
+    report: &mut Report,
+    args: &CodecArgs,
+    form: Form,
+    codec: Codec,
+    cold: &Cold,
+) -> Result<(), BenchError> {
+    let system = |tried: &str| {
+        let tried = tried.to_owned();
+        |source| BenchError::System { tried, source }
+    };
+    let mut coder = Coder::new().map_err(system("take memory for a codec"))?;
+    let page = cold.page;
+    // What every page of the text becomes.
+    let mut stored = vec![0; cold.pages * page];
+    let mut sectors = vec![0; cold.pages];
+    for ((page, stored), sectors) in cold.iter().zip(stored.chunks_exact_mut(page)).zip(&mut sectors) {
+        *sectors = coder.encode(codec, page, stored);
+    }
+    let bytes = |sectors: u16| stored_bytes(page as u32, sectors) as usize;
+    let mut again = vec![0; page];
+    for ((page, stored), sectors) in cold.iter().zip(stored.chunks_exact(page)).zip(&sectors) {
+        if *sectors > 0 {
+            let decoded = coder.decode(codec, &stored[..bytes(*sectors)], &mut again);
+            if decoded.is_err() || again != page {
+                return Err(BenchError::Odd(format!("{} did not give a page back", codec.name())));
+            }
+        }
+    }
+    let all: usize = sectors.iter().map(|sectors| bytes(*sectors)).sum();
+    let raw = sectors.iter().filter(|sectors| **sectors == 0).count();
+    let mut place = vec![0; page];
+    let encode = cold.cost(args.seconds, |_, page| {
+        coder.encode(codec, page, &mut place);
+    });
+    // Stored forms, laid out as cold as the pages were.
+    let forms = Cold::new(&stored, page);
+    let mut failed = false;
+    let decode = forms.cost(args.seconds, |number, stored| {
+        let sectors = sectors[number % sectors.len()];
+        if sectors == 0 {
+            again.copy_from_slice(stored);
+        } else {
+            failed |= coder.decode(codec, &stored[..bytes(sectors)], &mut again).is_err();
+        }
+    });
+    if failed {
+        return Err(BenchError::Odd(format!("{} gave no page back", codec.name())));
+    }
+    let ratio = (cold.pages * page) as f64 / all as f64;
+    let key = |what: &str| format!("{}.{}_{what}", form.key, codec.name().replace('-', "_"));
+    let what = |what: &str| format!("{}: {} {what}", form.what, codec.name());
+    report.number(key("ratio"), what("ratio"), ratio, "x", None);
+    report.number(
+        key("raw_percent"),
+        what("pages kept as they are"),
+        raw as f64 * 100.0 / cold.pages as f64,
+        "%",
+        None,
+    );
+    report.number(key("in_s_per_gb"), what("in"), encode, "CPU s/GB", None);
+    report.number(key("out_s_per_gb"), what("out"), decode, "CPU s/GB", None);
+    for (way, seconds) in [("write", encode), ("read", decode)] {
+        let even = (1.0 - 1.0 / ratio).max(0.0) / seconds * GB;
+        report.count(
+            key(&format!("{way}_break_even_bytes_per_s")),
+            what(&format!("break-even, {way}")),
+            even as u64,
+            "bytes/s",
+            None,
+        );
+    }
+    Ok(())
+}
+
+/// A key of a disk that has none: nothing of an ephemeral key is written.
+struct Nowhere;
+
+impl Storage for Nowhere {
+    fn read(&mut self, _: u64, _: &mut [u8]) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn write(&mut self, _: u64, _: &[u8]) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// What everything is to be compared with: a copy, and encryption, which do not depend on what pages hold.
+fn copies_and_ciphers(report: &mut Report, args: &CodecArgs, cold: &Cold) -> Result<(), BenchError> {
+    let mut place = vec![0; cold.page];
+    let copy = cold.cost(args.seconds, |_, page| {
+        place.copy_from_slice(page);
+        std::hint::black_box(&mut place);
+    });
+    report.number("memcpy_s_per_gb", "memcpy", copy, "CPU s/GB", None);
+    let odd = |error: &dyn std::fmt::Display| BenchError::Odd(error.to_string());
+    let encryption = Encryption { source: KeySource::Ephemeral, new_slabs: true };
+    let keyring = Keyring::open(1, &encryption, None, &[]).map_err(|e| odd(&e))?;
+    keyring.begin(1).map_err(|e| odd(&e))?;
+    let page_bytes = vec![cold.page as u32];
+    let slab = SlabHeader {
+        region: 0,
+        grant: 1,
+        key: SpaceKey([0; 32]),
+        domain: "bench".into(),
+        slot_bytes: cold.page as u64,
+        shards: 1,
+        codec: Codec::None.id(),
+        encrypted: true,
+        page_bytes,
+    };
+    let code = keyring.grant(&slab, &mut Nowhere).map_err(|e| odd(&e))?;
+    let code = code.ok_or_else(|| BenchError::Odd("an encrypted slab without a key".into()))?;
+    let key = PageKey { store: 1, region: 0, slot: 0, generation: 1, plane: 0 };
+    let (subkey, _, _) = code.take(1, 0).map_err(|e| odd(&e))?;
+    let stored = code.stored(cold.page as u32, 0);
+    let (mut number, mut tag) = (0u32, [0; 16]);
+    let encrypt = cold.cost(args.seconds, |_, page| {
+        place.copy_from_slice(page);
+        number += 1;
+        tag = subkey.seal_page(&key, number, stored, &mut place);
+    });
+    report.number("encrypt_s_per_gb", "encryption, with the copy that it needs", encrypt, "CPU s/GB", None);
+    let sealed = place.clone();
+    let mut good = true;
+    let decrypt = cold.cost(args.seconds, |_, page| {
+        // As much memory is read as for pages that differ.
+        place.copy_from_slice(page);
+        place.copy_from_slice(&sealed);
+        good &= subkey.open_page(&key, number, stored, &mut place, &tag);
+    });
+    if !good {
+        return Err(BenchError::Odd("a page could not be decrypted".into()));
+    }
+    report.number("decrypt_s_per_gb", "decryption, with two copies", decrypt, "CPU s/GB", None);
+    Ok(())
+}

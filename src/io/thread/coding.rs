@@ -1,0 +1,205 @@
+//! What a disk's thread needs for slabs that are coded or encrypted: the pool, the memory between it and the device, and who waits
+//! for some of that. Made when the first such transfer comes: a disk without such slabs has none of it.
+
+use crate::io::code::{Arena, Extent, Page, Pool, Subkey, Work, stored_bytes, taken};
+use crate::io::memory::Memory;
+use crate::io::plan::Span;
+use crate::io::transfer::{Part, Transfer};
+use crate::mail::Nudge;
+use kvtide_tiering::api::IoKind;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+/// Memory for stored forms: what a drive needs to be busy, twice, for reads and for writes.
+const ARENA_BYTES: u64 = 64 << 20;
+/// Pages go to the pool in works of about so many bytes, so that the threads share a large block.
+const WORK_BYTES: u64 = 256 << 10;
+
+/// Of a disk's thread.
+#[derive(Debug)]
+pub(super) struct Coding {
+    disk: u16,
+    threads: u16,
+    nudge: Nudge,
+    shop: Option<Shop>,
+    /// Jobs that wait for memory, in order. Nothing else begins while there are any.
+    pub waiting: VecDeque<u32>,
+    /// Jobs that the pool has.
+    pub jobs: u32,
+}
+
+/// The pool and its memory.
+#[derive(Debug)]
+struct Shop {
+    pool: Pool,
+    arena: Arena,
+}
+
+/// What a job of a coded or encrypted slab holds.
+#[derive(Debug, Default)]
+pub(super) struct Coded {
+    /// Where its pages' stored forms stand, one after another; nothing: in their frames.
+    extent: Option<Extent>,
+    subkey: Option<Arc<Subkey>>,
+    /// First write number of its pages, if they are being encrypted.
+    first: u32,
+    /// Works that the pool has.
+    pub works: u32,
+    /// Read: the device has ended, and when.
+    pub ended_us: Option<u64>,
+}
+
+/// Why a transfer cannot go through the pool.
+#[derive(Debug)]
+pub(super) enum Stuck {
+    /// There is no memory for it now.
+    Later,
+    /// The key that its pages were encrypted with is gone: they are noise.
+    NoKey,
+    /// Nothing can be encrypted, or there is no memory at all.
+    Failed(String),
+}
+
+impl Coding {
+    pub fn new(disk: u16, threads: u16, nudge: Nudge) -> Coding {
+        Coding { disk, threads, nudge, shop: None, waiting: VecDeque::new(), jobs: 0 }
+    }
+
+    /// Whether it was made, and if not, makes it: the memory that shall be registered.
+    ///
+    /// # Errors
+    /// The system has no memory or no threads.
+    pub fn open(&mut self) -> io::Result<Option<Arc<Memory>>> {
+        if self.shop.is_some() {
+            return Ok(None);
+        }
+        let arena = Arena::new(ARENA_BYTES)?;
+        let memory = Arc::clone(arena.memory());
+        let pool = Pool::new(self.disk, self.threads, &self.nudge)?;
+        tracing::info!("disk {}: {} threads encode, decode, encrypt and decrypt", self.disk, pool.threads());
+        self.shop = Some(Shop { pool, arena });
+        Ok(Some(memory))
+    }
+
+    /// Takes what a transfer needs, and tells where its pages' stored forms stand.
+    pub fn place(&mut self, transfer: &mut Transfer, spans: &mut Vec<Span>) -> Result<Coded, Stuck> {
+        let (Some(code), Some(shop)) = (&transfer.code, &mut self.shop) else {
+            return Err(Stuck::Failed("nothing was made for it".into()));
+        };
+        let reads = transfer.kind == IoKind::Read;
+        let mut coded = Coded::default();
+        if reads && code.is_encrypted() {
+            coded.subkey = Some(code.subkey(transfer.salt).ok_or(Stuck::NoKey)?);
+        }
+        if !(reads && code.is_read_in_place()) {
+            let needed = transfer.parts.iter().map(|part| taken(room(reads, part))).sum();
+            let extent =
+                shop.arena.take(needed).map_err(|e| Stuck::Failed(format!("{needed} bytes of memory: {e}")))?;
+            coded.extent = Some(extent.ok_or(Stuck::Later)?);
+        }
+        if !reads && code.is_encrypted() {
+            match code.take(transfer.parts.len() as u32, transfer.salt) {
+                Ok((subkey, salt, first)) => {
+                    (coded.subkey, coded.first, transfer.salt) = (Some(subkey), first, salt);
+                }
+                Err(spent) => {
+                    self.give(coded);
+                    return Err(Stuck::Failed(spent.to_string()));
+                }
+            }
+        }
+        let mut at = 0;
+        spans.clear();
+        for part in &transfer.parts {
+            let bytes = room(reads, part);
+            let (memory, offset) = match &coded.extent {
+                Some(extent) => (&extent.memory, extent.at + at),
+                None => (&part.memory, part.offset),
+            };
+            spans.push(Span {
+                at: part.at,
+                bytes: bytes.into(),
+                address: memory.at(offset) as usize,
+                buffer: memory.buffer(self.disk, offset, bytes.into()),
+            });
+            at += taken(bytes);
+        }
+        Ok(coded)
+    }
+
+    /// Sends a job's pages to the pool.
+    pub fn send(&mut self, job: u32, transfer: &Transfer, coded: &mut Coded) {
+        let (Some(code), Some(shop)) = (&transfer.code, &mut self.shop) else { return };
+        let loads = transfer.kind == IoKind::Read;
+        let (mut at, mut bytes) = (0, 0);
+        let mut open: Option<Box<Work>> = None;
+        for (index, part) in (0u32..).zip(&transfer.parts) {
+            let work = open.get_or_insert_with(|| {
+                let mut work = shop.pool.blank();
+                work.task.set(job, loads, code, coded.subkey.clone(), transfer.key);
+                work
+            });
+            work.pages.push(Page {
+                part: index,
+                plane: part.plane,
+                bytes: part.bytes,
+                memory: Arc::clone(&part.memory),
+                offset: part.offset,
+                stored: coded.extent.clone().map(|extent| (extent, at)),
+                crc: if loads { part.crc } else { coded.first.wrapping_add(index) },
+                sectors: part.sectors,
+                tag: part.tag,
+                digest: part.digest,
+                sampled: part.sampled,
+                ok: false,
+                strange: false,
+            });
+            at += taken(room(loads, part));
+            bytes += u64::from(part.bytes);
+            if bytes >= WORK_BYTES || index as usize + 1 == transfer.parts.len() {
+                bytes = 0;
+                coded.works += 1;
+                shop.pool.send(open.take().expect("it was opened above"), loads);
+            }
+        }
+        self.jobs += 1;
+    }
+
+    /// A work that was done.
+    pub fn take(&mut self) -> Option<Box<Work>> {
+        self.shop.as_mut()?.pool.take()
+    }
+
+    /// Takes a work's box back.
+    pub fn idle(&mut self, work: Box<Work>) {
+        if let Some(shop) = &mut self.shop {
+            shop.pool.give(work);
+        }
+    }
+
+    /// Takes back what a job held; neither pool nor device uses it.
+    pub fn give(&mut self, coded: Coded) {
+        if let (Some(shop), Some(extent)) = (&mut self.shop, coded.extent) {
+            shop.arena.give(extent);
+        }
+    }
+
+    /// Whether a work that was done can be taken.
+    pub fn has_done(&self) -> bool {
+        self.shop.as_ref().is_some_and(|shop| shop.pool.has_done())
+    }
+
+    /// Waits until the pool has nothing more of anybody's: works are short, and none waits for a device.
+    pub fn rest(&mut self) {
+        if let Some(shop) = &mut self.shop {
+            shop.pool.rest();
+        }
+        self.jobs = 0;
+    }
+}
+
+/// Bytes that a page's stored form may take.
+fn room(reads: bool, part: &Part) -> u32 {
+    if reads { stored_bytes(part.bytes, part.sectors) } else { part.bytes }
+}

@@ -1,0 +1,141 @@
+//! Transfers of coded and encrypted slabs: a write goes through the pool and then to the device, a read to the device and then
+//! through the pool. Everything else about them is as with others.
+
+use super::Runner;
+use crate::io::code::stored_bytes;
+use crate::io::thread::coding::Stuck;
+use kvtide_tiering::api::{IoKind, Status};
+
+impl Runner {
+    /// A transfer whose turn it is.
+    pub(super) fn begin_coded(&mut self, number: u32, now_us: u64) {
+        match self.coding.open() {
+            Ok(Some(memory)) => self.device.register(memory),
+            Ok(None) => {}
+            Err(error) => {
+                let why = format!("cannot take memory and threads to encode and decode: {error}");
+                return self.stuck(number, Stuck::Failed(why), now_us);
+            }
+        }
+        self.place(number, now_us);
+    }
+
+    /// Gives a job memory between pool and device, and sends it on its way; it waits if there is none.
+    fn place(&mut self, number: u32, now_us: u64) {
+        let job = self.jobs.at(number);
+        let transfer = job.transfer.as_deref_mut().expect("it has begun");
+        match self.coding.place(transfer, &mut job.spans) {
+            Ok(mut coded) => {
+                let writes = transfer.kind == IoKind::Write;
+                if writes {
+                    self.coding.send(number, transfer, &mut coded);
+                }
+                job.coded = Some(coded);
+                if !writes {
+                    self.plan(number, now_us);
+                }
+            }
+            Err(stuck) => self.stuck(number, stuck, now_us),
+        }
+    }
+
+    fn stuck(&mut self, number: u32, stuck: Stuck, now_us: u64) {
+        let job = self.jobs.at(number);
+        let transfer = job.transfer.as_deref_mut().expect("it has begun");
+        let (disk, key) = (self.status.number, transfer.key);
+        match stuck {
+            Stuck::Later => return self.coding.waiting.push_back(number),
+            Stuck::NoKey => {
+                tracing::error!("disk {disk}: {key:?} was encrypted with a key that is gone");
+                transfer.parts.iter_mut().for_each(|part| part.ok = false);
+            }
+            Stuck::Failed(why) => {
+                tracing::error!("disk {disk}: {key:?}: {why}");
+                job.failed = Some((Status::Io, 0));
+            }
+        }
+        self.finish(number, now_us);
+    }
+
+    /// Jobs that waited for memory, in order, as far as there is some.
+    pub(super) fn place_waiting(&mut self, now_us: u64) {
+        for _ in 0..self.coding.waiting.len() {
+            let Some(number) = self.coding.waiting.pop_front() else { return };
+            self.place(number, now_us);
+            if self.coding.waiting.back() == Some(&number) {
+                // It still waits: at its old place.
+                self.coding.waiting.rotate_right(1);
+                return;
+            }
+        }
+    }
+
+    /// The device has read a job's stored forms: to the pool with them. False: there is nothing to decode.
+    pub(super) fn decode(&mut self, number: u32, now_us: u64) -> bool {
+        let job = self.jobs.at(number);
+        let (Some(transfer), Some(coded)) = (job.transfer.as_deref(), &mut job.coded) else { return false };
+        if transfer.kind != IoKind::Read || job.failed.is_some() || coded.ended_us.is_some() {
+            return false;
+        }
+        coded.ended_us = Some(now_us);
+        self.coding.send(number, transfer, coded);
+        true
+    }
+
+    /// Takes in what the pool has done.
+    pub(super) fn take_coded(&mut self, now_us: u64) {
+        while let Some(mut work) = self.coding.take() {
+            let number = work.task.job;
+            let job = self.jobs.at(number);
+            let (Some(transfer), Some(coded)) = (job.transfer.as_deref_mut(), &mut job.coded) else {
+                self.coding.idle(work);
+                continue;
+            };
+            for page in &work.pages {
+                let part = &mut transfer.parts[page.part as usize];
+                part.ok = page.ok;
+                if work.task.loads {
+                    part.digest = page.digest;
+                } else {
+                    (part.crc, part.sectors, part.tag) = (page.crc, page.sectors, page.tag);
+                    self.status.canary_checked += u64::from(page.digest.is_some());
+                    self.status.canary_failed += u64::from(page.strange);
+                    if page.strange {
+                        part.ok = false;
+                        job.failed = Some((Status::Corrupt, 0));
+                    }
+                }
+            }
+            coded.works -= 1;
+            let over = coded.works == 0;
+            self.status.code.join(&std::mem::take(&mut work.task.done));
+            self.coding.idle(work);
+            if !over {
+                continue;
+            }
+            self.coding.jobs -= 1;
+            if transfer.kind == IoKind::Read {
+                self.finish(number, now_us);
+            } else {
+                self.encoded(number, now_us);
+            }
+        }
+    }
+
+    /// A write's pages have their stored form: to the device with them.
+    fn encoded(&mut self, number: u32, now_us: u64) {
+        let job = self.jobs.at(number);
+        let transfer = job.transfer.as_deref().expect("the pool had its pages");
+        if transfer.parts.iter().any(|part| !part.ok) {
+            job.failed.get_or_insert((Status::Io, 0));
+        }
+        if job.failed.is_some() {
+            return self.finish(number, now_us);
+        }
+        for (span, part) in job.spans.iter_mut().zip(&transfer.parts) {
+            span.bytes = stored_bytes(part.bytes, part.sectors).into();
+        }
+        job.began_us = now_us;
+        self.plan(number, now_us);
+    }
+}
