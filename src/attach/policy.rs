@@ -66,8 +66,24 @@ fn at_most(what: &str, asked: u64, max: u64, key: &str) -> Result<(), Refusal> {
     Err(Refusal { status: Status::Limit, text: format!("{what}: {asked} asked for, at most {max} allowed ({key})") })
 }
 
+/// Contents that a space can find: those that its blocks hold, and those that are only on NVMe, where every slot holds one.
+/// Bounded, because the index stays in memory.
+fn contents_max(blocks_max: u32, nvme_bytes: u64, slot_bytes: u64) -> u32 {
+    let contents = (nvme_bytes / slot_bytes.max(1)).saturating_add(blocks_max.into());
+    u32::try_from(contents).unwrap_or(u32::MAX).min(defaults::CONTENTS_MAX)
+}
+
+/// Notes to index logs in flight: what is written in the time for which a log holds notes back, that many go together.
+fn notes_max(nvme: &NvmeTier, slot_bytes: u64) -> u32 {
+    let disks = nvme.disks.len() as u64;
+    let held = disks * defaults::NOTES_BYTES / slot_bytes.max(1);
+    let least = u64::from(nvme.ios_max());
+    u32::try_from(held.max(least)).unwrap_or(u32::MAX).min(defaults::SPACE_NOTES_MAX.max(nvme.ios_max()))
+}
+
 fn space_config(config: &Config, limits: &Limits, domain: &Domain, hello: &Hello, planes: Vec<Plane>) -> SpaceConfig {
     let (host_bytes_max, nvme_bytes_max) = bounds(config, domain);
+    let slot_bytes = SlotLayout::new(&planes).bytes();
     SpaceConfig {
         page_tokens: hello.page_tokens,
         planes,
@@ -83,8 +99,8 @@ fn space_config(config: &Config, limits: &Limits, domain: &Domain, hello: &Hello
             host_bytes_max,
             nvme_bytes_max,
             ios_max: config.nvme.as_ref().map_or(1, NvmeTier::ios_max),
-            contents_max: limits.blocks_max,
-            notes_max: config.nvme.as_ref().map_or(0, NvmeTier::ios_max),
+            contents_max: contents_max(limits.blocks_max, nvme_bytes_max, slot_bytes),
+            notes_max: config.nvme.as_ref().map_or(0, |nvme| notes_max(nvme, slot_bytes)),
         },
         policy: policy(config),
     }
@@ -152,6 +168,14 @@ mod tests {
         let refusal = domain_of(&domains, &Tokens::default(), 8, None).unwrap_err();
         assert_eq!(refusal.status, Status::Permission);
         assert!(refusal.text.contains("uid 8") && refusal.text.contains("[[domains]]"), "{}", refusal.text);
+    }
+
+    #[test]
+    fn the_index_has_room_for_what_nvme_holds_within_a_bound() {
+        assert_eq!(contents_max(1000, 0, 4096), 1000, "without a tier");
+        assert_eq!(contents_max(1000, 1 << 30, 1 << 20), 2024);
+        assert_eq!(contents_max(1000, 1 << 50, 4096), defaults::CONTENTS_MAX);
+        assert_eq!(contents_max(1000, u64::MAX, 0), defaults::CONTENTS_MAX, "no division by nothing");
     }
 
     #[test]

@@ -53,6 +53,12 @@ pub const NVME_LOW_PERCENT: u8 = 90;
 pub const NVME_DEPTH: u16 = 32;
 /// Transfers of one space in flight, over all disks: the core keeps a table of them.
 pub const SPACE_IOS_MAX: u32 = 1 << 12;
+/// Contents that one space can find: an index of 4 GiB, and 4 TiB of blocks of 64 KiB.
+pub const CONTENTS_MAX: u32 = 1 << 26;
+/// Bytes that a fast disk takes in the 50 ms for which its log holds back records that nobody waits for.
+pub const NOTES_BYTES: u64 = 256 << 20;
+/// Notes of one space in flight, over all disks, unless it may have more transfers: each keeps some hundred bytes of memory.
+pub const SPACE_NOTES_MAX: u32 = 1 << 12;
 /// Cleaning in flight to one disk: a queue of full requests of 1 MiB.
 pub const NVME_WRITEBACK: u64 = 32 << 20;
 /// Healthy devices answer in milliseconds, ones that recover from an error in seconds.

@@ -4,10 +4,12 @@ use crate::config::{self, Config, Demand, Disk as DiskConfig, IoEngine, NvmeTier
 use crate::error::Error;
 use crate::host::NodeLetter;
 use crate::io::{
-    self, Choice, Codec, Discard, Disk, DiskThread, Encryption, EngineChoice, Floor, KeySource, Place, Settings,
+    self, Choice, Codec, Discard, Disk, DiskThread, Encryption, EngineChoice, Floor, KeySource, OpenDisk, Place,
+    Settings,
 };
 use crate::mail::{Address, Outbox};
 use crate::supervisor;
+use kvtide_tiering::log::Recovered;
 use std::sync::Arc;
 
 /// The running disks.
@@ -18,26 +20,27 @@ pub(super) struct Disks {
 
 impl Disks {
     /// Opens all disks, and then starts them: one that cannot be used stops the start before anything is written anywhere else.
-    /// What they tell goes to the host thread.
+    /// What they tell goes to the host thread; what their logs told at once is returned, by disk.
     ///
     /// # Errors
     /// A directory or file cannot be used, or something that the configuration demands cannot be had there.
-    pub fn start(config: &Config, node: &Address<NodeLetter>) -> Result<Disks, Error> {
-        let Some(tier) = &config.nvme else { return Ok(Disks { threads: Vec::new() }) };
+    pub fn start(config: &Config, node: &Address<NodeLetter>) -> Result<(Disks, Vec<Recovered>), Error> {
+        let Some(tier) = &config.nvme else { return Ok((Disks { threads: Vec::new() }, Vec::new())) };
         let settings: Vec<Settings> =
             (0..).zip(&tier.disks).map(|(number, disk)| settings(number, tier, disk)).collect();
-        let open = io::open_all(&settings, &mut |progress| supervisor::starting(progress))?;
+        let mut open = io::open_all(&settings, &mut |progress| supervisor::starting(progress))?;
         for (settings, disk) in settings.iter().zip(&open) {
             let (number, path) = (settings.number, settings.place.path().display());
             let (regions, bytes, mode) = (disk.regions(), settings.region_bytes, disk.mode());
             tracing::info!("disk {number} ({path}): {regions} regions of {bytes} bytes, by {mode}");
         }
+        let recovered = open.iter_mut().map(OpenDisk::take_recovered).collect();
         let threads = open.into_iter().map(|disk| {
             // The host thread takes its letters in time: there are fewer events than it has room for, or they say the same again.
             let mut events = Outbox::new(node.clone());
             disk.start(Box::new(move |event| events.send(event.into())))
         });
-        Ok(Disks { threads: threads.collect::<Result<_, _>>()? })
+        Ok((Disks { threads: threads.collect::<Result<_, _>>()? }, recovered))
     }
 
     /// For those who send them transfers, in order.

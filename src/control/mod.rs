@@ -5,6 +5,7 @@
 
 mod disks;
 mod drain;
+mod key;
 mod reload;
 mod signals;
 mod spaces;
@@ -23,6 +24,7 @@ use crate::space::{Letter, Newcomer, Report};
 use crate::status::{self, Roll, Stage, WatchThread};
 use crate::supervisor;
 use disks::Disks;
+use key::Key;
 use kvtide_wire::hello::{Hello, Limits};
 use kvtide_wire::layout::Shape;
 use kvtide_wire::os::session::DaemonSide;
@@ -31,7 +33,7 @@ use kvtide_wire::status::Status;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use signals::{Signal, Signals};
-use spaces::{Key, Spaces};
+use spaces::Spaces;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -98,9 +100,9 @@ impl Control {
         if let Some(http) = &http {
             roll.serve_http(http.address());
         }
-        let disks = Disks::start(&config, &to_host.0)?;
+        let (disks, recovered) = Disks::start(&config, &to_host.0)?;
         roll.serve_disks(disks.disks().iter().map(Disk::letters).collect());
-        let host = HostThread::spawn(&config, &disks.disks(), to_host)?;
+        let host = HostThread::spawn(&config, &disks.disks(), recovered, to_host)?;
         let spaces = Spaces::new(to_control, host.address(), disks.disks(), roll.clone(), &config);
         roll.advance(Stage::Serving);
         let handshakes = Vec::new();

@@ -30,6 +30,7 @@ impl Control {
             self.log.change(&next.daemon.log)?;
         }
         let quotas = NodeLetter::Quotas {
+            names: next.domains.iter().map(|domain| domain.name.clone()).collect(),
             host: next.domains.iter().map(|domain| domain.host_bytes).collect(),
             nvme: next.domains.iter().map(|domain| domain.nvme_bytes).collect(),
         };

@@ -1,8 +1,9 @@
 //! The spaces of the daemon, by what makes them the same: domain, geometry, fingerprint.
 
+use super::key::Key;
 use super::{Address, Letter, Newcomer, NodeLetter, Report};
 use crate::attach;
-use crate::config::{Canary, Config, Daemon, Domain, Limits};
+use crate::config::{Canary, Config, Daemon, Domain, Limits, defaults};
 use crate::error::Error;
 use crate::io::Disk;
 use crate::space::{Reconfigure, SpaceThread, Spec};
@@ -11,32 +12,14 @@ use crate::translate;
 use crossbeam::channel::{Sender, bounded};
 use kvtide_tiering::api::SpaceConfig;
 use kvtide_tiering::format::SlotLayout;
-use kvtide_wire::geometry::{PlaneSpec, stride};
-use kvtide_wire::hello::Hello;
+use kvtide_tiering::log::SlabHeader;
+use kvtide_wire::geometry::stride;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long core threads may take to do what they are asked to.
 const ANSWER: Duration = Duration::from_secs(2);
-
-/// What makes two engines' spaces one. The name is for humans only.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Key {
-    domain: usize,
-    fingerprint: [u8; 32],
-    page_tokens: u32,
-    planes: Vec<PlaneSpec>,
-    shards: u16,
-}
-
-impl Key {
-    /// The space that a hello of this domain belongs to.
-    pub fn new(domain: usize, hello: &Hello) -> Key {
-        let Hello { fingerprint, page_tokens, shards, .. } = *hello;
-        Key { domain, fingerprint, page_tokens, planes: hello.planes.clone(), shards }
-    }
-}
 
 #[derive(Debug)]
 struct Space {
@@ -113,8 +96,16 @@ impl Spaces {
         let number = self.next;
         let (address, letters) = SpaceThread::mailbox()?;
         let strides = translate::classes(&config.planes).into_iter().map(stride).collect();
-        let slot_bytes = SlotLayout::new(&config.planes).bytes();
-        let join = NodeLetter::Join { space: number, domain: key.domain, strides, slot_bytes, to: address.clone() };
+        let slab = Box::new(slab(&key, domain, &config));
+        if config.limits.contents_max == defaults::CONTENTS_MAX {
+            tracing::warn!(
+                "space {number} ({name}): its index holds {} blocks, and more blocks of {} bytes fit into its NVMe space: the \
+                 rest stays unused; more tokens a page make blocks larger",
+                defaults::CONTENTS_MAX,
+                slab.slot_bytes
+            );
+        }
+        let join = NodeLetter::Join { space: number, domain: key.domain, strides, slab, to: address.clone() };
         // The host thread ends after every space.
         self.node
             .send(join)
@@ -213,5 +204,21 @@ impl Spaces {
                 tracing::warn!("space {number} did not {what} within {ANSWER:?}");
             }
         }
+    }
+}
+
+/// What a space's slabs on NVMe look like; region and grant come with each.
+fn slab(key: &Key, domain: &Domain, config: &SpaceConfig) -> SlabHeader {
+    let layout = SlotLayout::new(&config.planes);
+    SlabHeader {
+        region: 0,
+        grant: 0,
+        key: key.digest(&domain.name, &layout),
+        domain: domain.name.clone(),
+        slot_bytes: layout.bytes(),
+        shards: config.shards,
+        codec: 0,
+        encrypted: false,
+        page_bytes: config.planes.iter().map(|plane| plane.page_bytes).collect(),
     }
 }

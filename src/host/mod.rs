@@ -7,6 +7,7 @@
 //! It must not know sessions.
 
 mod pool;
+mod regions;
 mod thread;
 
 use crate::config::{Config, HostTier};
@@ -16,6 +17,7 @@ use crate::mail::{Address, Mailbox, mailbox};
 use crate::space::Letter;
 use crate::supervisor;
 use crossbeam::channel::Sender;
+use kvtide_tiering::log::{Recovered, SlabHeader};
 use kvtide_tiering::node;
 use kvtide_wire::os::memfd::Memfd;
 use pool::Pool;
@@ -39,8 +41,8 @@ pub(crate) enum NodeLetter {
         domain: usize,
         /// Frame size of each of its size classes.
         strides: Vec<u32>,
-        /// Bytes of a block's slot on NVMe.
-        slot_bytes: u64,
+        /// What its slabs on NVMe look like; region and number of the grant are filled in here.
+        slab: Box<SlabHeader>,
         /// Where its slabs go.
         to: Address<Letter>,
     },
@@ -65,9 +67,18 @@ pub(crate) enum NodeLetter {
     NeedDisk {
         /// Its number.
         space: u32,
+        /// On which disk it would rather have it.
+        wanted: Option<u32>,
     },
-    /// A space gives a region back, to which nothing is under way any more.
+    /// A space gives a region back, to which nothing is under way any more: nothing of what is there counts.
     ReturnDisk {
+        /// Its number.
+        space: u32,
+        /// Which slab it was.
+        slab: u32,
+    },
+    /// A space ends, and nothing is under way to the region any more: what is recorded there stays for a later run.
+    KeepDisk {
         /// Its number.
         space: u32,
         /// Which slab it was.
@@ -81,6 +92,8 @@ pub(crate) enum NodeLetter {
     /// Domains may hold this much from now on, by index; there may be new domains. What is held beyond it comes back when its
     /// space gives it back.
     Quotas {
+        /// Their names.
+        names: Vec<String>,
         /// Bytes of host memory.
         host: Vec<u64>,
         /// Bytes of NVMe space.
@@ -134,19 +147,24 @@ impl HostThread {
         mailbox(LETTERS).map_err(|source| Error::Wire { action: "make the host thread's mailbox", source })
     }
 
-    /// Takes the host tier's memory, if that is to be taken before spaces ask for it, and starts the thread.
+    /// Takes the host tier's memory, if that is to be taken before spaces ask for it, and starts the thread. `recovered` is what each
+    /// disk's log told.
     ///
     /// # Errors
     /// The machine does not have the memory, or no thread.
     pub fn spawn(
         config: &Config,
         disks: &[Disk],
+        recovered: Vec<Recovered>,
         (address, letters): (Address<NodeLetter>, Mailbox<NodeLetter>),
     ) -> Result<HostThread, Error> {
         let pool = if config.host.prefault { prefault(&config.host)? } else { Pool::empty() };
-        let mut host = Host::new(config, pool, disks);
+        let mut host = Host::new(config, pool, disks, recovered);
         let builder = std::thread::Builder::new().name("kvtide-host".into());
-        let thread = builder.spawn(move || while host.read(&letters) {});
+        let thread = builder.spawn(move || {
+            letters.awake();
+            while host.read(&letters) {}
+        });
         Ok(HostThread { address, thread: thread.map_err(|e| Error::system("start the host thread", e))? })
     }
 

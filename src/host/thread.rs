@@ -1,102 +1,101 @@
 //! The host thread at work.
 
 use super::pool::Pool;
+use super::regions::Regions;
 use super::{HostStatus, NodeLetter};
 use crate::config::Config;
-use crate::io::{Disk, DiskEvent, DiskLetter, Memory};
-use crate::mail::{Address, Mailbox};
+use crate::io::{Disk, DiskLetter, Memory};
+use crate::mail::{Address, Mailbox, Waited};
 use crate::space::{Granted, Letter};
-use kvtide_tiering::node::{DiskConfig, Disks, DisksConfig, Grant, NoDisk, Node, NodeConfig};
+use kvtide_tiering::log::Recovered;
+use kvtide_tiering::node::{Grant, Node, NodeConfig};
 use kvtide_wire::error::Error as WireError;
 use kvtide_wire::hello::Slab;
 use kvtide_wire::os::map::Access;
 use kvtide_wire::os::memfd::Memfd;
 use rustix::fs::{FallocateFlags, fallocate};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long the thread waits at most while a log's mailbox is full.
+const RETRY: Duration = Duration::from_millis(1);
 
 /// What the host thread owns.
 pub(super) struct Host {
     node: Node,
-    disks: Disks,
+    regions: Regions,
     /// Where each disk takes letters.
     to_disks: Vec<Address<DiskLetter>>,
     pool: Pool,
     /// Slabs that disks know, by space and slab.
     mapped: BTreeMap<(u32, u32), Arc<Memory>>,
     spaces: BTreeMap<u32, Address<Letter>>,
-    /// Spaces that wait until a region was written, in the order in which they asked; each asks once at a time.
-    waiting: VecDeque<u32>,
     slabs_granted: u64,
     slabs_refused: u64,
 }
 
 impl Host {
     /// With nothing granted.
-    pub fn new(config: &Config, pool: Pool, disks: &[Disk]) -> Host {
+    pub fn new(config: &Config, pool: Pool, disks: &[Disk], recovered: Vec<Recovered>) -> Host {
         let node = Node::new(NodeConfig {
             capacity_bytes: config.host.capacity_bytes,
             slab_bytes: config.host.slab_bytes,
             quotas_bytes: config.domains.iter().map(|domain| domain.host_bytes).collect(),
         });
-        let weights = config.nvme.iter().flat_map(|nvme| nvme.disks.iter().map(|disk| disk.weight));
-        let nvme = Disks::new(DisksConfig {
-            region_bytes: disks.first().map_or(0, Disk::region_bytes),
-            disks: disks
-                .iter()
-                .zip(weights)
-                .map(|(disk, weight)| DiskConfig { regions: disk.regions(), weight })
-                .collect(),
-            quotas_bytes: config.domains.iter().map(|domain| domain.nvme_bytes).collect(),
-        });
+        let regions = Regions::new(config, disks, recovered);
         let to_disks = disks.iter().map(Disk::letters).collect();
-        let (spaces, mapped, waiting) = (BTreeMap::new(), BTreeMap::new(), VecDeque::new());
-        Host { node, disks: nvme, to_disks, pool, mapped, spaces, waiting, slabs_granted: 0, slabs_refused: 0 }
+        let (spaces, mapped) = (BTreeMap::new(), BTreeMap::new());
+        Host { node, regions, to_disks, pool, mapped, spaces, slabs_granted: 0, slabs_refused: 0 }
     }
 
     /// Reads the next letter. False if it was the last.
     pub fn read(&mut self, letters: &Mailbox<NodeLetter>) -> bool {
-        match letters.wait() {
-            Some(NodeLetter::Join { space, domain, strides, slot_bytes, to }) => {
+        // A log's thread may be inside the device: what it has no room for is offered again.
+        let due = (!self.regions.flush()).then(|| Instant::now() + RETRY);
+        let go_on = match letters.wait_until(due) {
+            Waited::Letter(letter) => self.heed(letter),
+            Waited::Due => true,
+            Waited::Gone => false,
+        };
+        for (space, letter) in self.regions.take_post() {
+            self.tell(space, letter);
+        }
+        go_on
+    }
+
+    /// Does what a letter says. False if it was the last.
+    fn heed(&mut self, letter: NodeLetter) -> bool {
+        match letter {
+            NodeLetter::Join { space, domain, strides, slab, to } => {
                 if !self.node.join(space, domain, &strides) {
                     tracing::error!("space {space}: the node does not take it; it gets no host memory");
                 }
-                if !self.to_disks.is_empty()
-                    && let Err(error) = self.disks.join(space, domain, slot_bytes)
-                {
-                    tracing::error!("space {space} gets no NVMe space: {error}");
-                }
                 self.spaces.insert(space, to);
+                if self.regions.exist() {
+                    self.regions.join(space, domain, *slab);
+                }
             }
-            Some(NodeLetter::Need { space, class }) => self.need(space, class),
-            Some(NodeLetter::Return { space, slab, memfd }) => {
+            NodeLetter::Need { space, class } => self.need(space, class),
+            NodeLetter::Return { space, slab, memfd } => {
                 if let Some(memfd) = memfd {
                     empty(space, slab, &memfd);
                 }
                 self.take_back(space, slab);
                 self.pool.refill(self.node.granted_bytes());
             }
-            Some(NodeLetter::NeedDisk { space }) => {
-                self.waiting.push_back(space);
-                self.grant_disks();
-            }
-            Some(NodeLetter::ReturnDisk { space, slab }) => {
-                if self.disks.take_back(space, slab).is_none() {
-                    tracing::error!("space {space}: slab {slab} on NVMe was given back and is not its own");
-                }
-                self.grant_disks();
-            }
-            Some(NodeLetter::Quotas { host, nvme }) => {
+            NodeLetter::NeedDisk { space, wanted } => self.regions.need(space, wanted),
+            NodeLetter::ReturnDisk { space, slab } => self.regions.take_back(space, slab),
+            NodeLetter::KeepDisk { space, slab } => self.regions.keep(space, slab),
+            NodeLetter::Quotas { names, host, nvme } => {
                 self.node.set_quotas(host);
-                // Nothing is kept, so nothing goes.
-                self.disks.set_quotas(nvme);
-                self.grant_disks();
+                self.regions.set_quotas(names, nvme);
             }
-            Some(NodeLetter::Leave { space }) => self.leave(space),
-            Some(NodeLetter::Disk(event)) => self.heed(event),
+            NodeLetter::Leave { space } => self.leave(space),
+            NodeLetter::Disk(event) => self.regions.heed(event),
             // Whoever asked and does not wait any more has its answer dropped.
-            Some(NodeLetter::Status(reply)) => drop(reply.try_send(self.status())),
-            Some(NodeLetter::End) | None => return false,
+            NodeLetter::Status(reply) => drop(reply.try_send(self.status())),
+            NodeLetter::End => return false,
         }
         true
     }
@@ -154,51 +153,13 @@ impl Host {
         }
     }
 
-    /// Answers who waits for NVMe space, as far as there is an answer now.
-    fn grant_disks(&mut self) {
-        for _ in 0..self.waiting.len() {
-            let Some(space) = self.waiting.pop_front() else { return };
-            match self.disks.grant(space, None) {
-                Ok((grant, _)) => self.tell(space, Letter::DiskGranted(grant)),
-                Err(NoDisk::NotReady) => self.waiting.push_back(space),
-                Err(NoDisk::Full | NoDisk::Unknown) => self.tell(space, Letter::DiskRefused),
-            }
-        }
-    }
-
-    fn heed(&mut self, event: DiskEvent) {
-        match event {
-            DiskEvent::Ready { disk, regions } => {
-                self.disks.ready(disk.into(), regions);
-            }
-            DiskEvent::Failed { disk, errno } => {
-                tracing::error!("disk {disk} gets nothing new any more (error {errno})");
-                self.disks.fail(disk.into());
-            }
-            DiskEvent::Stopped { disk, .. } => {
-                self.disks.fail(disk.into());
-            }
-            DiskEvent::Granted { .. } => {}
-            // The disk has said so itself; its transfers end when it answers again.
-            DiskEvent::Stalled { .. } => {}
-        }
-        self.grant_disks();
-    }
-
     fn leave(&mut self, space: u32) {
         for slab in self.node.leave(space) {
             self.unmap(space, slab);
         }
         self.pool.refill(self.node.granted_bytes());
-        let lost = self.disks.leave(space);
-        if lost > 0 {
-            tracing::error!(
-                "space {space} ended without giving back {lost} regions on NVMe: nobody gets them any more"
-            );
-        }
-        self.waiting.retain(|waiting| *waiting != space);
+        self.regions.leave(space);
         self.spaces.remove(&space);
-        self.grant_disks();
     }
 
     fn take_back(&mut self, space: u32, slab: u32) {
@@ -224,8 +185,8 @@ impl Host {
             slabs: self.node.slabs(),
             slabs_granted: self.slabs_granted,
             slabs_refused: self.slabs_refused,
-            disks: self.disks.status().collect(),
-            region_bytes: self.disks.region_bytes(),
+            disks: self.regions.status(),
+            region_bytes: self.regions.region_bytes(),
         }
     }
 }

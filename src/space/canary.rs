@@ -19,6 +19,14 @@ pub(crate) struct CanaryTally {
     pub failed: u64,
 }
 
+impl CanaryTally {
+    /// Pages were compared, and so many of them were not what was stored.
+    pub fn count(&mut self, checked: u64, failed: u64) {
+        self.checked += checked;
+        self.failed += failed;
+    }
+}
+
 /// Digests by host frame.
 #[derive(Debug)]
 pub(super) struct Canary {

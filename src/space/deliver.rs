@@ -1,5 +1,6 @@
 //! The core's actions: jobs and answers to engines, transfers to disks, wishes to the node.
 
+use super::nvme::Wanted;
 use super::serve::Space;
 use crate::host::NodeLetter;
 use crate::session::{Answer, End};
@@ -55,13 +56,22 @@ impl Space {
                         }
                     }
                 }
-                Action::NeedDisk { disk: _ } => node.send(NodeLetter::NeedDisk { space: *number }),
+                Action::NeedDisk { disk } => {
+                    let wanted = (disk != u16::MAX).then_some(u32::from(disk));
+                    node.send(NodeLetter::NeedDisk { space: *number, wanted });
+                }
                 Action::ReturnDisk { slab } => {
                     nvme.remove(slab);
                     node.send(NodeLetter::ReturnDisk { space: *number, slab });
                 }
-                Action::Io { id, kind, class, at, list } => nvme.begin(id, kind, class, at, actions.list(list), slabs),
-                Action::Record { id, .. } | Action::Erase { id, .. } | Action::Flush { id } => nvme.note(id),
+                Action::Io { id, kind, class, at, list } => {
+                    nvme.begin((id, kind, class), at, actions.list(list), slabs, canary);
+                }
+                Action::Record { id, at, shard, urgent, list } => {
+                    nvme.note(id, urgent, Wanted::Record(at, shard, actions.list(list)));
+                }
+                Action::Erase { id, at, urgent } => nvme.note(id, urgent, Wanted::Erase(at)),
+                Action::Flush { id } => nvme.flush_disks(id),
                 Action::Urge { id, class } => nvme.urge(id, class),
                 Action::SessionGone { session } => {
                     if let Some(guest) = seats.vacate(session) {

@@ -1,9 +1,10 @@
 //! What core threads are told and what they tell.
 
 use super::SpaceStatus;
-use crate::io::Memory;
+use crate::io::{Memory, SlabCode};
 use crossbeam::channel::Sender;
 use kvtide_tiering::api::Policy;
+use kvtide_tiering::log::Blocks;
 use kvtide_tiering::node::DiskGrant;
 use kvtide_wire::hello::{Limits, Slab};
 use kvtide_wire::os::memfd::Memfd;
@@ -26,7 +27,14 @@ pub(crate) enum Letter {
         class: u8,
     },
     /// The node granted a region of a disk.
-    DiskGranted(DiskGrant),
+    DiskGranted(Region),
+    /// What an earlier run left of this space, in order of grants. Comes once, before anything else of the node, if there are disks.
+    Adopted(Vec<Region>),
+    /// The disk of a slab went out of service.
+    DiskGone {
+        /// The slab.
+        slab: u32,
+    },
     /// The node has no NVMe space to grant now.
     DiskRefused,
     /// Take no more requests; end when what is in flight has, or at the given time.
@@ -89,6 +97,19 @@ pub(crate) struct Granted {
     pub memfd: Memfd,
     /// The daemon's map of it, where there is an NVMe tier.
     pub memory: Option<Arc<Memory>>,
+}
+
+/// A region of a disk: a slab of this space alone.
+#[derive(Debug)]
+pub(crate) struct Region {
+    /// Where it is.
+    pub grant: DiskGrant,
+    /// Generations of its slots up to this one were in use before.
+    pub generation: u32,
+    /// How its pages are stored, if not as they are.
+    pub code: Option<Arc<SlabCode>>,
+    /// What an earlier run left there, if it was adopted.
+    pub blocks: Option<Blocks>,
 }
 
 /// From a core thread, or the watch, to the control thread.

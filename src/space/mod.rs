@@ -22,6 +22,7 @@ mod flight;
 mod letters;
 mod nvme;
 mod read;
+mod restore;
 mod run;
 mod seats;
 mod serve;
@@ -29,6 +30,6 @@ mod slabs;
 mod sleep;
 mod status;
 
-pub(crate) use letters::{Granted, Letter, Newcomer, Reconfigure, Report};
+pub(crate) use letters::{Granted, Letter, Newcomer, Reconfigure, Region, Report};
 pub(crate) use run::{SpaceThread, Spec};
 pub(crate) use status::SpaceStatus;

@@ -9,13 +9,12 @@ impl Space {
     /// Reads a letter. True if the thread shall end.
     pub fn read(&mut self, now_us: u64, letter: Letter) -> bool {
         match letter {
-            Letter::Attach(newcomer) => self.attach(now_us, *newcomer),
+            Letter::Attach(newcomer) => self.arrive(now_us, newcomer),
             Letter::Granted(granted) => self.granted(now_us, granted),
             Letter::Refused { class } => self.tell(now_us, Event::SlabRefused { class }),
-            Letter::DiskGranted(grant) => {
-                self.nvme.add(grant);
-                self.tell(now_us, Event::DiskGranted { slab: grant.slab, slots: grant.slots, disk: 0, generation: 0 });
-            }
+            Letter::DiskGranted(region) => self.disk_granted(now_us, &region),
+            Letter::Adopted(regions) => self.adopt(now_us, regions),
+            Letter::DiskGone { slab } => self.disk_gone(now_us, slab),
             Letter::DiskRefused => self.tell(now_us, Event::DiskRefused),
             Letter::Reconfigure(new) => {
                 let Reconfigure { policy, host_bytes_max, nvme_bytes_max, done } = *new;
@@ -23,7 +22,10 @@ impl Space {
                 // Whoever asked and does not wait any more needs no answer.
                 let _ = done.try_send(());
             }
-            Letter::Drain { until } => self.drain_until_us = Some(self.clock.of(until)),
+            Letter::Drain { until } => {
+                self.drain_until_us = Some(self.clock.of(until));
+                self.admit_all(now_us);
+            }
             Letter::Retire => return self.is_vacant(),
             Letter::Record(written) => {
                 self.core.write();

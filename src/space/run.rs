@@ -6,6 +6,7 @@ use super::clock::{Clock, until};
 use super::flight::Flight;
 use super::letters::{Letter, Report};
 use super::nvme::Nvme;
+use super::restore::Arrival;
 use super::seats::Seats;
 use super::serve::{Space, Tally};
 use super::slabs::Slabs;
@@ -13,7 +14,7 @@ use crate::attach::{Refusal, refuse};
 use crate::error::Error;
 use crate::host::NodeLetter;
 use crate::io::Disk;
-use crate::mail::{Address, Mailbox, Outbox, mailbox};
+use crate::mail::{Address, Gone, Mailbox, Outbox, mailbox};
 use crate::session::{End, JobTimes, Registry, RequestTimes};
 use crate::space::sleep::{Sleeper, Wake};
 use crate::translate::Scratch;
@@ -81,7 +82,7 @@ impl SpaceThread {
     /// Starts the thread.
     pub fn spawn(spec: Spec, address: Address<Letter>, letters: Mailbox<Letter>) -> Result<SpaceThread, Error> {
         let nvme = Nvme::new(spec.number, &spec.config, &spec.disks)?;
-        let sleeper = Sleeper::new(&letters, nvme.bell())?;
+        let sleeper = Sleeper::new(&letters, nvme.bell(), nvme.notes_bell())?;
         let name = format!("kvtide-space-{}", spec.number);
         let thread = std::thread::Builder::new().name(name).spawn(move || begin(spec, &letters, nvme, sleeper));
         let thread = thread.map_err(|e| Error::system("start a space's core thread", e))?;
@@ -124,6 +125,7 @@ fn begin(spec: Spec, letters: &Mailbox<Letter>, nvme: Nvme, sleeper: Sleeper) {
         node: Outbox::new(spec.node),
         registry: spec.registry,
         slabs: Slabs::default(),
+        arrival: Arrival::new(!spec.disks.is_empty()),
         nvme,
         canary: Canary::new(spec.canary_one_in),
         page_bytes,
@@ -142,11 +144,13 @@ fn begin(spec: Spec, letters: &Mailbox<Letter>, nvme: Nvme, sleeper: Sleeper) {
         seated: Vec::new(),
     };
     match space.run(letters, sleeper, spec.spin.as_micros() as u64) {
-        Finish::Vacant => space.return_slabs(&node),
-        // Agents may still be copying out of them: their memory lasts as long as its maps.
-        Finish::Drained => {}
+        Finish::Vacant => {
+            space.return_slabs(&node);
+            space.give_up_regions(|space, slab| node.send(NodeLetter::ReturnDisk { space, slab }));
+        }
+        // Agents may still be copying out of host memory: it lasts as long as its maps. What is recorded on NVMe is the next run's.
+        Finish::Drained => space.give_up_regions(|space, slab| node.send(NodeLetter::KeepDisk { space, slab })),
     }
-    space.return_regions(&node);
     tracing::info!("space {} ends", space.number);
     drop(space); // sessions see their end before the control thread hears of it
     drop(farewell);
@@ -223,6 +227,7 @@ impl Space {
         }
         letters.announce();
         self.nvme.bell().announce();
+        self.nvme.notes_bell().announce();
         let quiet = letters.is_empty() && self.nvme.is_quiet();
         let idle = quiet && !self.seats.sessions().any(|(_, session)| session.has_work());
         if idle {
@@ -235,6 +240,8 @@ impl Space {
         letters.quiet();
         self.nvme.bell().awake();
         self.nvme.bell().quiet();
+        self.nvme.notes_bell().awake();
+        self.nvme.notes_bell().quiet();
         let now_us = self.clock.now_us();
         self.heed(now_us, sleeper);
     }
@@ -280,11 +287,14 @@ impl Space {
         while let Some(slot) = self.seats.live_slot(0) {
             self.end(now_us, slot, &End::Shutdown);
         }
-        let transfers = self.nvme.in_flight();
-        if transfers > 0 && now_us >= until_us {
-            tracing::warn!("space {}: {transfers} transfers did not end within the grace", self.number);
+        let (transfers, notes) = (self.nvme.in_flight(), self.nvme.notes_in_flight());
+        if transfers + notes > 0 && now_us >= until_us {
+            tracing::warn!(
+                "space {}: {transfers} transfers and {notes} notes did not end within the grace",
+                self.number
+            );
         }
-        transfers == 0 || now_us >= until_us
+        transfers + notes == 0 || now_us >= until_us
     }
 
     /// Gives every slab back, memory and all: nobody copies any more, and no transfer is on its way.
@@ -296,21 +306,22 @@ impl Space {
         }
     }
 
-    /// Gives every region of a disk back, unless a transfer may still be under way to one.
-    fn return_regions(&mut self, node: &Address<NodeLetter>) {
+    /// Gives every region of a disk up, unless a transfer may still be under way to one.
+    fn give_up_regions(&mut self, give: impl Fn(u32, u32) -> Result<(), Gone>) {
         if self.nvme.in_flight() > 0 {
             return;
         }
         for slab in self.nvme.take_slabs() {
-            if node.send(NodeLetter::ReturnDisk { space: self.number, slab }).is_err() {
-                return;
+            if give(self.number, slab).is_err() {
+                return; // the host thread has ended: so does the process
             }
         }
     }
 
     /// Whether nothing lives here: no session, nobody lingering, no block, no transfer on its way.
     pub fn is_vacant(&self) -> bool {
-        self.seats.is_empty() && self.core.is_vacant() && self.nvme.in_flight() == 0
+        let settled = self.arrival.is_over() && self.nvme.in_flight() == 0 && self.nvme.notes_in_flight() == 0;
+        self.seats.is_empty() && self.core.is_vacant() && settled
     }
 
     fn tell_vacant(&mut self) {

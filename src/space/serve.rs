@@ -4,7 +4,8 @@ use super::canary::Canary;
 use super::clock::Clock;
 use super::flight::Flight;
 use super::letters::Report;
-use super::nvme::{Ended, Nvme};
+use super::nvme::{Ended, Noted, Nvme};
+use super::restore::Arrival;
 use super::seats::Seats;
 use super::slabs::Slabs;
 use crate::host::NodeLetter;
@@ -48,6 +49,7 @@ pub(super) struct Space {
     pub slabs: Slabs,
     pub nvme: Nvme,
     pub canary: Canary,
+    pub arrival: Arrival,
     /// Size of each plane's page.
     pub page_bytes: Vec<u32>,
     /// Newcomers seen.
@@ -83,6 +85,12 @@ pub(crate) struct Tally {
     pub job_bytes: u64,
     /// Transfers between host memory and disks that ended.
     pub transfers: u64,
+    /// Notes to the index logs of disks that ended.
+    pub notes: u64,
+    /// Blocks of an earlier run that the core was told of.
+    pub restored: u64,
+    /// Of them, those whose ancestors are gone.
+    pub unreachable: u64,
 }
 
 impl Space {
@@ -99,6 +107,7 @@ impl Space {
             n += 1;
         }
         worked |= self.take_transfers(now_us);
+        worked |= self.restore(now_us);
         worked |= self.core.has_output();
         if worked {
             self.go_on(now_us);
@@ -157,19 +166,19 @@ impl Space {
     /// Tells the core of transfers that have ended. False if there were none.
     fn take_transfers(&mut self, now_us: u64) -> bool {
         let mut any = false;
-        while let Some(Ended { id, status }) = self.nvme.next_ended() {
+        while let Some(Ended { id, status }) = self.nvme.next_ended(&mut self.canary) {
             any = true;
             self.tally.transfers += 1;
             let event = Event::IoDone { id, status, bad: self.nvme.bad() };
             let result = self.core.handle(now_us, event, &mut self.actions);
             self.after(result);
         }
-        while let Some(id) = self.nvme.next_noted() {
+        while let Some(Noted { id, status }) = self.nvme.next_noted() {
             any = true;
-            let failed = Event::LogDone { id, status: kvtide_tiering::api::Status::Io };
-            let result = self.core.handle(now_us, failed, &mut self.actions);
-            self.after(result);
+            self.tally.notes += 1;
+            self.tell(now_us, Event::LogDone { id, status });
         }
+        self.return_lost();
         any
     }
 

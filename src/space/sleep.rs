@@ -5,7 +5,7 @@
 use super::letters::Letter;
 use super::seats::Seats;
 use crate::error::Error;
-use crate::io::Transfer;
+use crate::io::{Note, Transfer};
 use crate::mail::Mailbox;
 use kvtide_tiering::api::SessionId;
 use rustix::event::Timespec;
@@ -48,11 +48,16 @@ pub(super) struct Sleeper {
 
 impl Sleeper {
     /// Watches the mailboxes alone.
-    pub fn new(letters: &Mailbox<Letter>, transfers: &Mailbox<Box<Transfer>>) -> Result<Sleeper, Error> {
+    pub fn new(
+        letters: &Mailbox<Letter>,
+        transfers: &Mailbox<Box<Transfer>>,
+        notes: &Mailbox<Box<Note>>,
+    ) -> Result<Sleeper, Error> {
         let failed = |e: Errno| Error::system("make a space's epoll", e);
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(failed)?;
         epoll::add(&epoll, letters, EventData::new_u64(MAIL), EventFlags::IN).map_err(failed)?;
         epoll::add(&epoll, transfers, EventData::new_u64(MAIL), EventFlags::IN).map_err(failed)?;
+        epoll::add(&epoll, notes, EventData::new_u64(MAIL), EventFlags::IN).map_err(failed)?;
         Ok(Sleeper { epoll, seen: Vec::with_capacity(EVENTS), crowded: Vec::new() })
     }
 

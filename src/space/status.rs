@@ -1,6 +1,7 @@
 //! How a space stands, for whoever asks by letter.
 
 use super::canary::CanaryTally;
+use super::nvme::NvmeTally;
 use super::serve::{Space, Tally};
 use crate::session::{JobTimes, RequestTimes, SessionTally};
 use kvtide_tiering::{Counters, Occupancy};
@@ -33,6 +34,8 @@ pub(crate) struct SpaceStatus {
     pub core: Counters,
     /// What the shell around it counts.
     pub shell: Tally,
+    /// Pages on NVMe that were not what was written.
+    pub nvme: NvmeTally,
     /// What the canary counts.
     pub canary: CanaryTally,
     /// How long requests took.
@@ -83,6 +86,7 @@ impl Space {
             occupancy: self.core.occupancy(),
             core: *self.core.counters(),
             shell: self.tally,
+            nvme: self.nvme.tally,
             canary: self.canary.tally,
             request_times: self.request_times,
             job_times: self.job_times,

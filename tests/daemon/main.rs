@@ -16,6 +16,7 @@ mod raw;
 mod recorder;
 mod reload;
 mod requests;
+mod restart;
 mod roles;
 mod stall;
 mod systemd;

@@ -16,13 +16,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Planes of the model; one page is no multiple of anything, so that it shares sectors with its neighbours.
-const PAGE_BYTES: [u32; 3] = [4096, 1000, 4096];
-const PAGE_TOKENS: u64 = 16;
+pub const PAGE_BYTES: [u32; 3] = [4096, 1000, 4096];
+pub const PAGE_TOKENS: u64 = 16;
 /// Tier 0: 32 blocks.
 const FRAMES: [u32; 2] = [64, 32];
 /// Sequences, and blocks of each: twelve times what tier 0 holds, five times what it and host memory do.
 const SEQS: u32 = 16;
-const BLOCKS: u32 = 24;
+pub const BLOCKS: u32 = 24;
 /// Blocks that are written in one step.
 const CHUNK: u32 = 8;
 const HOST_BYTES: u64 = 512 << 10;
@@ -38,6 +38,10 @@ impl Dir {
         let path = std::env::temp_dir().join(name);
         std::fs::create_dir(&path).unwrap();
         Dir(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
     }
 
     fn store(&self) -> PathBuf {
@@ -65,10 +69,10 @@ fn nvme_daemon(dir: &Dir) -> PrivateDaemon {
 /// An engine that checks every byte that it reads.
 pub struct Engine {
     lane: Lane,
-    channel: Channel,
+    pub channel: Channel,
     client: Client,
     /// Sequences that show what another one wrote.
-    mapped: BTreeMap<SeqId, SeqId>,
+    pub mapped: BTreeMap<SeqId, SeqId>,
 }
 
 impl Engine {
@@ -90,7 +94,7 @@ impl Engine {
     }
 
     /// A sequence of so many whole blocks, written chunk by chunk; what is there already is read and checked on the way.
-    fn write(&mut self, blocks: u32) -> Result<SeqId, Status> {
+    pub fn write(&mut self, blocks: u32) -> Result<SeqId, Status> {
         let seq = self.channel.seq_create().map_err(|e| e.status())?;
         for begin in (0..blocks).step_by(CHUNK as usize) {
             let end = (begin + CHUNK).min(blocks);
@@ -104,7 +108,7 @@ impl Engine {
 
     /// One step over sequences of so many blocks: every page of theirs must hold what was written, and those from `begin` on are
     /// written now.
-    fn step(&mut self, seqs: &[(SeqId, u32)], begin: u32) -> Result<(), Status> {
+    pub fn step(&mut self, seqs: &[(SeqId, u32)], begin: u32) -> Result<(), Status> {
         let members: Vec<_> =
             seqs.iter().map(|&(seq, blocks)| StepSeq { seq, tokens: u64::from(blocks) * PAGE_TOKENS }).collect();
         let done = self.lane.begin(&members).map_err(|e| e.status()).and_then(|()| self.planes(seqs, begin));
@@ -185,7 +189,7 @@ fn sum(status: &Value, path: &str) -> u64 {
 }
 
 /// The number at a path, or the sum of the list there.
-fn total(value: &Value, path: &str) -> u64 {
+pub fn total(value: &Value, path: &str) -> u64 {
     match value.pointer(path).unwrap_or_else(|| panic!("no {path} in {value:#}")) {
         Value::Array(list) => list.iter().map(|n| n.as_u64().unwrap()).sum(),
         number => number.as_u64().unwrap(),

@@ -1,19 +1,29 @@
-//! Transfers between host memory and disks: the core's wishes as boxes that I/O threads carry out, and their ends as its events.
+//! The NVMe tier as one space has it: the core's wishes as boxes that the threads of disks carry out, and their ends as its
+//! events. [`transfers`] move pages, [`notes`] write down what stands where, [`table`] is what the space must know to believe
+//! what it reads, [`restore`] brings back what an earlier run left.
 //!
-//! Boxes, their lists and the tables of checksums are made with the space and with its slabs: a transfer allocates nothing.
+//! Boxes, their lists and the tables are made with the space and with its slabs: neither a transfer nor a note allocates.
 //! A box on its way keeps the memory that it names alive, whatever becomes of the space.
 
-use super::slabs::Slabs;
+mod notes;
+mod restore;
+mod table;
+mod transfers;
+
+pub(super) use notes::{Noted, Wanted};
+pub(super) use restore::Restore;
+pub(super) use transfers::Ended;
+
+use super::letters::Region;
 use crate::error::Error;
-use crate::io::{Disk, DiskLetter, Part, SlotKey, Transfer};
+use crate::io::{Disk, DiskLetter, LogLetter, SlotKey, Transfer};
 use crate::mail::{Mailbox, Outbox, mailbox};
 use kvtide_tiering::api::{DiskSlot, IoClass, IoKind, SpaceConfig, Status};
 use kvtide_tiering::format::SlotLayout;
-use kvtide_tiering::node::DiskGrant;
-use kvtide_wire::geometry::stride;
-
-/// Words of an [`kvtide_tiering::api::Action::Io`]'s list for each page: plane, host slab, host slot.
-const WORDS: usize = 3;
+use notes::Notes;
+use serde::Serialize;
+use table::DiskSlab;
+use transfers::{Sampled, Sent};
 
 /// The NVMe tier as one space has it.
 #[derive(Debug)]
@@ -33,10 +43,24 @@ pub(super) struct Nvme {
     on_their_way: Vec<Sent>,
     /// Transfers that could not be sent, to be ended at the next look.
     unsent: Vec<(u32, Status)>,
-    /// Notes to index logs, to be ended as failed at the next look.
-    notes: Vec<u32>,
+    notes: Notes,
+    /// Pages of reads on their way that the canary wants to know.
+    sampled: Vec<Sampled>,
+    /// Slabs of disks out of service that are still held.
+    lost: usize,
+    /// What was wrong.
+    pub tally: NvmeTally,
     /// Planes of the last read that ended whose bytes are not what was written.
     bad: Vec<u32>,
+}
+
+/// Pages that were read and are not what was written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct NvmeTally {
+    /// Those of this run, and those of an earlier one that a flush of the device covered.
+    pub corrupt: u64,
+    /// Those of an earlier run that a power cut may have lost, because no flush is known to have covered them.
+    pub lost_unflushed: u64,
 }
 
 /// A disk, and what it has no room for yet.
@@ -44,32 +68,13 @@ pub(super) struct Nvme {
 struct Door {
     disk: Disk,
     letters: Outbox<DiskLetter>,
+    notes: Outbox<LogLetter>,
 }
 
-/// A transfer on its way.
-#[derive(Clone, Copy, Debug)]
-struct Sent {
-    id: u32,
-    disk: usize,
-    at: DiskSlot,
-}
-
-/// A region of a disk.
-#[derive(Debug)]
-struct DiskSlab {
-    disk: usize,
-    region: u32,
-    /// Checksum of each page that was written, slot by slot, in order of planes.
-    crcs: Box<[u32]>,
-}
-
-/// How a transfer ended; the planes that came back with other bytes are [`Nvme::bad`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ended {
-    /// Its id.
-    pub id: u32,
-    /// How.
-    pub status: Status,
+impl Door {
+    fn new(disk: &Disk) -> Door {
+        Door { letters: Outbox::new(disk.letters()), notes: Outbox::new(disk.log()), disk: disk.clone() }
+    }
 }
 
 impl Nvme {
@@ -106,26 +111,27 @@ impl Nvme {
             space,
             layout: SlotLayout::new(&config.planes),
             idle: (0..most).map(|_| Box::new(blank())).collect(),
-            disks: disks.iter().map(|disk| Door { disk: disk.clone(), letters: Outbox::new(disk.letters()) }).collect(),
+            disks: disks.iter().map(Door::new).collect(),
             slabs: Vec::new(),
             ended,
             on_their_way: Vec::with_capacity(most),
             unsent: Vec::with_capacity(most),
-            notes: Vec::with_capacity(config.limits.notes_max as usize),
+            notes: Notes::new(space, config, disks.len())?,
+            sampled: Vec::with_capacity(most),
+            lost: 0,
+            tally: NvmeTally::default(),
             bad: Vec::with_capacity(page_bytes.len()),
             page_bytes,
         })
     }
 
-    /// A region was granted.
-    pub fn add(&mut self, grant: DiskGrant) {
-        let DiskGrant { slab, disk, region, slots } = grant;
-        let slab = slab as usize;
+    /// A region was granted, or adopted with what is in it.
+    pub fn add(&mut self, region: &Region) {
+        let slab = region.grant.slab as usize;
         if self.slabs.len() <= slab {
             self.slabs.resize_with(slab + 1, || None);
         }
-        let crcs = vec![0; slots as usize * self.page_bytes.len()].into_boxed_slice();
-        self.slabs[slab] = Some(DiskSlab { disk: disk as usize, region, crcs });
+        self.slabs[slab] = Some(DiskSlab::new(region, self.page_bytes.len()));
     }
 
     /// A region goes back.
@@ -133,6 +139,32 @@ impl Nvme {
         if let Some(slab) = self.slabs.get_mut(slab as usize) {
             *slab = None;
         }
+    }
+
+    /// The disk of a slab went out of service. False if the space does not hold it, or was told before.
+    pub fn lose(&mut self, slab: u32) -> bool {
+        let held = self.slabs.get_mut(slab as usize).and_then(Option::as_mut);
+        let new = held.is_some_and(|slab| !std::mem::replace(&mut slab.gone, true));
+        self.lost += usize::from(new);
+        new
+    }
+
+    /// A slab of a disk out of service to which nothing is on its way any more; it is held no longer.
+    pub fn next_lost(&mut self) -> Option<u32> {
+        if self.lost == 0 {
+            return None;
+        }
+        let is_over = |id| self.on_their_way.iter().all(|sent| sent.at.slab != id);
+        let mut gone = (0..).zip(&self.slabs).filter(|(_, slab)| slab.as_ref().is_some_and(|slab| slab.gone));
+        let (id, _) = gone.find(|(id, _)| is_over(*id))?;
+        self.remove(id);
+        self.lost -= 1;
+        Some(id)
+    }
+
+    fn slab(&self, at: DiskSlot) -> Result<&DiskSlab, &'static str> {
+        let slab = self.slabs.get(at.slab as usize).and_then(Option::as_ref).ok_or("it names no slab")?;
+        if slab.has(at.slot) { Ok(slab) } else { Err("it names no slot") }
     }
 
     /// Slabs held, by id; none afterwards.
@@ -151,179 +183,14 @@ impl Nvme {
         self.on_their_way.len() + self.unsent.len()
     }
 
-    /// Sends a transfer to its disk. One that the core should not have asked for is logged and ends as failed.
-    pub fn begin(&mut self, id: u32, kind: IoKind, class: IoClass, at: DiskSlot, pages: &[u32], host: &Slabs) {
-        let Some(mut transfer) = self.idle.pop() else {
-            return self.refuse(id, format_args!("more transfers than limits.ios_max are on their way"));
-        };
-        transfer.parts.clear();
-        (transfer.id, transfer.kind, transfer.class) = (id, kind, class);
-        let filled = self.fill(&mut transfer, at, pages, host);
-        let door = filled.as_ref().ok().and_then(|disk| self.disks.get_mut(*disk));
-        match (filled, door) {
-            (Ok(disk), Some(door)) => {
-                self.on_their_way.push(Sent { id, disk, at });
-                door.letters.post(DiskLetter::Transfer(transfer));
-            }
-            (filled, _) => {
-                self.idle.push(transfer);
-                let why = filled.err().unwrap_or("its slab is on no disk");
-                self.refuse(id, format_args!("{why}: {at:?}, pages {pages:?}"));
-            }
-        }
-    }
-
-    /// Writes a transfer's fields; the disk that it goes to.
-    fn fill(
-        &mut self,
-        transfer: &mut Transfer,
-        at: DiskSlot,
-        pages: &[u32],
-        host: &Slabs,
-    ) -> Result<usize, &'static str> {
-        let planes = self.page_bytes.len();
-        let slab = self.slabs.get(at.slab as usize).and_then(Option::as_ref).ok_or("it names no slab")?;
-        let first = at.slot as usize * planes;
-        let crcs = slab.crcs.get(first..first + planes).ok_or("it names no slot")?;
-        for page in pages.chunks_exact(WORDS) {
-            let (plane, host_slab, slot) = (page[0] as u16, page[1], page[2]);
-            let bytes = *self.page_bytes.get(page[0] as usize).ok_or("it names no plane")?;
-            let begin = self.layout.offset(plane).ok_or("it names no plane")?;
-            let memory = host.memory(host_slab).ok_or("it names host memory that is not there")?;
-            let offset = u64::from(slot) * u64::from(stride(bytes));
-            let crc = crcs[usize::from(plane)];
-            transfer.parts.push(Part {
-                plane,
-                at: begin,
-                bytes,
-                memory: memory.clone(),
-                offset,
-                crc,
-                sectors: 0,
-                tag: [0; 16],
-                digest: None,
-                sampled: false,
-                ok: false,
-            });
-        }
-        if transfer.parts.is_empty() {
-            return Err("it names no page");
-        }
-        // Planes may stand in the slot in another order; sorting in place takes no memory.
-        transfer.parts.sort_unstable_by_key(|part| part.at);
-        let door = self.disks.get(slab.disk).ok_or("its slab is on no disk")?;
-        transfer.bytes = self.layout.bytes();
-        transfer.offset = door.disk.offset(slab.region, u64::from(at.slot) * self.layout.bytes());
-        transfer.key = SlotKey { region: slab.region, slot: at.slot, generation: at.generation };
-        transfer.whole = transfer.parts.len() == planes;
-        Ok(slab.disk)
-    }
-
-    fn refuse(&mut self, id: u32, why: std::fmt::Arguments<'_>) {
-        tracing::error!("space {}: transfer {id} cannot be sent: {why}", self.space);
-        self.unsent.push((id, Status::Io));
-    }
-
-    /// The core has a note for an index log; no disk keeps one yet.
-    pub fn note(&mut self, id: u32) {
-        self.notes.push(id);
-    }
-
-    /// The next note that has ended.
-    pub fn next_noted(&mut self) -> Option<u32> {
-        self.notes.pop()
-    }
-
-    /// A transfer has become more urgent.
-    pub fn urge(&mut self, id: u32, class: IoClass) {
-        let Some(sent) = self.on_their_way.iter().find(|sent| sent.id == id) else { return };
-        if let Some(door) = self.disks.get_mut(sent.disk) {
-            door.letters.post(DiskLetter::Urge { space: self.space, id, class });
-        }
-    }
-
-    /// Hands on what was begun. True if no disk's queue is full.
+    /// Hands on what was begun. True if no queue of a disk is full.
     pub fn flush(&mut self) -> bool {
-        let Nvme { space, disks, ended: _, idle, on_their_way, unsent, .. } = self;
-        let mut all = true;
-        for door in disks {
-            let number = door.disk.number();
-            all &= door.letters.flush_or(|letter| {
-                // The disk's thread has ended, which it does before its spaces only by a fault of ours.
-                let DiskLetter::Transfer(mut transfer) = letter else { return };
-                tracing::error!(
-                    "space {space}: transfer {} is lost: the thread of disk {number} has ended",
-                    transfer.id
-                );
-                on_their_way.retain(|sent| sent.id != transfer.id);
-                unsent.push((transfer.id, Status::Io));
-                transfer.parts.clear();
-                idle.push(transfer);
-            });
-        }
-        all
+        self.flush_transfers() & self.flush_notes()
     }
 
-    /// The next transfer that has ended.
-    pub fn next_ended(&mut self) -> Option<Ended> {
-        self.bad.clear();
-        if let Some((id, status)) = self.unsent.pop() {
-            return Some(Ended { id, status });
-        }
-        loop {
-            let mut transfer = self.ended.take()?;
-            let Some(place) = self.on_their_way.iter().position(|sent| sent.id == transfer.id) else {
-                tracing::error!("space {}: transfer {} ended and was not on its way", self.space, transfer.id);
-                continue;
-            };
-            let Sent { id, at, .. } = self.on_their_way.swap_remove(place);
-            let status = match transfer.status {
-                Status::Ok => {
-                    self.take_results(&transfer, at);
-                    Status::Ok
-                }
-                status @ (Status::Io | Status::NoSpace | Status::TimedOut | Status::Canceled) => status,
-                status => {
-                    tracing::error!("space {}: transfer {id} was refused as {status:?}: {transfer:?}", self.space);
-                    Status::Io
-                }
-            };
-            transfer.parts.clear();
-            self.idle.push(transfer);
-            return Some(Ended { id, status });
-        }
-    }
-
-    /// Of a write, the checksums; of a read, the planes whose bytes are not what was written.
-    fn take_results(&mut self, transfer: &Transfer, at: DiskSlot) {
-        let first = at.slot as usize * self.page_bytes.len();
-        match transfer.kind {
-            IoKind::Read => {
-                self.bad.extend(transfer.parts.iter().filter(|part| !part.ok).map(|part| u32::from(part.plane)));
-                self.bad.sort_unstable();
-            }
-            IoKind::Write => {
-                let Some(slab) = self.slabs.get_mut(at.slab as usize).and_then(Option::as_mut) else { return };
-                for part in &transfer.parts {
-                    slab.crcs[first + usize::from(part.plane)] = part.crc;
-                }
-            }
-        }
-    }
-
-    /// Planes, ascending, of the transfer that [`Nvme::next_ended`] returned last whose bytes are not what was written.
-    pub fn bad(&self) -> &[u32] {
-        &self.bad
-    }
-
-    /// Whether no end of a transfer waits to be taken.
+    /// Whether no end of a transfer or a note waits to be taken.
     pub fn is_quiet(&self) -> bool {
-        self.unsent.is_empty() && self.notes.is_empty() && self.ended.is_empty()
-    }
-
-    /// Where ends of transfers ring.
-    pub fn bell(&self) -> &Mailbox<Box<Transfer>> {
-        &self.ended
+        self.transfers_are_quiet() && self.notes_are_quiet()
     }
 }
 

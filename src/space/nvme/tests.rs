@@ -1,12 +1,16 @@
 //! Transfers of a space over a real file.
 
-use super::{Ended, Nvme, Slabs};
+use super::{Ended, Noted, Nvme, Restore, Wanted};
+use crate::io::LogLetter;
 use crate::io::{Choice, Disk, DiskEvent, DiskThread, EngineChoice, Memory, Place, Settings};
-use crate::space::Granted;
+use crate::space::canary::Canary;
+use crate::space::slabs::Slabs;
+use crate::space::{Granted, Region};
 use crossbeam::channel::{Receiver, bounded};
 use kvtide_tiering::api::{
-    Admission, DiskSlot, IoClass, IoKind, Limits, Plane, PlaneKind, Policy, SpaceConfig, Status,
+    Admission, DiskSlot, HostFrame, IoClass, IoKind, Limits, Plane, PlaneKind, Policy, SpaceConfig, Status,
 };
+use kvtide_tiering::log::{Blocks, SlabHeader, SpaceKey};
 use kvtide_tiering::node::DiskGrant;
 use kvtide_wire::hello::Slab;
 use kvtide_wire::os::map::Access;
@@ -33,11 +37,26 @@ struct Rig {
     host: Slabs,
     memory: Vec<OwnedFd>,
     nvme: Nvme,
+    canary: Canary,
+    /// What the run before left.
+    blocks: Option<Blocks>,
 }
 
 impl Rig {
     fn new(name: &str) -> Rig {
         let dir = std::env::temp_dir().join(format!("kvtide-space-{}-{name}", std::process::id()));
+        Rig::over(dir)
+    }
+
+    /// The next run over the same file.
+    fn again(mut self) -> Rig {
+        if let Some(disk) = self.disk.take() {
+            disk.end();
+        }
+        Rig::over(std::mem::take(&mut self.dir))
+    }
+
+    fn over(dir: PathBuf) -> Rig {
         let settings = Settings {
             place: Place::Dir(dir.clone()),
             capacity_bytes: 2 * REGION,
@@ -47,37 +66,62 @@ impl Rig {
             ..Settings::default()
         };
         let (tell, told) = bounded(64);
-        let open = DiskThread::open(&settings).unwrap();
+        let mut open = DiskThread::open(&settings).unwrap();
+        let blocks = open.take_recovered().slabs.pop().map(|slab| slab.blocks);
         let disk = open.start(Box::new(move |event| tell.send(event).unwrap())).unwrap();
-        wait_until_written(&told, 2);
+        wait_until(&told, |event| matches!(event, DiskEvent::Ready { regions: 2, .. }));
+        if blocks.is_none() {
+            disk.disk().log().send(LogLetter::Grant(header())).unwrap();
+            wait_until(&told, |event| matches!(event, DiskEvent::Granted { region: 1, status: Status::Ok, .. }));
+        }
         let planes = PAGE_BYTES.map(|page_bytes| Plane { page_bytes, kind: PlaneKind::Full });
         let mut nvme = Nvme::new(1, &config(&planes), &[Disk::clone(disk.disk())]).unwrap();
-        nvme.add(DiskGrant { slab: AT.slab, disk: 0, region: 1, slots: 100 });
-        let (mut host, mut memory) = (Slabs::default(), Vec::new());
+        let grant = DiskGrant { slab: AT.slab, disk: 0, region: 1, slots: 100 };
+        nvme.add(&Region { grant, generation: 0, code: None, blocks: blocks.clone() });
+        let (mut host, mut memory, mut canary) = (Slabs::default(), Vec::new(), Canary::new(1));
         for (class, stride) in (0u16..).zip(STRIDES) {
             let memfd = Memfd::shared("test", 64 << 10).unwrap();
             memory.push(memfd.as_fd().try_clone_to_owned().unwrap());
             let map = Memory::new(memfd.map(Access::ReadWrite).unwrap()).map(Arc::new);
             let slab = Slab { slab: class.into(), class, frames: (64 << 10) / stride, stride, bytes: 64 << 10 };
+            canary.granted(slab.slab, slab.frames);
             host.add(Granted { slab, memfd, memory: map }).unwrap();
         }
-        Rig { dir, disk: Some(disk), host, memory, nvme }
+        Rig { dir, disk: Some(disk), host, memory, nvme, canary, blocks }
     }
 
     /// Both planes' pages between the slot and the frames `slot` of their slabs.
     fn begin(&mut self, id: u32, kind: IoKind, at: DiskSlot, slot: u32) {
-        self.nvme.begin(id, kind, IoClass::Demand, at, &[0, 0, slot, 1, 1, slot], &self.host);
+        self.nvme.begin((id, kind, IoClass::Demand), at, &[0, 0, slot, 1, 1, slot], &self.host, &mut self.canary);
     }
 
     fn end(&mut self) -> Ended {
         loop {
             self.nvme.flush();
-            if let Some(ended) = self.nvme.next_ended() {
+            if let Some(ended) = self.nvme.next_ended(&mut self.canary) {
                 return ended;
             }
             assert_ne!(readable(&[self.nvme.bell().as_fd()], BOUND).unwrap(), 0, "no transfer ended");
             self.nvme.bell().quiet();
         }
+    }
+
+    fn noted(&mut self) -> Noted {
+        loop {
+            self.nvme.flush();
+            if let Some(noted) = self.nvme.next_noted() {
+                return noted;
+            }
+            assert_ne!(readable(&[self.nvme.notes_bell().as_fd()], BOUND).unwrap(), 0, "no note ended");
+            self.nvme.notes_bell().quiet();
+        }
+    }
+
+    /// Records a slot under a hash, both pages there.
+    fn record(&mut self, id: u32, at: DiskSlot, hash: u32) -> Noted {
+        let list = [hash, 0, 0, 1, 7, 0, 0, 0, 0b11];
+        self.nvme.note(id, true, Wanted::Record(at, 3, &list));
+        self.noted()
     }
 
     fn frame(&self, plane: usize, slot: u64) -> Vec<u8> {
@@ -92,17 +136,27 @@ impl Drop for Rig {
         if let Some(disk) = self.disk.take() {
             disk.end();
         }
-        let _ = std::fs::remove_dir_all(&self.dir);
+        if self.dir.parent().is_some() {
+            let _ = std::fs::remove_dir_all(&self.dir);
+        }
     }
 }
 
-fn wait_until_written(told: &Receiver<DiskEvent>, wanted: u32) {
-    loop {
-        match told.recv_timeout(BOUND).unwrap() {
-            DiskEvent::Ready { regions, .. } if regions == wanted => return,
-            DiskEvent::Ready { .. } => {}
-            other => panic!("{other:?}"),
-        }
+fn wait_until(told: &Receiver<DiskEvent>, wanted: impl Fn(&DiskEvent) -> bool) {
+    while !wanted(&told.recv_timeout(BOUND).unwrap()) {}
+}
+
+fn header() -> SlabHeader {
+    SlabHeader {
+        region: 1,
+        grant: 1,
+        key: SpaceKey([9; 32]),
+        domain: "test".into(),
+        slot_bytes: 8192,
+        shards: 4,
+        codec: 0,
+        encrypted: false,
+        page_bytes: PAGE_BYTES.to_vec(),
     }
 }
 
@@ -169,9 +223,9 @@ fn what_the_core_should_not_have_asked_for_ends_as_failed() {
         rig.begin(1, IoKind::Read, at, 0);
         assert_eq!((rig.end(), rig.nvme.in_flight()), (Ended { id: 1, status: Status::Io }, 0));
     }
-    rig.nvme.begin(2, IoKind::Read, IoClass::Demand, AT, &[0, 9, 0], &rig.host);
+    rig.nvme.begin((2, IoKind::Read, IoClass::Demand), AT, &[0, 9, 0], &rig.host, &mut rig.canary);
     assert_eq!(rig.end(), Ended { id: 2, status: Status::Io }, "no such host slab");
-    rig.nvme.begin(3, IoKind::Read, IoClass::Demand, AT, &[2, 0, 0], &rig.host);
+    rig.nvme.begin((3, IoKind::Read, IoClass::Demand), AT, &[2, 0, 0], &rig.host, &mut rig.canary);
     assert_eq!(rig.end(), Ended { id: 3, status: Status::Io }, "no such plane");
     (0..=IOS_MAX).for_each(|id| rig.begin(id, IoKind::Write, DiskSlot { slot: id, ..AT }, 0));
     let mut ended: Vec<_> = (0..=IOS_MAX).map(|_| rig.end()).map(|ended| (ended.id, ended.status)).collect();
@@ -188,6 +242,92 @@ fn a_disk_whose_thread_has_ended_fails_what_it_is_sent() {
     }
     rig.begin(1, IoKind::Read, AT, 0);
     assert_eq!((rig.end(), rig.nvme.in_flight()), (Ended { id: 1, status: Status::Io }, 0));
+}
+
+#[test]
+fn what_was_recorded_is_read_in_the_next_run_and_what_was_erased_is_not_known() {
+    let mut rig = Rig::new("recorded");
+    for (fd, fill) in rig.memory.iter().zip([3u8, 5]) {
+        rustix::io::pwrite(fd, &[fill; 4096], 0).unwrap();
+    }
+    let gone = DiskSlot { slot: 8, ..AT };
+    for at in [AT, gone] {
+        rig.begin(1, IoKind::Write, at, 0);
+        assert_eq!(rig.end().status, Status::Ok);
+    }
+    assert_eq!(rig.record(5, AT, 0xAB), Noted { id: 5, status: Status::Ok });
+    assert_eq!(rig.record(6, gone, 0xCD), Noted { id: 6, status: Status::Ok });
+    rig.nvme.note(7, false, Wanted::Erase(gone));
+    assert_eq!((rig.nvme.notes_in_flight(), rig.noted()), (1, Noted { id: 7, status: Status::Ok }));
+    rig.nvme.flush_disks(8);
+    assert_eq!(rig.noted(), Noted { id: 8, status: Status::Ok });
+    assert_eq!(rig.nvme.notes_in_flight(), 0);
+    let mut rig = rig.again();
+    let grant = DiskGrant { slab: AT.slab, disk: 0, region: 1, slots: 100 };
+    let blocks = rig.blocks.clone();
+    let mut restore = Restore::new(vec![Region { grant, generation: 0, code: None, blocks }]);
+    let (at, put) = restore.next().unwrap();
+    assert_eq!((at, put.shard, put.hash, put.parent), (AT, 3, 1 << 96 | 0xAB, 7));
+    assert_eq!(put.present, [0b11]);
+    assert!(restore.next().is_none());
+    rig.begin(2, IoKind::Read, AT, 3);
+    assert_eq!((rig.end().status, rig.nvme.bad().len()), (Status::Ok, 0));
+    assert_eq!((rig.frame(0, 3), rig.frame(1, 3)), (vec![3; 1000], vec![5; 4096]));
+    rig.begin(3, IoKind::Read, gone, 4);
+    assert_eq!((rig.end().status, rig.nvme.bad()), (Status::Ok, &[0, 1][..]), "nothing is known of it");
+}
+
+#[test]
+fn the_canary_learns_what_is_read_and_what_is_written_must_be_what_it_knows() {
+    let mut rig = Rig::new("canary");
+    for (fd, fill) in rig.memory.iter().zip([3u8, 5]) {
+        rustix::io::pwrite(fd, &[fill; 4096], 0).unwrap();
+    }
+    rig.begin(1, IoKind::Write, AT, 0);
+    assert_eq!((rig.end().status, rig.canary.tally.checked), (Status::Ok, 0), "nothing is known yet");
+    rig.begin(2, IoKind::Read, AT, 3);
+    assert_eq!(rig.canary.known(HostFrame { slab: 1, slot: 3 }), None);
+    assert_eq!(rig.end().status, Status::Ok);
+    let digest = |bytes: &[u8]| crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32;
+    assert_eq!(rig.canary.known(HostFrame { slab: 0, slot: 3 }), Some(digest(&[3; 1000])));
+    assert_eq!(rig.canary.known(HostFrame { slab: 1, slot: 3 }), Some(digest(&[5; 4096])));
+    let next = DiskSlot { slot: 9, ..AT };
+    rig.begin(3, IoKind::Write, next, 3);
+    assert_eq!((rig.end().status, rig.canary.tally.checked, rig.canary.tally.failed), (Status::Ok, 2, 0));
+    rustix::io::pwrite(&rig.memory[1], &[4], 3 * 4096 + 77).unwrap();
+    rig.begin(4, IoKind::Write, next, 3);
+    assert_eq!((rig.end().status, rig.nvme.bad()), (Status::Corrupt, &[1][..]));
+    assert_eq!((rig.canary.tally.checked, rig.canary.tally.failed), (3, 1));
+}
+
+#[test]
+fn notes_that_cannot_be_sent_end_as_failed_and_flushes_are_answered_in_rounds() {
+    let mut rig = Rig::new("notes");
+    rig.nvme.note(1, true, Wanted::Erase(DiskSlot { slab: 0, ..AT }));
+    assert_eq!(rig.noted(), Noted { id: 1, status: Status::Io }, "no such slab");
+    rig.nvme.note(2, true, Wanted::Record(AT, 0, &[1, 2, 3]));
+    assert_eq!(rig.noted(), Noted { id: 2, status: Status::Io }, "no hashes");
+    // More flushes than a disk takes at once: the second and the third go together.
+    (1..=3).for_each(|id| rig.nvme.flush_disks(id));
+    assert_eq!(rig.nvme.notes_in_flight(), 3);
+    let mut ended: Vec<Noted> = (0..3).map(|_| rig.noted()).collect();
+    ended.sort_by_key(|noted| noted.id);
+    assert_eq!(ended, [1, 2, 3].map(|id| Noted { id, status: Status::Ok }));
+    // Without a slab there is nothing to flush.
+    rig.nvme.remove(AT.slab);
+    rig.nvme.flush_disks(4);
+    assert_eq!(rig.nvme.next_noted(), Some(Noted { id: 4, status: Status::Ok }));
+}
+
+#[test]
+fn a_slab_of_a_lost_disk_is_held_until_what_is_under_way_has_ended() {
+    let mut rig = Rig::new("lost");
+    rig.begin(1, IoKind::Write, AT, 0);
+    assert!(rig.nvme.lose(AT.slab) && !rig.nvme.lose(AT.slab) && !rig.nvme.lose(0));
+    assert_eq!(rig.nvme.next_lost(), None);
+    rig.end();
+    assert_eq!((rig.nvme.next_lost(), rig.nvme.next_lost()), (Some(AT.slab), None));
+    assert_eq!(rig.nvme.slabs(), 0);
 }
 
 #[test]

@@ -1,0 +1,105 @@
+//! What makes two engines' spaces one, in a run of the daemon and over runs.
+
+use kvtide_tiering::format::SlotLayout;
+use kvtide_tiering::log::SpaceKey;
+use kvtide_wire::geometry::PlaneSpec;
+use kvtide_wire::hello::Hello;
+use sha2::{Digest, Sha256};
+
+/// Version of the digest: what it covers and how, and how pages stand in a slot. Another one makes all blocks that were written
+/// under it those of unknown spaces.
+const VERSION: u32 = 1;
+
+/// Domain, fingerprint, geometry. The name of a space is for humans only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Key {
+    /// Index of the domain.
+    pub domain: usize,
+    fingerprint: [u8; 32],
+    page_tokens: u32,
+    planes: Vec<PlaneSpec>,
+    shards: u16,
+}
+
+impl Key {
+    /// The space that a hello of this domain belongs to.
+    pub fn new(domain: usize, hello: &Hello) -> Key {
+        let Hello { fingerprint, page_tokens, shards, .. } = *hello;
+        Key { domain, fingerprint, page_tokens, planes: hello.planes.clone(), shards }
+    }
+
+    /// The same as a digest that later runs compute alike: by the domain's name, for its index may change, and with the place of
+    /// every page in a slot. Every field has a fixed length or its length before it, so that no two spaces read alike.
+    pub fn digest(&self, domain: &str, layout: &SlotLayout) -> SpaceKey {
+        let mut digest = Sha256::new();
+        let mut add = |bytes: &[u8]| digest.update(bytes);
+        add(b"kvtide space");
+        add(&VERSION.to_le_bytes());
+        add(&(domain.len() as u64).to_le_bytes());
+        add(domain.as_bytes());
+        add(&self.fingerprint);
+        add(&self.page_tokens.to_le_bytes());
+        add(&self.shards.to_le_bytes());
+        add(&layout.bytes().to_le_bytes());
+        add(&(self.planes.len() as u64).to_le_bytes());
+        for (plane, index) in self.planes.iter().zip(0u16..) {
+            add(&plane.page_bytes.to_le_bytes());
+            add(&plane.kind.to_le_bytes());
+            add(&plane.window_tokens.to_le_bytes());
+            // Every plane has a place in its own slot's layout.
+            add(&layout.offset(index).unwrap_or(u64::MAX).to_le_bytes());
+        }
+        SpaceKey(digest.finalize().into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::translate;
+    use std::collections::BTreeSet;
+
+    fn key() -> Key {
+        let plane = |page_bytes| PlaneSpec { page_bytes, ..PlaneSpec::default() };
+        Key { domain: 0, fingerprint: [7; 32], page_tokens: 16, planes: vec![plane(4096), plane(1000)], shards: 2 }
+    }
+
+    fn digest(key: &Key, domain: &str) -> SpaceKey {
+        key.digest(domain, &SlotLayout::new(&translate::planes(&key.planes).unwrap()))
+    }
+
+    #[test]
+    fn everything_that_parts_two_spaces_changes_the_digest_and_nothing_else_does() {
+        let same = Key { domain: 3, ..key() };
+        assert_eq!(digest(&key(), "a"), digest(&same, "a"), "the index of a domain is only this run's");
+        let mut window = key();
+        window.planes[0] = PlaneSpec { kind: 1, window_tokens: 64, ..window.planes[0] };
+        let mut wider = window.clone();
+        wider.planes[0].window_tokens = 128;
+        let mut swapped = key();
+        swapped.planes.swap(0, 1);
+        let others = [
+            key(),
+            Key { fingerprint: [8; 32], ..key() },
+            Key { page_tokens: 32, ..key() },
+            Key { shards: 1, ..key() },
+            Key { planes: key().planes[..1].to_vec(), ..key() },
+            window,
+            wider,
+            swapped,
+        ];
+        let mut digests: BTreeSet<SpaceKey> = others.iter().map(|other| digest(other, "a")).collect();
+        digests.insert(digest(&key(), "b"));
+        assert_eq!(digests.len(), others.len() + 1);
+    }
+
+    #[test]
+    fn the_digest_of_a_version_never_changes() {
+        let SpaceKey(bytes) = digest(&key(), "default");
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(
+            hex, "67fcf4c37838bb1e0827cfeb3960c4e3ce854ebd813be6deea5efe1a2d4a2a6f",
+            "blocks of earlier runs are found by it: another digest is another VERSION"
+        );
+    }
+}

@@ -1,0 +1,318 @@
+//! Regions of disks as the host thread hands them out: whose each is, what an earlier run left in it, and that the disk's index
+//! log knows it before its space does.
+//!
+//! ```text
+//! NeedDisk ─▶ node ─▶ log thread: LogLetter::Grant ─▶ flushed: DiskEvent::Granted ─▶ Letter::DiskGranted
+//! ```
+//!
+//! The record of a grant kills what was recorded in the region before. It is flushed before anybody writes there, so no restart
+//! takes new bytes for old blocks.
+
+use crate::config::Config;
+use crate::io::{Disk, DiskEvent, LogLetter};
+use crate::mail::Outbox;
+use crate::space::{Letter, Region};
+use kvtide_tiering::api::Status;
+use kvtide_tiering::log::{Recovered, RecoveredSlab, SlabHeader};
+use kvtide_tiering::node::{DiskConfig, DiskGrant, DiskStatus, Disks, DisksConfig, Evicted, NoDisk};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Regions of all disks.
+pub(super) struct Regions {
+    node: Disks,
+    disks: Vec<Disk>,
+    /// What the disks' logs are told, by disk.
+    logs: Vec<Outbox<LogLetter>>,
+    /// Names of the domains, in the node's order.
+    domains: Vec<String>,
+    /// What an earlier run left, by disk and region.
+    kept: BTreeMap<(u32, u32), RecoveredSlab>,
+    /// What the slabs of each space look like.
+    spaces: BTreeMap<u32, SlabHeader>,
+    /// Spaces that wait for a region, and on which disk they would rather have it, in the order in which they asked.
+    waiting: VecDeque<(u32, Option<u32>)>,
+    /// Grants whose record is on its way to the medium, by disk and number.
+    logging: BTreeMap<(u32, u64), (u32, DiskGrant)>,
+    /// Numbers of the grants that spaces hold, by space and slab.
+    held: BTreeMap<(u32, u32), u64>,
+    /// Number of the next grant: no disk has seen it.
+    next_grant: u64,
+    /// Letters for spaces, to be sent.
+    post: Vec<(u32, Letter)>,
+}
+
+impl Regions {
+    /// With what the disks' logs have told, by disk.
+    pub fn new(config: &Config, disks: &[Disk], recovered: Vec<Recovered>) -> Regions {
+        let weights = config.nvme.iter().flat_map(|nvme| nvme.disks.iter().map(|disk| disk.weight));
+        let node = Disks::new(DisksConfig {
+            region_bytes: config.nvme.as_ref().map_or(0, |nvme| nvme.slab_bytes),
+            disks: disks
+                .iter()
+                .zip(weights)
+                .map(|(disk, weight)| DiskConfig { regions: disk.regions(), weight })
+                .collect(),
+            quotas_bytes: config.domains.iter().map(|domain| domain.nvme_bytes).collect(),
+        });
+        let slabs = (0u32..).zip(recovered).flat_map(|(disk, recovered)| {
+            recovered.slabs.into_iter().map(move |slab| ((disk, slab.header.region), slab))
+        });
+        let kept: BTreeMap<_, _> = slabs.collect();
+        let next_grant = kept.values().map(|slab| slab.header.grant + 1).max().unwrap_or(1);
+        let mut regions = Regions {
+            node,
+            logs: disks.iter().map(|disk| Outbox::new(disk.log())).collect(),
+            disks: disks.to_vec(),
+            domains: config.domains.iter().map(|domain| domain.name.clone()).collect(),
+            kept,
+            spaces: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            logging: BTreeMap::new(),
+            held: BTreeMap::new(),
+            next_grant,
+            post: Vec::new(),
+        };
+        // Regions are written in order, and granted once they are.
+        for disk in 0..disks.len() as u32 {
+            let last = regions.kept.range((disk, 0)..=(disk, u32::MAX)).next_back().map(|((_, region), _)| *region);
+            if let Some(last) = last {
+                regions.ready(disk, last + 1);
+            }
+        }
+        regions
+    }
+
+    /// Whether there are disks.
+    pub fn exist(&self) -> bool {
+        !self.disks.is_empty()
+    }
+
+    /// Letters for spaces that have become due.
+    pub fn take_post(&mut self) -> Vec<(u32, Letter)> {
+        std::mem::take(&mut self.post)
+    }
+
+    /// Hands the logs what they are told. True if nothing waits any more.
+    pub fn flush(&mut self) -> bool {
+        self.logs.iter_mut().fold(true, |all, log| log.flush() & all)
+    }
+
+    /// A space begins, whose slabs look like `slab`: it gets what an earlier run left of it.
+    pub fn join(&mut self, space: u32, domain: usize, slab: SlabHeader) {
+        if let Err(error) = self.node.join(space, domain, slab.slot_bytes) {
+            tracing::error!("space {space} gets no NVMe space: {error}");
+            return self.post.push((space, Letter::Adopted(Vec::new())));
+        }
+        let mut mine: Vec<_> = self.kept.iter().filter(|(_, kept)| kept.header.key == slab.key).collect();
+        mine.sort_unstable_by_key(|(_, kept)| kept.header.grant);
+        let mine: Vec<(u32, u32)> = mine.into_iter().map(|(at, _)| *at).collect();
+        let regions = mine.into_iter().filter_map(|at| self.adopt(space, at, &slab)).collect();
+        self.spaces.insert(space, slab);
+        self.post.push((space, Letter::Adopted(regions)));
+    }
+
+    fn adopt(&mut self, space: u32, (disk, region): (u32, u32), slab: &SlabHeader) -> Option<Region> {
+        let kept = self.kept.remove(&(disk, region))?;
+        let SlabHeader { grant, .. } = kept.header;
+        let fits =
+            SlabHeader { region, grant, codec: kept.header.codec, encrypted: kept.header.encrypted, ..slab.clone() };
+        let granted = if kept.header == fits { self.node.adopt(space, disk, region) } else { None };
+        let Some(granted) = granted else {
+            tracing::error!("disk {disk}: region {region} holds what space {space} cannot take: {:?}", kept.header);
+            self.node.drop_kept(disk, region);
+            self.free(disk, region, grant);
+            return None;
+        };
+        self.held.insert((space, granted.slab), grant);
+        let used = kept.blocks.iter().map(|put| put.generation).max().unwrap_or(0);
+        let generation = self.generation(disk).max(used);
+        Some(Region { grant: granted, generation, code: None, blocks: Some(kept.blocks) })
+    }
+
+    /// Generations up to this one may have been in use on a disk before this run.
+    fn generation(&self, disk: u32) -> u32 {
+        self.disks.get(disk as usize).map_or(0, |disk| disk.starts() << 16)
+    }
+
+    /// A space wants a region, rather on the disk `wanted`.
+    pub fn need(&mut self, space: u32, wanted: Option<u32>) {
+        self.waiting.push_back((space, wanted));
+        self.grant();
+    }
+
+    /// Answers who waits, as far as there is an answer now.
+    fn grant(&mut self) {
+        for _ in 0..self.waiting.len() {
+            let Some((space, wanted)) = self.waiting.pop_front() else { return };
+            match self.node.grant(space, wanted) {
+                Ok((grant, evicted)) => {
+                    self.evicted(evicted);
+                    self.record(space, grant);
+                }
+                Err(NoDisk::NotReady) => self.waiting.push_back((space, wanted)),
+                Err(NoDisk::Full | NoDisk::Unknown) => self.post.push((space, Letter::DiskRefused)),
+            }
+        }
+    }
+
+    /// Has a grant written down; the space hears of it when that is flushed.
+    fn record(&mut self, space: u32, grant: DiskGrant) {
+        let Some(slab) = self.spaces.get(&space) else { return };
+        let number = self.next_grant;
+        self.next_grant += 1;
+        let header = SlabHeader { region: grant.region, grant: number, ..slab.clone() };
+        self.logging.insert((grant.disk, number), (space, grant));
+        self.tell_log(grant.disk, LogLetter::Grant(header));
+    }
+
+    fn evicted(&mut self, evicted: impl IntoIterator<Item = Evicted>) {
+        for Evicted { disk, region } in evicted {
+            let Some(slab) = self.kept.remove(&(disk, region)) else { continue };
+            let (grant, blocks, domain) = (slab.header.grant, slab.blocks.len(), slab.header.domain);
+            tracing::info!(
+                "disk {disk}: region {region} goes, with {blocks} blocks of domain {domain} that nobody came for"
+            );
+            self.free(disk, region, grant);
+        }
+    }
+
+    fn free(&mut self, disk: u32, region: u32, grant: u64) {
+        self.tell_log(disk, LogLetter::Free { region, grant });
+    }
+
+    fn tell_log(&mut self, disk: u32, letter: LogLetter) {
+        if let Some(log) = self.logs.get_mut(disk as usize) {
+            log.send(letter);
+        }
+    }
+
+    /// A space gives a region back, in which nothing is recorded any more.
+    pub fn take_back(&mut self, space: u32, slab: u32) {
+        match (self.node.take_back(space, slab), self.held.remove(&(space, slab))) {
+            (Some((disk, region)), Some(grant)) => self.free(disk, region, grant),
+            _ => tracing::error!("space {space}: slab {slab} on NVMe was given back and is not its own"),
+        }
+        self.grant();
+    }
+
+    /// A space ends, and what is recorded in a region stays, for the next run.
+    pub fn keep(&mut self, space: u32, slab: u32) {
+        let domain = self.spaces.get(&space).and_then(|header| self.domain(&header.domain));
+        if let (Some((disk, region)), Some(grant)) =
+            (self.node.take_back(space, slab), self.held.remove(&(space, slab)))
+        {
+            self.node.keep(disk, region, domain, grant);
+        }
+    }
+
+    fn domain(&self, name: &str) -> Option<usize> {
+        self.domains.iter().position(|domain| domain == name)
+    }
+
+    /// Domains may hold this much from now on, and have these names; there may be new ones.
+    pub fn set_quotas(&mut self, names: Vec<String>, quotas_bytes: Vec<u64>) {
+        self.domains = names;
+        let evicted = self.node.set_quotas(quotas_bytes);
+        self.evicted(evicted);
+        for (&(disk, region), slab) in &self.kept {
+            if let Some(domain) = self.domains.iter().position(|domain| *domain == slab.header.domain) {
+                self.node.claim(disk, region, domain);
+            }
+        }
+        let evicted = self.node.trim();
+        self.evicted(evicted);
+        self.grant();
+    }
+
+    /// Takes what a disk tells.
+    pub fn heed(&mut self, event: DiskEvent) {
+        match event {
+            DiskEvent::Ready { disk, regions } => self.ready(disk.into(), regions),
+            DiskEvent::Granted { disk, region, grant, status } => self.recorded(disk.into(), region, grant, status),
+            DiskEvent::Failed { disk, errno } => {
+                tracing::error!("disk {disk} is out of service (error {errno}): what is on it cannot be read any more");
+                self.fail(disk.into());
+            }
+            // The disk has said why itself.
+            DiskEvent::Stopped { disk, .. } => self.node.stop(disk.into()),
+            // The disk has said so itself; its transfers end when it answers again.
+            DiskEvent::Stalled { .. } => {}
+        }
+        self.grant();
+    }
+
+    fn ready(&mut self, disk: u32, below: u32) {
+        let before = self.node.status().nth(disk as usize).map_or(0, |disk| disk.ready);
+        self.node.ready(disk, below);
+        // What an earlier run left stands in regions that were written before.
+        let found: Vec<(u32, Option<usize>, u64)> = (self.kept.range((disk, before)..(disk, below)))
+            .map(|((_, region), slab)| (*region, self.domain(&slab.header.domain), slab.header.grant))
+            .collect();
+        for (region, domain, grant) in found {
+            if !self.node.keep(disk, region, domain, grant) {
+                tracing::error!("disk {disk}: what an earlier run left in region {region} cannot be kept");
+                self.kept.remove(&(disk, region));
+            }
+        }
+        let evicted = self.node.trim();
+        self.evicted(evicted);
+    }
+
+    fn recorded(&mut self, disk: u32, region: u32, number: u64, status: Status) {
+        // Whoever it was for has left meanwhile.
+        let Some((space, grant)) = self.logging.remove(&(disk, number)) else { return };
+        if status == Status::Ok {
+            self.held.insert((space, grant.slab), number);
+            let region = Region { grant, generation: self.generation(disk), code: None, blocks: None };
+            return self.post.push((space, Letter::DiskGranted(region)));
+        }
+        tracing::error!("disk {disk}: the grant of region {region} cannot be recorded ({status:?}): nobody gets it");
+        self.node.take_back(space, grant.slab);
+        self.post.push((space, Letter::DiskRefused));
+    }
+
+    /// A disk is out of service: who holds slabs there is told, and who waits for a record there waits for another disk.
+    fn fail(&mut self, disk: u32) {
+        let coming: Vec<u64> = self.logging.range((disk, 0)..=(disk, u64::MAX)).map(|((_, grant), _)| *grant).collect();
+        for number in coming {
+            let Some((space, grant)) = self.logging.remove(&(disk, number)) else { continue };
+            self.node.take_back(space, grant.slab);
+            self.waiting.push_front((space, None));
+        }
+        self.kept.retain(|(on, _), _| *on != disk);
+        for (space, slab) in self.node.fail(disk) {
+            self.post.push((space, Letter::DiskGone { slab }));
+        }
+    }
+
+    /// A space has ended. Regions that it did not give back are nobody's until the daemon starts anew.
+    pub fn leave(&mut self, space: u32) {
+        self.waiting.retain(|(waiting, _)| *waiting != space);
+        // It was never told of these: nothing can be under way there.
+        let coming: Vec<_> = self.logging.iter().filter(|(_, (of, _))| *of == space).map(|(key, _)| *key).collect();
+        for (disk, number) in coming {
+            let Some((_, grant)) = self.logging.remove(&(disk, number)) else { continue };
+            self.node.take_back(space, grant.slab);
+            self.free(disk, grant.region, number);
+        }
+        let lost = self.node.leave(space);
+        if lost > 0 {
+            tracing::error!(
+                "space {space} ended without giving back {lost} regions on NVMe: nobody gets them until the daemon starts anew"
+            );
+        }
+        self.held.retain(|(of, _), _| *of != space);
+        self.spaces.remove(&space);
+        self.grant();
+    }
+
+    /// How each disk stands.
+    pub fn status(&self) -> Vec<DiskStatus> {
+        self.node.status().collect()
+    }
+
+    /// Bytes of a region.
+    pub fn region_bytes(&self) -> u64 {
+        self.node.region_bytes()
+    }
+}

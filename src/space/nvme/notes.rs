@@ -1,0 +1,264 @@
+//! Notes to the index logs: what the core wants recorded, erased or flushed, as boxes that log threads carry out.
+
+use super::Door;
+use super::Nvme;
+use super::table::DiskSlab;
+use crate::error::Error;
+use crate::io::{LogLetter, Note, NoteKind, SlotKey};
+use crate::mail::{Mailbox, mailbox};
+use kvtide_tiering::api::{DiskSlot, SpaceConfig, Status};
+
+/// Words of a hash in an action's list.
+const HASH: usize = 4;
+/// The id of the first disk's flush, counted down from: the core numbers its notes from 0.
+const FLUSHES: u32 = u32::MAX;
+
+/// A note of the core.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::space) enum Wanted<'a> {
+    /// Record what a slot holds: shard, and hash, parent and planes as the core lists them.
+    Record(DiskSlot, u16, &'a [u32]),
+    /// Record that it holds nothing any more.
+    Erase(DiskSlot),
+}
+
+/// How a note ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::space) struct Noted {
+    /// Its id.
+    pub id: u32,
+    /// How.
+    pub status: Status,
+}
+
+/// The notes of a space.
+#[derive(Debug)]
+pub(super) struct Notes {
+    ended: Mailbox<Box<Note>>,
+    #[expect(clippy::vec_box, reason = "boxes travel between threads: what is kept is what is sent")]
+    idle: Vec<Box<Note>>,
+    /// One for each disk, at home while it is not being flushed.
+    flushes: Vec<Option<Box<Note>>>,
+    /// Notes of the core under way, flushes aside.
+    on_their_way: Vec<u32>,
+    /// Flushes of the core that the round under way answers, and those that the next one will.
+    flushing: Vec<u32>,
+    to_flush: Vec<u32>,
+    /// How the round has gone so far.
+    flushed: Status,
+    /// Notes that have ended without a log thread.
+    told: Vec<Noted>,
+}
+
+impl Notes {
+    /// As many as the space's limits say, and a flush a disk.
+    pub fn new(space: u32, config: &SpaceConfig, disks: usize) -> Result<Notes, Error> {
+        let most = if disks == 0 { 1 } else { config.limits.notes_max as usize };
+        let failed = |source| Error::Wire { action: "make a space's mailbox for notes", source };
+        let (reply, ended) = mailbox(most + disks).map_err(failed)?;
+        let planes = config.planes.len();
+        let blank = |kind, id| {
+            Box::new(Note {
+                space,
+                id,
+                kind,
+                urgent: true,
+                key: SlotKey::default(),
+                shard: 0,
+                hash: 0,
+                parent: 0,
+                salt: 0,
+                present: Vec::with_capacity(planes.div_ceil(32)),
+                crcs: Vec::with_capacity(planes),
+                // These grow with the first coded or encrypted slab.
+                sectors: Vec::new(),
+                tags: Vec::new(),
+                reply: reply.clone(),
+                status: Status::Ok,
+                errno: 0,
+            })
+        };
+        let ids = || Vec::with_capacity(most);
+        Ok(Notes {
+            idle: (0..most).map(|_| blank(NoteKind::Put, 0)).collect(),
+            flushes: (0..disks as u32).map(|disk| Some(blank(NoteKind::Flush, FLUSHES - disk))).collect(),
+            ended,
+            on_their_way: ids(),
+            flushing: ids(),
+            to_flush: ids(),
+            flushed: Status::Ok,
+            told: Vec::with_capacity(most),
+        })
+    }
+
+    fn end(&mut self, id: u32, status: Status) {
+        self.told.push(Noted { id, status });
+    }
+}
+
+impl Nvme {
+    /// Sends a note to the log of its slot's disk. One that the core should not have asked for is logged and ends as failed.
+    pub fn note(&mut self, id: u32, urgent: bool, wanted: Wanted<'_>) {
+        let Some(mut note) = self.notes.idle.pop() else {
+            return self.refuse_note(id, "more notes than limits.notes_max are on their way", wanted);
+        };
+        (note.id, note.urgent) = (id, urgent);
+        let filled = self.describe(&mut note, wanted);
+        let door = filled.as_ref().ok().and_then(|disk| self.disks.get_mut(*disk));
+        match (filled, door) {
+            (Ok(_), Some(door)) => {
+                self.notes.on_their_way.push(id);
+                door.notes.post(LogLetter::Note(note));
+            }
+            (filled, _) => {
+                self.notes.idle.push(note);
+                self.refuse_note(id, filled.err().unwrap_or("its slab is on no disk"), wanted);
+            }
+        }
+    }
+
+    fn refuse_note(&mut self, id: u32, why: &str, wanted: Wanted<'_>) {
+        tracing::error!("space {}: note {id} cannot be sent: {why}: {wanted:?}", self.space);
+        self.notes.end(id, Status::Io);
+    }
+
+    /// Writes a note's fields; the disk that it goes to.
+    fn describe(&self, note: &mut Note, wanted: Wanted<'_>) -> Result<usize, &'static str> {
+        note.present.clear();
+        note.crcs.clear();
+        note.sectors.clear();
+        note.tags.clear();
+        let (Wanted::Record(at, ..) | Wanted::Erase(at)) = wanted;
+        let slab = self.slab(at)?;
+        note.key = SlotKey { region: slab.region, slot: at.slot, generation: at.generation };
+        match wanted {
+            Wanted::Erase(_) => note.kind = NoteKind::Erase,
+            Wanted::Record(_, shard, list) => {
+                let (hashes, present) = list.split_at_checked(2 * HASH).ok_or("its list is too short")?;
+                let number = |words: &[u32]| words.iter().rev().fold(0, |all, word| all << 32 | u128::from(*word));
+                (note.kind, note.shard) = (NoteKind::Put, shard);
+                (note.hash, note.parent) = (number(&hashes[..HASH]), number(&hashes[HASH..]));
+                note.present.extend_from_slice(present);
+                slab.describe(note);
+            }
+        }
+        Ok(slab.disk)
+    }
+
+    /// The core wants everything that ended before to survive a power cut, on every disk on which the space has slabs.
+    pub fn flush_disks(&mut self, id: u32) {
+        self.notes.to_flush.push(id);
+        self.begin_flushes();
+    }
+
+    /// Begins a round of flushes for whoever waits for one, unless one is under way: that one may not cover all that has ended
+    /// since it began.
+    fn begin_flushes(&mut self) {
+        let Notes { flushes, flushing, to_flush, flushed, .. } = &mut self.notes;
+        if !flushing.is_empty() || to_flush.is_empty() {
+            return;
+        }
+        std::mem::swap(flushing, to_flush);
+        *flushed = Status::Ok;
+        for (disk, (door, flush)) in self.disks.iter_mut().zip(flushes).enumerate() {
+            let held = |slab: &DiskSlab| slab.disk == disk && !slab.gone;
+            if self.slabs.iter().flatten().any(held)
+                && let Some(note) = flush.take()
+            {
+                door.notes.post(LogLetter::Note(note));
+            }
+        }
+        self.end_flushes();
+    }
+
+    /// Answers the flushes that the round under way covers, if it is over, and begins the next.
+    fn end_flushes(&mut self) {
+        let Notes { flushes, flushing, flushed, told, .. } = &mut self.notes;
+        if flushing.is_empty() || flushes.iter().any(Option::is_none) {
+            return;
+        }
+        told.extend(flushing.drain(..).map(|id| Noted { id, status: *flushed }));
+        self.begin_flushes();
+    }
+
+    /// The next note that has ended.
+    pub fn next_noted(&mut self) -> Option<Noted> {
+        loop {
+            if let Some(noted) = self.notes.told.pop() {
+                return Some(noted);
+            }
+            let note = self.notes.ended.take()?;
+            self.noted(note);
+        }
+    }
+
+    /// A box has come back.
+    pub(super) fn noted(&mut self, note: Box<Note>) {
+        let (id, status) = (note.id, self.status_of(&note));
+        if note.kind == NoteKind::Flush {
+            if status != Status::Ok {
+                self.notes.flushed = status;
+            }
+            if let Some(home) = self.notes.flushes.get_mut((FLUSHES - id) as usize) {
+                *home = Some(note);
+            }
+            return self.end_flushes();
+        }
+        self.notes.idle.push(note);
+        match self.notes.on_their_way.iter().position(|sent| *sent == id) {
+            Some(place) => {
+                self.notes.on_their_way.swap_remove(place);
+                self.notes.end(id, status);
+            }
+            None => tracing::error!("space {}: note {id} ended and was not on its way", self.space),
+        }
+    }
+
+    fn status_of(&self, note: &Note) -> Status {
+        match note.status {
+            status @ (Status::Ok | Status::Io | Status::NoSpace) => status,
+            status => {
+                tracing::error!("space {}: note {} was refused as {status:?}: {note:?}", self.space, note.id);
+                Status::Io
+            }
+        }
+    }
+
+    /// Hands on the notes that were made. True if no log's queue is full.
+    pub(super) fn flush_notes(&mut self) -> bool {
+        let mut all = true;
+        for disk in 0..self.disks.len() {
+            let mut lost = Vec::new();
+            let Door { disk, notes, .. } = &mut self.disks[disk];
+            all &= notes.flush_or(|letter| {
+                if let LogLetter::Note(note) = letter {
+                    lost.push(note);
+                }
+            });
+            let number = disk.number();
+            for mut note in lost {
+                // The log's thread has ended, which it does before its spaces only by a fault of ours.
+                tracing::error!("space {}: note {} is lost: the log of disk {number} has ended", self.space, note.id);
+                note.status = Status::Io;
+                self.noted(note);
+            }
+        }
+        all
+    }
+
+    /// Notes on their way.
+    pub fn notes_in_flight(&self) -> usize {
+        let Notes { on_their_way, flushing, to_flush, told, .. } = &self.notes;
+        on_their_way.len() + flushing.len() + to_flush.len() + told.len()
+    }
+
+    /// Whether no end of a note waits to be taken.
+    pub(super) fn notes_are_quiet(&self) -> bool {
+        self.notes.told.is_empty() && self.notes.ended.is_empty()
+    }
+
+    /// Where ends of notes ring.
+    pub fn notes_bell(&self) -> &Mailbox<Box<Note>> {
+        &self.notes.ended
+    }
+}

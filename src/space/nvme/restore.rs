@@ -1,0 +1,152 @@
+//! What an earlier run left, in the order in which the core can take it: ancestors first, over all disks, run by run.
+//!
+//! Runs come in the order in which their first blocks were recorded, so that the core sees the oldest first. What no run leads to
+//! (its ancestors are gone, or on a disk that is missing) comes last: the core has it erased.
+
+use crate::space::letters::Region;
+use kvtide_tiering::api::DiskSlot;
+use kvtide_tiering::log::{Blocks, Put};
+
+/// Blocks to be told to the core.
+#[derive(Debug, Default)]
+pub(in crate::space) struct Restore {
+    slabs: Vec<(u32, Blocks)>,
+    /// Slab and row, in order.
+    order: Vec<Place>,
+    next: usize,
+    /// Of them at the end, those that no run leads to.
+    unreachable: usize,
+}
+
+/// A block: which of the slabs, and its row there.
+type Place = (u32, u32);
+
+/// A block as it is sorted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Node {
+    parent: u128,
+    hash: u128,
+    place: Place,
+}
+
+impl Restore {
+    /// Takes the blocks of adopted regions, which came oldest grant first.
+    pub fn new(regions: Vec<Region>) -> Restore {
+        let slabs: Vec<(u32, Blocks)> =
+            regions.into_iter().filter_map(|region| Some((region.grant.slab, region.blocks?))).collect();
+        let mut nodes: Vec<Node> = Vec::with_capacity(slabs.iter().map(|(_, blocks)| blocks.len()).sum());
+        for ((_, blocks), slab) in slabs.iter().zip(0..) {
+            let node = |(row, put): (u32, Put<'_>)| Node { parent: put.parent, hash: put.hash, place: (slab, row) };
+            nodes.extend((0..).zip(blocks.iter()).map(node));
+        }
+        nodes.sort_unstable();
+        let (order, unreachable) = order(&nodes);
+        Restore { slabs, order, next: 0, unreachable }
+    }
+
+    /// The next block, and where it is.
+    pub fn next(&mut self) -> Option<(DiskSlot, Put<'_>)> {
+        let (slab, row) = *self.order.get(self.next)?;
+        self.next += 1;
+        let (slab, blocks) = &self.slabs[slab as usize];
+        let put = blocks.get(row as usize);
+        Some((DiskSlot { slab: *slab, slot: put.slot, generation: put.generation }, put))
+    }
+
+    /// Blocks in all.
+    pub fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    /// Of them, those that have been told.
+    pub fn told(&self) -> usize {
+        self.next
+    }
+
+    /// Of them, those without all their ancestors.
+    pub fn unreachable(&self) -> usize {
+        self.unreachable
+    }
+}
+
+/// Nodes sorted by parent and hash, in order of runs; and how many no run leads to. A content is several nodes, one a shard: all of
+/// them come before any child's.
+fn order(nodes: &[Node]) -> (Vec<Place>, usize) {
+    let mut order = Vec::with_capacity(nodes.len());
+    let mut visited = vec![false; nodes.len()];
+    let group_at = |begin: usize| {
+        let first = nodes[begin];
+        let same = |node: &Node| (node.parent, node.hash) == (first.parent, first.hash);
+        begin..begin + nodes[begin..].iter().take_while(|node| same(node)).count()
+    };
+    let groups_of = |parent: u128| {
+        let mut begin = nodes.partition_point(|node| node.parent < parent);
+        std::iter::from_fn(move || {
+            let first = nodes.get(begin).filter(|node| node.parent == parent)?;
+            let group = group_at(begin);
+            begin = group.end;
+            Some((first.place, group))
+        })
+    };
+    // The last of the stack is visited next: the oldest run first.
+    let mut stack: Vec<_> = groups_of(0).collect();
+    stack.sort_unstable_by_key(|(place, _)| std::cmp::Reverse(*place));
+    while let Some((_, group)) = stack.pop() {
+        // A content under two parents, or its own ancestor, is no chain of hashes: it is visited once.
+        if std::mem::replace(&mut visited[group.start], true) {
+            continue;
+        }
+        visited[group.clone()].fill(true);
+        order.extend(nodes[group.clone()].iter().map(|node| node.place));
+        stack.extend(groups_of(nodes[group.start].hash));
+    }
+    let reached = order.len();
+    let left = nodes.iter().zip(&visited).filter(|(_, visited)| !**visited);
+    order.extend(left.map(|(node, _)| node.place));
+    (order, nodes.len() - reached)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    fn nodes(list: &[(u128, u128)]) -> Vec<Node> {
+        let mut nodes: Vec<Node> =
+            (0..).zip(list).map(|(row, &(parent, hash))| Node { parent, hash, place: (0, row) }).collect();
+        nodes.sort_unstable();
+        nodes
+    }
+
+    proptest! {
+        #[test]
+        fn every_block_comes_once_and_after_all_parts_of_its_parent(
+            list in prop::collection::vec((0u128..12, 1u128..12), 0..60)
+        ) {
+            let (order, unreachable) = order(&nodes(&list));
+            prop_assert_eq!(order.len(), list.len());
+            prop_assert_eq!(order.iter().collect::<BTreeSet<_>>().len(), list.len());
+            // Plainly: what can be reached, level by level.
+            let mut reached = BTreeSet::from([0]);
+            while list.iter().any(|(parent, hash)| reached.contains(parent) && reached.insert(*hash)) {}
+            let reachable = list.iter().filter(|(parent, _)| reached.contains(parent)).count();
+            prop_assert_eq!(unreachable, list.len() - reachable);
+            let mut seen = BTreeSet::from([0]);
+            for (_, row) in &order[..reachable] {
+                let (parent, hash) = list[*row as usize];
+                prop_assert!(seen.contains(&parent), "{:?} before its parent", (parent, hash));
+                seen.insert(hash);
+            }
+        }
+    }
+
+    #[test]
+    fn runs_come_oldest_first_and_whole_and_all_shards_of_a_content_before_its_children() {
+        // Rows: the younger run 7-8 was recorded second, in two shards; 9 hangs on nothing.
+        let list = [(0, 70), (70, 3), (0, 7), (7, 8), (0, 7), (7, 8), (5, 9), (3, 2)];
+        let (order, unreachable) = order(&nodes(&list));
+        let rows: Vec<u32> = order.into_iter().map(|(_, row)| row).collect();
+        assert_eq!((rows, unreachable), (vec![0, 1, 7, 2, 4, 3, 5, 6], 1));
+    }
+}

@@ -1,0 +1,137 @@
+//! What a space must know of each page on NVMe to believe it: a few bytes a plane and slot, made with the slab.
+
+use crate::io::{Note, Part, SlabCode, Transfer};
+use crate::space::letters::Region;
+use kvtide_tiering::log::Blocks;
+use std::sync::Arc;
+
+/// A region of a disk, and what is known of what was written there. Columns go slot by slot, within a slot by plane; those that
+/// the slab does not need are empty.
+#[derive(Debug)]
+pub(super) struct DiskSlab {
+    /// Which of the space's disks.
+    pub disk: usize,
+    /// Its region there.
+    pub region: u32,
+    /// Its disk went out of service: nothing new begins here, and it is given back when nothing is on its way any more.
+    pub gone: bool,
+    /// How its pages are stored, if not as they are.
+    code: Option<Arc<SlabCode>>,
+    slots: u32,
+    planes: usize,
+    /// Checksum of each page; in an encrypted slab its write number.
+    crcs: Box<[u32]>,
+    /// Coded: sectors that each page takes.
+    sectors: Box<[u16]>,
+    /// Encrypted: tag of each page.
+    tags: Box<[[u8; 16]]>,
+    /// Encrypted, by slot: the salt that its pages are under, and the generation that they are of.
+    salts: Box<[(u32, u32)]>,
+    /// A bit a slot that an earlier run recorded and no flush is known to cover: a power cut may have lost it.
+    doubtful: Box<[u32]>,
+}
+
+impl DiskSlab {
+    /// With what an earlier run recorded of it, if it was adopted.
+    pub fn new(of: &Region, planes: usize) -> DiskSlab {
+        let (grant, slots) = (of.grant, of.grant.slots as usize);
+        let coded = of.code.as_ref().is_some_and(|code| code.is_coded());
+        let encrypted = of.code.as_ref().is_some_and(|code| code.is_encrypted());
+        let pages = |wanted: bool| if wanted { slots * planes } else { 0 };
+        let mut slab = DiskSlab {
+            disk: grant.disk as usize,
+            region: grant.region,
+            gone: false,
+            code: of.code.clone(),
+            slots: grant.slots,
+            planes,
+            crcs: vec![0; slots * planes].into(),
+            sectors: vec![0; pages(coded)].into(),
+            tags: vec![[0; 16]; pages(encrypted)].into(),
+            salts: vec![(0, 0); if encrypted { slots } else { 0 }].into(),
+            doubtful: vec![0; if of.blocks.is_some() { slots.div_ceil(32) } else { 0 }].into(),
+        };
+        if let Some(blocks) = &of.blocks {
+            slab.recall(blocks);
+        }
+        slab
+    }
+
+    /// Takes what records say of slots.
+    fn recall(&mut self, blocks: &Blocks) {
+        for (row, put) in blocks.iter().enumerate().filter(|(_, put)| put.slot < self.slots) {
+            let (slot, first) = (put.slot as usize, self.place(put.slot, 0));
+            write(&mut self.crcs, first, put.crcs);
+            write(&mut self.sectors, first, put.sectors);
+            write(&mut self.tags, first, put.tags);
+            write(&mut self.salts, slot, &[(put.salt, put.generation)]);
+            if !blocks.flushed(row) {
+                self.doubtful[slot / 32] |= 1 << (slot % 32);
+            }
+        }
+    }
+
+    /// Whether there is such a slot.
+    pub fn has(&self, slot: u32) -> bool {
+        slot < self.slots
+    }
+
+    /// Whether a power cut may have lost what an earlier run wrote to a slot.
+    pub fn is_doubtful(&self, slot: u32) -> bool {
+        self.doubtful.get(slot as usize / 32).is_some_and(|word| word >> (slot % 32) & 1 == 1)
+    }
+
+    /// What a transfer must know of the slot, and of the pages that it has listed.
+    pub fn fill(&self, transfer: &mut Transfer) {
+        let slot = transfer.key.slot;
+        transfer.code.clone_from(&self.code);
+        transfer.salt = self.salt(slot, transfer.key.generation);
+        for part in &mut transfer.parts {
+            let place = self.place(slot, part.plane);
+            part.crc = self.crcs[place];
+            part.sectors = self.sectors.get(place).copied().unwrap_or(0);
+            part.tag = self.tags.get(place).copied().unwrap_or_default();
+        }
+    }
+
+    /// The salt that pages of this generation are under; 0: there are none, or the slab is not encrypted.
+    fn salt(&self, slot: u32, generation: u32) -> u32 {
+        self.salts.get(slot as usize).filter(|(_, of)| *of == generation).map_or(0, |(salt, _)| *salt)
+    }
+
+    /// Pages were written.
+    pub fn wrote(&mut self, transfer: &Transfer) {
+        let slot = transfer.key.slot;
+        for Part { plane, crc, sectors, tag, .. } in &transfer.parts {
+            let place = self.place(slot, *plane);
+            write(&mut self.crcs, place, &[*crc]);
+            write(&mut self.sectors, place, &[*sectors]);
+            write(&mut self.tags, place, &[*tag]);
+        }
+        write(&mut self.salts, slot as usize, &[(transfer.salt, transfer.key.generation)]);
+        if let Some(word) = self.doubtful.get_mut(slot as usize / 32) {
+            *word &= !(1 << (slot % 32));
+        }
+    }
+
+    /// Puts into a note what is known of the pages of its slot, by plane.
+    pub fn describe(&self, note: &mut Note) {
+        let first = self.place(note.key.slot, 0);
+        let pages = first..first + self.planes;
+        note.crcs.extend_from_slice(&self.crcs[pages.clone()]);
+        note.sectors.extend_from_slice(self.sectors.get(pages.clone()).unwrap_or_default());
+        note.tags.extend_from_slice(self.tags.get(pages).unwrap_or_default());
+        note.salt = self.salt(note.key.slot, note.key.generation);
+    }
+
+    fn place(&self, slot: u32, plane: u16) -> usize {
+        slot as usize * self.planes + usize::from(plane)
+    }
+}
+
+/// Writes entries into a column, if the slab has it.
+fn write<T: Copy>(column: &mut [T], at: usize, entries: &[T]) {
+    if let Some(places) = column.get_mut(at..at + entries.len()) {
+        places.copy_from_slice(entries);
+    }
+}

@@ -1,0 +1,245 @@
+//! Transfers: pages of one block between host memory and the block's slot.
+
+use super::super::canary::Canary;
+use super::super::slabs::Slabs;
+use super::Nvme;
+use crate::io::{DiskLetter, Part, SlotKey, Transfer};
+use crate::mail::Mailbox;
+use kvtide_tiering::api::{DiskSlot, HostFrame, IoClass, IoKind, Status};
+use kvtide_wire::geometry::stride;
+
+/// Words of an [`kvtide_tiering::api::Action::Io`]'s list for each page: plane, host slab, host slot.
+const WORDS: usize = 3;
+
+/// A transfer on its way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    pub id: u32,
+    pub disk: usize,
+    pub at: DiskSlot,
+}
+
+/// How a transfer ended; the planes that came back with other bytes are [`Nvme::bad`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::space) struct Ended {
+    /// Its id.
+    pub id: u32,
+    /// How.
+    pub status: Status,
+}
+
+/// A page of a read whose digest the canary wants to know.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sampled {
+    transfer: u32,
+    plane: u16,
+    frame: HostFrame,
+}
+
+/// What the canary tells pages on NVMe apart by.
+fn page_of(at: DiskSlot, plane: u16) -> u64 {
+    u64::from(at.slab) << 48 | u64::from(at.slot) << 16 | u64::from(plane)
+}
+
+/// A read overwrites frames: what was known of them does not hold any more, and of the canary's sample something will be.
+fn overwrite((transfer, at): (u32, DiskSlot), pages: &[u32], canary: &mut Canary, sampled: &mut Vec<Sampled>) {
+    for page in pages.chunks_exact(WORDS) {
+        let (plane, frame) = (page[0] as u16, HostFrame { slab: page[1], slot: page[2] });
+        canary.forget(frame);
+        if canary.samples(page_of(at, plane)) {
+            sampled.push(Sampled { transfer, plane, frame });
+        }
+    }
+}
+
+impl Nvme {
+    /// Sends a transfer to its disk. One that the core should not have asked for is logged and ends as failed.
+    pub fn begin(
+        &mut self,
+        (id, kind, class): (u32, IoKind, IoClass),
+        at: DiskSlot,
+        pages: &[u32],
+        host: &Slabs,
+        canary: &mut Canary,
+    ) {
+        let Some(mut transfer) = self.idle.pop() else {
+            return self.refuse(id, format_args!("more transfers than limits.ios_max are on their way"));
+        };
+        transfer.parts.clear();
+        (transfer.id, transfer.kind, transfer.class) = (id, kind, class);
+        let filled = self.fill(&mut transfer, at, pages, host, canary);
+        let door = filled.as_ref().ok().and_then(|disk| self.disks.get_mut(*disk));
+        match (filled, door) {
+            (Ok(disk), Some(door)) => {
+                if kind == IoKind::Read {
+                    overwrite((id, at), pages, canary, &mut self.sampled);
+                }
+                self.on_their_way.push(Sent { id, disk, at });
+                door.letters.post(DiskLetter::Transfer(transfer));
+            }
+            (filled, _) => {
+                self.idle.push(transfer);
+                let why = filled.err().unwrap_or("its slab is on no disk");
+                self.refuse(id, format_args!("{why}: {at:?}, pages {pages:?}"));
+            }
+        }
+    }
+
+    /// Writes a transfer's fields; the disk that it goes to.
+    fn fill(
+        &mut self,
+        transfer: &mut Transfer,
+        at: DiskSlot,
+        pages: &[u32],
+        host: &Slabs,
+        canary: &Canary,
+    ) -> Result<usize, &'static str> {
+        let slab = self.slab(at)?;
+        for page in pages.chunks_exact(WORDS) {
+            let (plane, host_slab, slot) = (page[0] as u16, page[1], page[2]);
+            let bytes = *self.page_bytes.get(page[0] as usize).ok_or("it names no plane")?;
+            let begin = self.layout.offset(plane).ok_or("it names no plane")?;
+            let memory = host.memory(host_slab).ok_or("it names host memory that is not there")?;
+            let offset = u64::from(slot) * u64::from(stride(bytes));
+            let memory = memory.clone();
+            let frame = HostFrame { slab: host_slab, slot };
+            let (digest, sampled) = match transfer.kind {
+                IoKind::Read => (None, canary.samples(page_of(at, plane))),
+                IoKind::Write => (canary.known(frame), false),
+            };
+            let (crc, sectors, tag, ok) = (0, 0, [0; 16], false);
+            let part = Part { plane, at: begin, bytes, memory, offset, crc, sectors, tag, digest, sampled, ok };
+            transfer.parts.push(part);
+        }
+        if transfer.parts.is_empty() {
+            return Err("it names no page");
+        }
+        // Planes may stand in the slot in another order; sorting in place takes no memory.
+        transfer.parts.sort_unstable_by_key(|part| part.at);
+        let door = self.disks.get(slab.disk).ok_or("its slab is on no disk")?;
+        transfer.bytes = self.layout.bytes();
+        transfer.offset = door.disk.offset(slab.region, u64::from(at.slot) * self.layout.bytes());
+        transfer.key = SlotKey { region: slab.region, slot: at.slot, generation: at.generation };
+        slab.fill(transfer);
+        transfer.whole = transfer.parts.len() == self.page_bytes.len();
+        Ok(slab.disk)
+    }
+
+    fn refuse(&mut self, id: u32, why: std::fmt::Arguments<'_>) {
+        tracing::error!("space {}: transfer {id} cannot be sent: {why}", self.space);
+        self.unsent.push((id, Status::Io));
+    }
+
+    /// A transfer has become more urgent.
+    pub fn urge(&mut self, id: u32, class: IoClass) {
+        let Some(sent) = self.on_their_way.iter().find(|sent| sent.id == id) else { return };
+        if let Some(door) = self.disks.get_mut(sent.disk) {
+            door.letters.post(DiskLetter::Urge { space: self.space, id, class });
+        }
+    }
+
+    /// Hands on the transfers that were begun. True if no disk's queue is full.
+    pub(super) fn flush_transfers(&mut self) -> bool {
+        let Nvme { space, disks, ended: _, idle, on_their_way, unsent, .. } = self;
+        let mut all = true;
+        for door in disks {
+            let number = door.disk.number();
+            all &= door.letters.flush_or(|letter| {
+                // The disk's thread has ended, which it does before its spaces only by a fault of ours.
+                let DiskLetter::Transfer(mut transfer) = letter else { return };
+                tracing::error!(
+                    "space {space}: transfer {} is lost: the thread of disk {number} has ended",
+                    transfer.id
+                );
+                on_their_way.retain(|sent| sent.id != transfer.id);
+                unsent.push((transfer.id, Status::Io));
+                transfer.parts.clear();
+                idle.push(transfer);
+            });
+        }
+        all
+    }
+
+    /// The next transfer that has ended.
+    pub fn next_ended(&mut self, canary: &mut Canary) -> Option<Ended> {
+        self.bad.clear();
+        if let Some((id, status)) = self.unsent.pop() {
+            return Some(Ended { id, status });
+        }
+        loop {
+            let mut transfer = self.ended.take()?;
+            let Some(place) = self.on_their_way.iter().position(|sent| sent.id == transfer.id) else {
+                tracing::error!("space {}: transfer {} ended and was not on its way", self.space, transfer.id);
+                continue;
+            };
+            let Sent { id, at, .. } = self.on_their_way.swap_remove(place);
+            let status = match transfer.status {
+                Status::Ok => {
+                    self.take_results(&transfer, at, canary);
+                    Status::Ok
+                }
+                Status::Corrupt => {
+                    // Nothing was written: host memory holds other bytes than were stored there.
+                    self.take_bad(&transfer);
+                    canary.tally.count(self.bad.len() as u64, self.bad.len() as u64);
+                    Status::Corrupt
+                }
+                status @ (Status::Io | Status::NoSpace | Status::TimedOut | Status::Canceled) => status,
+                status => {
+                    tracing::error!("space {}: transfer {id} was refused as {status:?}: {transfer:?}", self.space);
+                    Status::Io
+                }
+            };
+            self.sampled.retain(|sampled| sampled.transfer != id);
+            transfer.parts.clear();
+            transfer.code = None;
+            self.idle.push(transfer);
+            return Some(Ended { id, status });
+        }
+    }
+
+    /// Of a write, the checksums; of a read, the planes whose bytes are not what was written.
+    fn take_results(&mut self, transfer: &Transfer, at: DiskSlot, canary: &mut Canary) {
+        match transfer.kind {
+            IoKind::Read => {
+                let doubtful = self.slab(at).is_ok_and(|slab| slab.is_doubtful(at.slot));
+                let bad = transfer.parts.iter().filter(|part| !part.ok).count() as u64;
+                *(if doubtful { &mut self.tally.lost_unflushed } else { &mut self.tally.corrupt }) += bad;
+                self.take_bad(transfer);
+                let mine = self.sampled.iter().filter(|sampled| sampled.transfer == transfer.id);
+                for Sampled { plane, frame, .. } in mine {
+                    let part = transfer.parts.iter().find(|part| part.plane == *plane);
+                    if let Some(digest) = part.and_then(|part| part.digest) {
+                        canary.learn(*frame, digest);
+                    }
+                }
+            }
+            IoKind::Write => {
+                let Some(slab) = self.slabs.get_mut(at.slab as usize).and_then(Option::as_mut) else { return };
+                slab.wrote(transfer);
+                let compared = transfer.parts.iter().filter(|part| part.digest.is_some()).count();
+                canary.tally.count(compared as u64, 0);
+            }
+        }
+    }
+
+    fn take_bad(&mut self, transfer: &Transfer) {
+        self.bad.extend(transfer.parts.iter().filter(|part| !part.ok).map(|part| u32::from(part.plane)));
+        self.bad.sort_unstable();
+    }
+
+    /// Planes, ascending, of the transfer that [`Nvme::next_ended`] returned last whose bytes are not what was written.
+    pub fn bad(&self) -> &[u32] {
+        &self.bad
+    }
+
+    /// Whether no end of a transfer waits to be taken.
+    pub(super) fn transfers_are_quiet(&self) -> bool {
+        self.unsent.is_empty() && self.ended.is_empty()
+    }
+
+    /// Where ends of transfers ring.
+    pub fn bell(&self) -> &Mailbox<Box<Transfer>> {
+        &self.ended
+    }
+}

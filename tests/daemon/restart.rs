@@ -1,0 +1,205 @@
+//! What was reported stored is there after the daemon's end, however it ended, and what is found has the right bytes.
+
+use crate::nvme::{BLOCKS, Dir, Engine, PAGE_BYTES, PAGE_TOKENS, nvme_options, total};
+use crate::{BOUND, options, until_status};
+use kvtide_client::{Client, Options as ClientOptions, SeqId, SpaceSpec};
+use kvtide_daemon::cli::private_daemon::{Options, PrivateDaemon};
+use kvtide_wire::entry::Level;
+use kvtide_wire::geometry::PlaneSpec;
+use rustix::process::Signal;
+use serde_json::Value;
+use std::path::Path;
+
+/// Regions of the tests' disks.
+const REGIONS: u64 = 8;
+const REGION: u64 = 1 << 20;
+/// Fingerprints of models.
+const MODEL: u8 = 1;
+const OTHER: u8 = 2;
+
+/// A run of published blocks: which sequence's bytes they hold, and their hashes.
+struct Run {
+    bytes_of: SeqId,
+    hashes: Vec<u128>,
+}
+
+/// Writes runs of [`BLOCKS`] blocks and has them published to a level.
+fn publish(engine: &mut Engine, runs: std::ops::Range<u32>, level: Level) -> Vec<Run> {
+    let publish = |run| {
+        let seq = engine.write(BLOCKS).unwrap();
+        let hashes: Vec<u128> = (1..=u128::from(BLOCKS)).map(|block| u128::from(run + 1) << 64 | block).collect();
+        let reached = engine.channel.publish(seq, 0, 0, &hashes, level, BOUND).unwrap();
+        assert_eq!(reached, level, "run {run}");
+        engine.channel.seq_drop(seq).unwrap();
+        Run { bytes_of: seq, hashes }
+    };
+    runs.map(publish).collect()
+}
+
+/// Maps every run and reads what is found; how many blocks of each that was. Wrong bytes panic.
+fn read(engine: &mut Engine, runs: &[Run]) -> Vec<u32> {
+    let read = |run: &Run| {
+        let seq = engine.channel.seq_create().unwrap();
+        let found = engine.channel.map(seq, &run.hashes, BOUND).unwrap() as u32;
+        engine.mapped.insert(seq, run.bytes_of);
+        if found > 0 {
+            engine.step(&[(seq, found)], found).unwrap();
+        }
+        engine.channel.seq_drop(seq).unwrap();
+        engine.mapped.remove(&seq);
+        found
+    };
+    runs.iter().map(read).collect()
+}
+
+fn all(runs: &[Run]) -> Vec<u32> {
+    runs.iter().map(|run| run.hashes.len() as u32).collect()
+}
+
+fn one_disk(dir: &Dir) -> Options {
+    nvme_options(dir, REGIONS * REGION, "", "")
+}
+
+fn kill(mut daemon: PrivateDaemon) {
+    daemon.signal(Signal::KILL).unwrap();
+    daemon.wait(BOUND).unwrap();
+}
+
+fn stop(mut daemon: PrivateDaemon) {
+    assert!(daemon.stop().unwrap().success(), "{}", daemon.log());
+    assert!(!daemon.log().contains("ERROR"), "{}", daemon.log());
+}
+
+/// Regions that hold what an earlier run left, over all disks.
+fn kept(status: &Value) -> u64 {
+    status["host"]["disks"].as_array().unwrap().iter().map(|disk| total(disk, "/kept")).sum()
+}
+
+#[test]
+fn what_was_stored_is_found_after_a_stop_and_after_a_kill() {
+    for (end, level) in [(stop as fn(_), Level::Stored), (kill, Level::Stored), (kill, Level::Durable)] {
+        let dir = Dir::new();
+        let daemon = PrivateDaemon::start(&one_disk(&dir)).unwrap();
+        let mut engine = Engine::attach(daemon.socket(), MODEL);
+        let mut runs = publish(&mut engine, 0..6, level);
+        end(daemon);
+        drop(engine);
+        // Twice, and with more on top: what one run found, the next one finds too.
+        for round in 1..=2 {
+            let daemon = PrivateDaemon::start(&one_disk(&dir)).unwrap();
+            let mut engine = Engine::attach(daemon.socket(), MODEL);
+            assert_eq!(read(&mut engine, &runs), all(&runs), "{level:?}, start {round}: {}", daemon.log());
+            runs.extend(publish(&mut engine, 6 * round..6 * round + 2, level));
+            assert_eq!(read(&mut engine, &runs), all(&runs));
+            end(daemon);
+        }
+    }
+}
+
+#[test]
+fn another_model_finds_nothing_and_takes_the_room_of_the_oldest() {
+    let dir = Dir::new();
+    let daemon = PrivateDaemon::start(&one_disk(&dir)).unwrap();
+    let mut engine = Engine::attach(daemon.socket(), MODEL);
+    let runs = publish(&mut engine, 0..16, Level::Stored);
+    stop(daemon);
+    drop(engine);
+    // Its slabs are kept while nobody needs their room.
+    let mut daemon = PrivateDaemon::start(&one_disk(&dir)).unwrap();
+    let held = kept(&until_status(&mut daemon, "told of what is kept", |status| kept(status) > 0));
+    let mut other = Engine::attach(daemon.socket(), OTHER);
+    assert_eq!(read(&mut other, &runs), vec![0; runs.len()]);
+    let mine = publish(&mut other, 0..2, Level::Stored);
+    assert_eq!(kept(&daemon.status().unwrap()), held, "there was room without: {}", daemon.log());
+    // More than the rest of the disk holds: what is kept goes, and what is used stays.
+    let more = publish(&mut other, 2..20, Level::Stored);
+    assert!(kept(&daemon.status().unwrap()) < held, "{}", daemon.log());
+    assert_eq!(read(&mut other, &mine), all(&mine));
+    assert_eq!(read(&mut other, &more), all(&more));
+    // The first model finds what is left, and nothing else.
+    let mut engine = Engine::attach(daemon.socket(), MODEL);
+    let found = read(&mut engine, &runs);
+    assert!(found.iter().sum::<u32>() < all(&runs).iter().sum(), "nothing of it went");
+    kill(daemon);
+}
+
+#[test]
+fn another_geometry_is_another_space_and_the_old_one_is_found_when_it_comes_back() {
+    let dir = Dir::new();
+    let daemon = PrivateDaemon::start(&one_disk(&dir)).unwrap();
+    let mut engine = Engine::attach(daemon.socket(), MODEL);
+    let runs = publish(&mut engine, 0..4, Level::Stored);
+    kill(daemon);
+    drop(engine);
+    let daemon = PrivateDaemon::start(&one_disk(&dir)).unwrap();
+    let mut planes: Vec<u32> = PAGE_BYTES.to_vec();
+    planes.reverse();
+    planes[0] += 512;
+    let (_client, mut channel) = attach(daemon.socket(), &planes);
+    let seq = channel.seq_create().unwrap();
+    assert_eq!(channel.map(seq, &runs[0].hashes, BOUND).unwrap(), 0);
+    let mut engine = Engine::attach(daemon.socket(), MODEL);
+    assert_eq!(read(&mut engine, &runs), all(&runs), "{}", daemon.log());
+    stop(daemon);
+}
+
+/// An engine of the model with other pages.
+fn attach(socket: &Path, page_bytes: &[u32]) -> (Client, kvtide_client::Channel) {
+    let plane = |page_bytes: &u32| PlaneSpec { page_bytes: *page_bytes, ..PlaneSpec::default() };
+    let space = SpaceSpec {
+        name: "changed".into(),
+        fingerprint: [MODEL; 32],
+        page_tokens: PAGE_TOKENS as u32,
+        planes: page_bytes.iter().map(plane).collect(),
+        shards: 1,
+        shard: 0,
+    };
+    let classes = page_bytes.iter().collect::<std::collections::BTreeSet<_>>().len();
+    let client = Client::attach(ClientOptions::new(socket.into(), space, vec![16; classes])).unwrap();
+    let channel = client.channel(0).unwrap();
+    (client, channel)
+}
+
+fn two_disks(dir: &Dir) -> Options {
+    let disk = |name: &str| {
+        let path = dir.path().join(name);
+        format!(
+            "[[tiers.nvme.disks]]\ndir = \"{}\"\ncapacity = {}\nreserve_free = 0\n",
+            path.display(),
+            REGIONS * REGION
+        )
+    };
+    let config = format!("[tiers.nvme]\nslab = {REGION}\n{}{}", disk("one"), disk("two"));
+    Options { host_bytes: Some(512 << 10), slab_bytes: Some(64 << 10), ..options(&config) }
+}
+
+#[test]
+fn a_disk_that_is_gone_costs_its_own_runs_and_no_more() {
+    let dir = Dir::new();
+    let daemon = PrivateDaemon::start(&two_disks(&dir)).unwrap();
+    let mut engine = Engine::attach(daemon.socket(), MODEL);
+    let runs = publish(&mut engine, 0..16, Level::Durable);
+    stop(daemon);
+    drop(engine);
+    // A file that cannot be opened stands where the disk was.
+    std::fs::rename(dir.path().join("two"), dir.path().join("away")).unwrap();
+    std::fs::write(dir.path().join("two"), "").unwrap();
+    let daemon = PrivateDaemon::start(&two_disks(&dir)).unwrap();
+    let mut engine = Engine::attach(daemon.socket(), MODEL);
+    let found = read(&mut engine, &runs);
+    let sum: u32 = found.iter().sum();
+    assert!(sum > 0 && sum < all(&runs).iter().sum(), "{found:?}: {}", daemon.log());
+    assert!(daemon.log().contains("ERROR"), "{}", daemon.log());
+    let more = publish(&mut engine, 16..18, Level::Stored);
+    assert_eq!(read(&mut engine, &more), all(&more), "the rest serves");
+    kill(daemon);
+    drop(engine);
+    // It comes back with what it had.
+    std::fs::remove_file(dir.path().join("two")).unwrap();
+    std::fs::rename(dir.path().join("away"), dir.path().join("two")).unwrap();
+    let daemon = PrivateDaemon::start(&two_disks(&dir)).unwrap();
+    let mut engine = Engine::attach(daemon.socket(), MODEL);
+    let again = read(&mut engine, &runs);
+    assert!(again.iter().sum::<u32>() > sum, "{again:?} after {found:?}: {}", daemon.log());
+    stop(daemon);
+}
