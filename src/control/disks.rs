@@ -8,6 +8,7 @@ use crate::io::{
     Settings,
 };
 use crate::mail::{Address, Outbox};
+use crate::status::{Bounds, Roll};
 use crate::supervisor;
 use kvtide_tiering::log::Recovered;
 use std::sync::Arc;
@@ -24,11 +25,11 @@ impl Disks {
     ///
     /// # Errors
     /// A directory or file cannot be used, or something that the configuration demands cannot be had there.
-    pub fn start(config: &Config, node: &Address<NodeLetter>) -> Result<(Disks, Vec<Recovered>), Error> {
+    pub fn start(config: &Config, node: &Address<NodeLetter>, roll: &Roll) -> Result<(Disks, Vec<Recovered>), Error> {
         let Some(tier) = &config.nvme else { return Ok((Disks { threads: Vec::new() }, Vec::new())) };
         let settings: Vec<Settings> =
             (0..).zip(&tier.disks).map(|(number, disk)| settings(number, tier, disk)).collect();
-        let mut open = io::open_all(&settings, &mut |progress| supervisor::starting(progress))?;
+        let mut open = io::open_all(&settings, &mut |progress| starting(roll, progress))?;
         for (settings, disk) in settings.iter().zip(&open) {
             let (number, path) = (settings.number, settings.place.path().display());
             let (regions, bytes, mode) = (disk.regions(), settings.region_bytes, disk.mode());
@@ -54,6 +55,18 @@ impl Disks {
             thread.end();
         }
     }
+}
+
+/// Whoever asks how far the start is, and the service manager, are told.
+fn starting(roll: &Roll, progress: &str) {
+    roll.progress(progress);
+    supervisor::starting(progress);
+}
+
+/// What the configuration says of each disk's wear.
+pub(super) fn bounds(config: &Config) -> Vec<Bounds> {
+    let disks = config.nvme.iter().flat_map(|nvme| &nvme.disks);
+    disks.map(|disk| Bounds { bytes_per_day: disk.bytes_per_day, endurance_bytes: disk.endurance_bytes }).collect()
 }
 
 /// What the I/O thread needs to know of a disk.

@@ -100,9 +100,10 @@ impl Control {
         if let Some(http) = &http {
             roll.serve_http(http.address());
         }
-        let (disks, recovered) = Disks::start(&config, &to_host.0)?;
+        roll.bound_disks(disks::bounds(&config));
+        let (disks, recovered) = Disks::start(&config, &to_host.0, &roll)?;
         roll.serve_disks(disks.disks().iter().map(Disk::letters).collect());
-        let host = HostThread::spawn(&config, &disks.disks(), recovered, to_host)?;
+        let host = HostThread::spawn(&config, &disks.disks(), recovered, to_host, &roll)?;
         let spaces = Spaces::new(to_control, host.address(), disks.disks(), roll.clone(), &config);
         roll.advance(Stage::Serving);
         let handshakes = Vec::new();

@@ -1,7 +1,7 @@
 //! SIGHUP: the configuration and the token files are read again. What may change while engines are attached changes; what cannot
 //! is named. A file that is wrong changes nothing.
 
-use super::Control;
+use super::{Control, disks};
 use crate::attach::Tokens;
 use crate::config::{Change, Effect};
 use crate::daemon::{RELOADED, say};
@@ -39,6 +39,7 @@ impl Control {
             .send(quotas)
             .map_err(|gone| Error::system("tell the host thread of the quotas", std::io::Error::other(gone)))?;
         self.spaces.reconfigure(&next);
+        self.roll.bound_disks(disks::bounds(&next));
         self.config = next;
         self.tokens = tokens;
         Ok(changes)

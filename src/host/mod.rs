@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::io::{Disk, DiskEvent};
 use crate::mail::{Address, Mailbox, mailbox};
 use crate::space::Letter;
+use crate::status::Roll;
 use crate::supervisor;
 use crossbeam::channel::Sender;
 use kvtide_tiering::log::{Recovered, SlabHeader};
@@ -157,8 +158,9 @@ impl HostThread {
         disks: &[Disk],
         recovered: Vec<Recovered>,
         (address, letters): (Address<NodeLetter>, Mailbox<NodeLetter>),
+        roll: &Roll,
     ) -> Result<HostThread, Error> {
-        let pool = if config.host.prefault { prefault(&config.host)? } else { Pool::empty() };
+        let pool = if config.host.prefault { prefault(&config.host, roll)? } else { Pool::empty() };
         let mut host = Host::new(config, pool, disks, recovered);
         let builder = std::thread::Builder::new().name("kvtide-host".into());
         let thread = builder.spawn(move || {
@@ -182,13 +184,14 @@ impl HostThread {
 }
 
 /// Takes the whole tier, and says how far it is.
-fn prefault(tier: &HostTier) -> Result<Pool, Error> {
+fn prefault(tier: &HostTier, roll: &Roll) -> Result<Pool, Error> {
     let began = Instant::now();
     let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
     let all = gib(tier.capacity_bytes);
     let pool = Pool::fill(tier.capacity_bytes, tier.slab_bytes, &mut |bytes| {
         let progress = format!("host tier: {:.2} of {all:.2} GiB taken", gib(bytes));
         tracing::info!("{progress}");
+        roll.progress(&progress);
         supervisor::starting(&progress);
     })?;
     let (seconds, huge) = (began.elapsed().as_secs_f64(), gib(pool.huge_bytes()));

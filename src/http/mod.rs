@@ -3,8 +3,8 @@
 //! | path | what |
 //! | --- | --- |
 //! | `/metrics` | the counters, in the OpenMetrics text form that Prometheus reads |
-//! | `/healthz` | 200 while nothing is wrong, else 503; JSON with the reasons |
-//! | `/readyz` | 200 while engines can attach and nothing is wrong, else 503 |
+//! | `/healthz` | 200 while nothing is wrong, else 503; JSON with the reasons, and with what it goes on without |
+//! | `/readyz` | 200 while engines can attach and nothing is wrong, else 503 with what the start is busy with |
 //! | `/v1/status` | everything, as JSON |
 //!
 //! One thread with a runtime of its own, so that nothing here can hold up a core thread: it asks the watch ([`crate::status`])

@@ -82,7 +82,7 @@ async fn readyz(State(watch): State<Watch>) -> Response {
 
 fn verdict(what: &str, good: bool, snapshot: &Snapshot, reasons: Vec<Value>) -> Response {
     let code = if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    answer(code, &json!({ what: good, "stage": snapshot.stage, "reasons": reasons }))
+    answer(code, &json!({ what: good, "stage": snapshot.stage, "reasons": reasons, "degraded": snapshot.degraded }))
 }
 
 async fn status(State(watch): State<Watch>) -> Response {

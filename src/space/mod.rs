@@ -30,6 +30,7 @@ mod slabs;
 mod sleep;
 mod status;
 
+pub(crate) use canary::CanaryTally;
 pub(crate) use letters::{Granted, Letter, Newcomer, Reconfigure, Region, Report};
 pub(crate) use run::{SpaceThread, Spec};
 pub(crate) use status::SpaceStatus;

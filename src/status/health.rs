@@ -12,6 +12,9 @@ use std::path::PathBuf;
 /// between two letters tens of milliseconds: a machine so busy that this is exceeded serves nobody either.
 pub(super) const SILENT_MAX_S: f64 = 5.0;
 
+/// A flush of a device's cache takes milliseconds, on a worn or busy one seconds. Beyond this nothing is stored any more.
+const LOG_INSIDE_MAX_US: u64 = 10_000_000;
+
 /// One thing that is wrong, for programs and for people.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Reason {
@@ -44,6 +47,26 @@ pub(crate) enum Wrong {
         /// So many requests.
         requests: u32,
     },
+    /// The thread of a disk's index log is inside the device and does not come back.
+    LogStuck {
+        /// The disk's number.
+        disk: u16,
+        /// Its directory or device.
+        dir: PathBuf,
+        /// For how long.
+        inside_s: f64,
+        /// What is allowed.
+        limit_s: f64,
+    },
+    /// A disk was taken out of service, or was not there at the start.
+    DiskOutOfService {
+        /// Its number.
+        disk: u16,
+        /// Its directory or device.
+        dir: PathBuf,
+        /// The error number that it said last; 0: requests fell short.
+        errno: i32,
+    },
 }
 
 impl Reason {
@@ -51,7 +74,9 @@ impl Reason {
     pub fn is_same(&self, other: &Reason) -> bool {
         match (&self.what, &other.what) {
             (Wrong::ThreadSilent { thread: a, .. }, Wrong::ThreadSilent { thread: b, .. }) => a == b,
-            (Wrong::DiskStalled { disk: a, .. }, Wrong::DiskStalled { disk: b, .. }) => a == b,
+            (Wrong::DiskStalled { disk: a, .. }, Wrong::DiskStalled { disk: b, .. })
+            | (Wrong::LogStuck { disk: a, .. }, Wrong::LogStuck { disk: b, .. })
+            | (Wrong::DiskOutOfService { disk: a, .. }, Wrong::DiskOutOfService { disk: b, .. }) => a == b,
             _ => false,
         }
     }
@@ -66,6 +91,19 @@ impl From<Wrong> for Reason {
             Wrong::DiskStalled { disk, dir, requests } => {
                 let dir = dir.display();
                 format!("disk {disk} ({dir}) has had {requests} requests for longer than tiers.nvme.timeout_ms")
+            }
+            Wrong::LogStuck { disk, dir, inside_s, limit_s } => {
+                let dir = dir.display();
+                format!(
+                    "disk {disk} ({dir}): its index log waits for the device for {inside_s:.1} s (at most {limit_s} s are allowed)"
+                )
+            }
+            Wrong::DiskOutOfService { disk, dir, errno } => {
+                let why = match errno {
+                    0 => "requests fell short".to_owned(),
+                    errno => std::io::Error::from_raw_os_error(*errno).to_string(),
+                };
+                format!("disk {disk} ({}) is out of service: {why}", dir.display())
             }
         };
         Reason { what, text }
@@ -93,12 +131,29 @@ pub(super) fn reasons(stage: Stage, threads: &[Thread], disks: &[DiskStatus]) ->
         dir: disk.dir.clone(),
         requests: disk.stalled_requests,
     });
-    silent.chain(stalled).map(Reason::from).collect()
+    let stuck = disks.iter().filter(|disk| stage != Stage::Starting && disk.log.inside_us > LOG_INSIDE_MAX_US);
+    let stuck = stuck.map(|disk| Wrong::LogStuck {
+        disk: disk.number,
+        dir: disk.dir.clone(),
+        inside_s: disk.log.inside_us as f64 * 1e-6,
+        limit_s: LOG_INSIDE_MAX_US as f64 * 1e-6,
+    });
+    silent.chain(stalled).chain(stuck).map(Reason::from).collect()
+}
+
+/// What the daemon goes on without.
+pub(super) fn degraded(disks: &[DiskStatus]) -> Vec<Reason> {
+    let out = disks.iter().filter_map(|disk| {
+        let errno = disk.out_of_service?;
+        Some(Wrong::DiskOutOfService { disk: disk.number, dir: disk.dir.clone(), errno })
+    });
+    out.map(Reason::from).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::io::LogReport;
 
     #[test]
     fn a_thread_is_late_only_beyond_the_limit() {
@@ -111,6 +166,34 @@ mod tests {
         assert_eq!(found[0].to_string(), "thread space-1 has not answered for 7.2 s (at most 5 s are allowed)");
         assert_eq!(serde_json::to_value(&found[0]).unwrap()["reason"], "thread_silent");
         assert_eq!(reasons(Stage::Starting, &threads, &[]), [], "prefaulting may last");
+    }
+
+    #[test]
+    fn a_disk_out_of_service_degrades_and_does_not_make_unhealthy() {
+        let disk = |errno| DiskStatus { number: 2, dir: "/d".into(), out_of_service: errno, ..DiskStatus::default() };
+        let disks = [disk(None), disk(Some(5)), disk(Some(0))];
+        assert_eq!(reasons(Stage::Serving, &[], &disks), []);
+        let texts: Vec<_> = degraded(&disks).iter().map(ToString::to_string).collect();
+        assert_eq!(
+            texts,
+            [
+                "disk 2 (/d) is out of service: Input/output error (os error 5)",
+                "disk 2 (/d) is out of service: requests fell short"
+            ]
+        );
+        assert_eq!(serde_json::to_value(&degraded(&disks)[0]).unwrap()["errno"], 5);
+    }
+
+    #[test]
+    fn a_log_that_stays_in_the_device_is_wrong() {
+        let disk = |inside_us| {
+            let log = LogReport { inside_us, ..LogReport::default() };
+            DiskStatus { log, ..DiskStatus::default() }
+        };
+        assert_eq!(reasons(Stage::Serving, &[], &[disk(LOG_INSIDE_MAX_US)]), []);
+        let found = reasons(Stage::Serving, &[], &[disk(12_500_000)]);
+        assert!(found[0].to_string().contains("waits for the device for 12.5 s"), "{}", found[0]);
+        assert_eq!(reasons(Stage::Starting, &[], &[disk(12_500_000)]), [], "recovery may last");
     }
 
     #[test]

@@ -16,8 +16,10 @@ mod question;
 mod roll;
 mod snapshot;
 mod watch;
+mod wear;
 
 pub(crate) use dump::{replace, write};
 pub(crate) use roll::{Roll, Stage};
 pub(crate) use snapshot::Snapshot;
 pub(crate) use watch::{Watch, WatchThread};
+pub(crate) use wear::{Bounds, Wear};

@@ -1,5 +1,6 @@
 //! Who is to be asked, and how far the daemon is: shared by the threads that come and go and the one that asks.
 
+use super::wear::Bounds;
 use crate::io::DiskLetter;
 use crate::mail::Address;
 use crate::session::Registry;
@@ -30,6 +31,10 @@ pub(crate) struct Roll(Arc<Inner>);
 struct Inner {
     spaces: Mutex<BTreeMap<u32, Address<Letter>>>,
     disks: Mutex<Vec<Address<DiskLetter>>>,
+    /// What the configuration says of each disk's wear.
+    bounds: Mutex<Vec<Bounds>>,
+    /// What the start is busy with, in words.
+    progress: Mutex<String>,
     registry: Registry,
     stage: AtomicU8,
     http: OnceLock<SocketAddr>,
@@ -66,6 +71,27 @@ impl Roll {
     /// The disks that there are.
     pub fn disks(&self) -> Vec<Address<DiskLetter>> {
         self.0.disks.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What the configuration says of the disks' wear from now on, in their order.
+    pub fn bound_disks(&self, bounds: Vec<Bounds>) {
+        *self.0.bounds.lock().unwrap_or_else(PoisonError::into_inner) = bounds;
+    }
+
+    /// What the configuration says of a disk's wear.
+    pub fn bounds(&self, disk: u16) -> Bounds {
+        let bounds = self.0.bounds.lock().unwrap_or_else(PoisonError::into_inner);
+        bounds.get(usize::from(disk)).copied().unwrap_or_default()
+    }
+
+    /// The start is so far, in words.
+    pub fn progress(&self, words: &str) {
+        words.clone_into(&mut self.0.progress.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// How far the start is, in words; empty before it has said anything.
+    pub fn progressed(&self) -> String {
+        self.0.progress.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn spaces_mut(&self) -> std::sync::MutexGuard<'_, BTreeMap<u32, Address<Letter>>> {

@@ -3,6 +3,7 @@
 use super::build::Build;
 use super::health::Reason;
 use super::roll::Stage;
+use super::wear::Wear;
 use crate::host::HostStatus;
 use crate::io::DiskStatus;
 use crate::session::{SessionInfo, SessionTotals};
@@ -28,8 +29,12 @@ pub(crate) struct Snapshot {
     pub stage: Stage,
     /// Where HTTP is served.
     pub http: Option<SocketAddr>,
+    /// What the start is busy with, in words; empty once it serves.
+    pub progress: String,
     /// What is wrong; empty: healthy.
     pub unhealthy: Vec<Reason>,
+    /// What the daemon goes on without; nobody is turned away for it, and a restart would not help.
+    pub degraded: Vec<Reason>,
     /// The daemon's threads.
     pub threads: Vec<Thread>,
     /// What became of peers and sessions so far.
@@ -42,6 +47,8 @@ pub(crate) struct Snapshot {
     pub host: Option<HostStatus>,
     /// Disks of the NVMe tier.
     pub disks: Vec<DiskStatus>,
+    /// How they wear, in the same order.
+    pub wear: Vec<Wear>,
 }
 
 /// Whether a thread answers.
@@ -72,11 +79,17 @@ impl Snapshot {
     pub fn unready(&self) -> Vec<Unready> {
         let stage = match self.stage {
             Stage::Serving => None,
-            Stage::Starting => Some(Unready { reason: "starting", text: "the daemon is starting".into() }),
+            Stage::Starting if self.progress.is_empty() => {
+                Some(Unready { reason: "starting", text: "the daemon is starting".into() })
+            }
+            Stage::Starting => {
+                Some(Unready { reason: "starting", text: format!("the daemon is starting: {}", self.progress) })
+            }
             Stage::Draining => Some(Unready { reason: "draining", text: "the daemon is ending".into() }),
         };
-        // One that failed never will have any.
-        let blank = self.disks.iter().filter(|disk| disk.regions_ready == 0 && disk.regions_errno == 0);
+        // One that failed, or went out of service, never will have any.
+        let works = |disk: &&DiskStatus| disk.regions_errno == 0 && disk.out_of_service.is_none();
+        let blank = self.disks.iter().filter(works).filter(|disk| disk.regions_ready == 0);
         let disks = blank.map(|disk| {
             let text = format!("disk {} ({}) writes its first region", disk.number, disk.dir.display());
             Unready { reason: "disk_not_ready", text }
@@ -98,13 +111,16 @@ mod tests {
             uptime_s: 0.0,
             stage,
             http: None,
+            progress: String::new(),
             unhealthy: Vec::new(),
+            degraded: Vec::new(),
             threads: Vec::new(),
             session_totals: SessionTotals::default(),
             sessions: Vec::new(),
             spaces: Vec::new(),
             host: None,
             disks,
+            wear: Vec::new(),
         }
     }
 
@@ -119,6 +135,11 @@ mod tests {
         assert_eq!(reasons(Stage::Starting, vec![]), ["starting"]);
         assert_eq!(reasons(Stage::Serving, vec![disk(1, 0), disk(0, 0)]), ["disk_not_ready"]);
         assert_eq!(reasons(Stage::Serving, vec![disk(1, 0), disk(0, 28)]), [""; 0], "a failed disk holds nobody up");
+        let gone = DiskStatus { out_of_service: Some(19), ..DiskStatus::default() };
+        assert_eq!(reasons(Stage::Serving, vec![gone, disk(1, 0)]), [""; 0], "nor does one out of service");
         assert_eq!(reasons(Stage::Draining, vec![]), ["draining"]);
+        let mut recovering = snapshot(Stage::Starting, vec![]);
+        recovering.progress = "disk 0 (/d): index log: 7 MiB read".into();
+        assert_eq!(recovering.unready()[0].text, "the daemon is starting: disk 0 (/d): index log: 7 MiB read");
     }
 }

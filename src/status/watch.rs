@@ -3,8 +3,9 @@
 use super::build::BUILD;
 use super::health::{self, Reason};
 use super::question::{Answer, Question};
-use super::roll::Roll;
+use super::roll::{Roll, Stage};
 use super::snapshot::{SCHEMA, Snapshot, Thread};
+use super::wear::wear;
 use crate::error::Error;
 use crate::host::{HostStatus, NodeLetter};
 use crate::io::{DiskLetter, DiskStatus};
@@ -91,6 +92,7 @@ impl WatchThread {
             beat_since: Instant::now(),
             beat_taken: true,
             known: Vec::new(),
+            missed: Vec::new(),
             fed: watchdog.is_some(),
         };
         let builder = std::thread::Builder::new().name("kvtide-watch".into());
@@ -128,6 +130,8 @@ struct Asker {
     beat_taken: bool,
     /// What was wrong last time.
     known: Vec<Reason>,
+    /// What it went on without last time.
+    missed: Vec<Reason>,
     /// Whether a watchdog wants to be fed.
     fed: bool,
 }
@@ -181,19 +185,23 @@ impl Asker {
         }
         let registry = self.roll.registry();
         let stage = self.roll.stage();
+        let uptime_s = self.began.elapsed().as_secs_f64();
         Snapshot {
             schema: SCHEMA,
             build: BUILD,
             pid: std::process::id(),
-            uptime_s: self.began.elapsed().as_secs_f64(),
+            uptime_s,
             stage,
             http: self.roll.http(),
+            progress: if stage == Stage::Starting { self.roll.progressed() } else { String::new() },
             unhealthy: health::reasons(stage, &threads, &disks),
+            degraded: health::degraded(&disks),
             threads,
             session_totals: registry.totals(),
             sessions: registry.list(),
             spaces,
             host,
+            wear: disks.iter().map(|disk| wear(disk, self.roll.bounds(disk.number), uptime_s)).collect(),
             disks,
         }
     }
@@ -215,22 +223,32 @@ impl Asker {
     /// Says in the log what is wrong now and was not, and the reverse; feeds the watchdog if nothing is.
     fn heed(&mut self, snapshot: &Snapshot) {
         let reasons = &snapshot.unhealthy;
-        for reason in reasons.iter().filter(|reason| !self.known.iter().any(|known| known.is_same(reason))) {
+        for reason in news(reasons, &self.known) {
             tracing::error!("unhealthy: {reason}");
         }
-        for reason in self.known.iter().filter(|known| !reasons.iter().any(|reason| known.is_same(reason))) {
+        for reason in news(&self.known, reasons) {
             tracing::info!("healthy again; it was: {reason}");
         }
+        for reason in news(&snapshot.degraded, &self.missed) {
+            tracing::error!("degraded: {reason}; the daemon goes on without it");
+        }
+        self.missed.clone_from(&snapshot.degraded);
         if self.fed && reasons.is_empty() {
             supervisor::alive();
         }
-        match (self.known.is_empty(), reasons.first()) {
-            (_, Some(reason)) => supervisor::say(&format!("unhealthy: {reason}")),
-            (false, None) => supervisor::say("healthy again"),
-            (true, None) => {}
+        match (self.known.is_empty(), reasons.first(), snapshot.degraded.first()) {
+            (_, Some(reason), _) => supervisor::say(&format!("unhealthy: {reason}")),
+            (_, None, Some(reason)) => supervisor::say(&format!("degraded: {reason}")),
+            (false, None, None) => supervisor::say("healthy again"),
+            (true, None, None) => {}
         }
         self.known.clone_from(reasons);
     }
+}
+
+/// Those of `now` that are not about anything in `before`.
+fn news<'a>(now: &'a [Reason], before: &'a [Reason]) -> impl Iterator<Item = &'a Reason> {
+    now.iter().filter(|reason| !before.iter().any(|known| known.is_same(reason)))
 }
 
 /// Notes whether a thread answered; what it told.

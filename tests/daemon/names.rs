@@ -116,7 +116,9 @@ fn dashboard_queries(value: &serde_json::Value, queries: &mut Vec<String>) {
 #[test]
 fn what_operators_name_is_what_a_loaded_daemon_exports() {
     let dir = Dir::new();
-    let options = Options { http: Some("127.0.0.1:0".into()), ..nvme_options(&dir, NVME_BYTES, "", "") };
+    let mut options = Options { http: Some("127.0.0.1:0".into()), ..nvme_options(&dir, NVME_BYTES, "", "") };
+    // The disk's table is the last one: so that it has a life.
+    options.config = options.config.map(|text| text + "bytes_per_day = \"1TiB\"\nendurance = \"1PiB\"\n");
     let mut daemon = PrivateDaemon::start(&options).unwrap();
     let address = daemon.status().unwrap()["http"].as_str().unwrap().parse().unwrap();
     let mut engine = Engine::attach(daemon.socket(), 1);
@@ -137,6 +139,11 @@ fn what_operators_name_is_what_a_loaded_daemon_exports() {
         ("kvtide_request_seconds_count", &["operation=\"step\""]),
         ("kvtide_bytes", &["tier=\"nvme\"", "state=\"used\""]),
         ("kvtide_disk_written_today_bytes", &[]),
+        ("kvtide_disk_page_written_bytes_total", &[]),
+        ("kvtide_disk_device_written_bytes_total", &["kind=\"pages\""]),
+        ("kvtide_disk_write_amplification", &[]),
+        ("kvtide_disk_life_seconds", &[]),
+        ("kvtide_disk_log_limit_bytes", &[]),
     ] {
         assert!(metric(&page, name, labels) > Some(0.0), "{name} {labels:?} in:\n{page}");
     }

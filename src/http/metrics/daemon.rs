@@ -21,6 +21,13 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::gauge("kvtide_healthy", "1 while nothing is wrong, as /healthz has it.", |snapshot, samples| {
         samples.whole(&[], snapshot.unhealthy.is_empty().into());
     }),
+    Family::gauge(
+        "kvtide_degraded",
+        "Things that the daemon goes on without, such as disks, as /healthz has them.",
+        |snapshot, samples| {
+            samples.whole(&[], snapshot.degraded.len() as u64);
+        },
+    ),
     Family::gauge("kvtide_ready", "1 while engines can attach and nothing is wrong.", |snapshot, samples| {
         samples.whole(&[], snapshot.is_ready().into());
     }),

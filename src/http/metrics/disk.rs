@@ -14,7 +14,7 @@ const CLASS_NAMES: [&str; 3] = ["demand", "prefetch", "write_back"];
 const EXPECTED: [Errno; 3] = [Errno::IO, Errno::NOSPC, Errno::ROFS];
 
 /// Calls `sample` for each disk with its label.
-fn each(snapshot: &Snapshot, samples: &mut Samples, sample: impl Fn(&DiskStatus, &str, &mut Samples)) {
+pub(super) fn each(snapshot: &Snapshot, samples: &mut Samples, sample: impl Fn(&DiskStatus, &str, &mut Samples)) {
     for disk in &snapshot.disks {
         sample(disk, &disk.number.to_string(), samples);
     }
@@ -51,15 +51,32 @@ fn spreads(snapshot: &Snapshot, samples: &mut Samples, figure: fn(&WayStatus) ->
     });
 }
 
+/// One sample for each disk that has the figure.
+pub(super) fn by_disk_real(snapshot: &Snapshot, samples: &mut Samples, figure: fn(&DiskStatus) -> Option<f64>) {
+    each(snapshot, samples, |disk, number, samples| {
+        if let Some(value) = figure(disk) {
+            samples.real(&[("disk", number)], value);
+        }
+    });
+}
+
 /// A figure of a disk that needs no label of its own.
 macro_rules! disk_figure {
+    ($kind:ident, $name:literal, $help:literal, real $figure:expr) => {
+        Family::$kind($name, $help, |snapshot, samples| {
+            let figure: fn(&crate::io::DiskStatus) -> f64 = $figure;
+            each(snapshot, samples, |disk, number, samples| samples.real(&[("disk", number)], figure(disk)));
+        })
+    };
     ($kind:ident, $name:literal, $help:literal, $figure:expr) => {
         Family::$kind($name, $help, |snapshot, samples| {
-            let figure: fn(&DiskStatus) -> u64 = $figure;
+            let figure: fn(&crate::io::DiskStatus) -> u64 = $figure;
             each(snapshot, samples, |disk, number, samples| samples.whole(&[("disk", number)], figure(disk)));
         })
     };
 }
+
+pub(super) use disk_figure;
 
 /// The name of an error number, for those that disks give; others by number.
 fn errno_name(number: i32) -> String {
@@ -109,14 +126,17 @@ pub(super) const FAMILIES: &[Family] = &[
         "Requests at the device for longer than the timeout.",
         |disk| { disk.stalled_requests.into() }
     ),
-    Family::gauge(
+    disk_figure!(
+        gauge,
         "kvtide_disk_oldest_request_seconds",
         "How long the device has had the oldest of its requests.",
-        |snapshot, samples| {
-            each(snapshot, samples, |disk, number, samples| {
-                samples.real(&[("disk", number)], disk.oldest_us as f64 * 1e-6);
-            });
-        },
+        real | disk | disk.oldest_us as f64 * 1e-6
+    ),
+    disk_figure!(
+        gauge,
+        "kvtide_disk_out_of_service",
+        "1 once a disk was taken out of service, or if it was not there at the start: nothing is granted or written there.",
+        |disk| disk.out_of_service.is_some().into()
     ),
     Family::gauge("kvtide_disk_queued_transfers", "Transfers that wait for their turn.", |snapshot, samples| {
         by_class(snapshot, samples, |class| class.queued);

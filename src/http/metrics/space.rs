@@ -11,7 +11,7 @@ use kvtide_tiering::{Amount, Edge, Fill, REASONS};
 const REASON_NAMES: [&str; REASONS] = ["demand", "step", "prefetch", "request", "clean", "park", "copy"];
 
 /// Calls `sample` for each space with its labels after `first`.
-fn each(snapshot: &Snapshot, samples: &mut Samples, sample: impl Fn(&SpaceStatus, &mut Of<'_>)) {
+pub(super) fn each(snapshot: &Snapshot, samples: &mut Samples, sample: impl Fn(&SpaceStatus, &mut Of<'_>)) {
     for space in &snapshot.spaces {
         let number = space.space.to_string();
         let common = [("space", number.as_str()), ("name", space.name.as_str()), ("domain", space.domain.as_str())];
@@ -20,13 +20,13 @@ fn each(snapshot: &Snapshot, samples: &mut Samples, sample: impl Fn(&SpaceStatus
 }
 
 /// The samples of one space.
-struct Of<'a> {
+pub(super) struct Of<'a> {
     samples: &'a mut Samples,
     common: [(&'static str, &'a str); 3],
 }
 
 impl Of<'_> {
-    fn whole(&mut self, own: &[(&'static str, &str)], value: u64) {
+    pub fn whole(&mut self, own: &[(&'static str, &str)], value: u64) {
         self.samples.whole(&[own, &self.common].concat(), value);
     }
 
@@ -83,8 +83,14 @@ fn by_state(snapshot: &Snapshot, samples: &mut Samples, figure: fn(&Amount) -> u
             let (state, amount) = if tier == "tier0" { ("pinned", pinned) } else { ("quarantined", quarantined) };
             of.whole(&[("tier", tier), ("state", state)], figure(&amount));
         }
-        let free = full.nvme_slots.saturating_sub(full.nvme_slots_used + full.nvme_slots_bad);
-        for (state, slots) in [("free", free), ("used", full.nvme_slots_used), ("bad", full.nvme_slots_bad)] {
+        let taken = full.nvme_slots_used + full.nvme_slots_limbo + full.nvme_slots_bad;
+        for (state, slots) in [
+            ("free", full.nvme_slots.saturating_sub(taken)),
+            ("used", full.nvme_slots_used.saturating_sub(full.nvme_slots_cold)),
+            ("cold", full.nvme_slots_cold),
+            ("limbo", full.nvme_slots_limbo),
+            ("bad", full.nvme_slots_bad),
+        ] {
             let slots = u64::from(slots);
             let amount = Amount { frames: slots * u64::from(full.planes), bytes: slots * full.nvme_slot_bytes };
             of.whole(&[("tier", "nvme"), ("state", state)], figure(&amount));
@@ -215,6 +221,37 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::gauge("kvtide_published_blocks", "Contents that a map can find.", |snapshot, samples| {
         each(snapshot, samples, |space, of| of.whole(&[], space.occupancy.published.into()));
     }),
+    Family::gauge(
+        "kvtide_cold_contents",
+        "Of those, only on NVMe: an index entry and a slot, and nothing in memory.",
+        |snapshot, samples| {
+            each(snapshot, samples, |space, of| of.whole(&[], space.occupancy.cold.into()));
+        },
+    ),
+    Family::gauge(
+        "kvtide_keeping_blocks",
+        "Published blocks on their way to NVMe and into its index log.",
+        |snapshot, samples| {
+            each(snapshot, samples, |space, of| of.whole(&[], space.occupancy.keeping.into()));
+        },
+    ),
+    Family::gauge(
+        "kvtide_notes_in_flight",
+        "Records, erasures and flushes that an index log has not answered.",
+        |snapshot, samples| {
+            each(snapshot, samples, |space, of| of.whole(&[], space.occupancy.notes.into()));
+        },
+    ),
+    Family::counter(
+        "kvtide_restored_blocks",
+        "Blocks of earlier runs that came back with their space, by what became of them.",
+        |snapshot, samples| {
+            each(snapshot, samples, |space, of| {
+                of.whole(&[("outcome", "restored")], space.core.restored);
+                of.whole(&[("outcome", "refused")], space.core.restore_refused);
+            });
+        },
+    ),
     Family::gauge("kvtide_slab_bytes", "Host memory that the space holds.", |snapshot, samples| {
         each(snapshot, samples, |space, of| of.whole(&[], space.slab_bytes));
     }),
@@ -265,5 +302,21 @@ pub(super) const FAMILIES: &[Family] = &[
     ),
     core_counter!("kvtide_lost_pages", "Pages that existed nowhere else and are lost.", pages_lost),
     core_counter!("kvtide_blocks_published", "Blocks that were published.", published),
+    core_counter!("kvtide_blocks_stored", "Blocks that came to survive an end of the daemon.", stored),
+    core_counter!("kvtide_blocks_durable", "Blocks that were reported to survive a power cut.", durable),
+    core_counter!("kvtide_records", "Records that index logs took.", records),
+    core_counter!("kvtide_record_failures", "Records that index logs did not take.", records_failed),
+    core_counter!("kvtide_erases", "Slots that index logs know to hold nothing again.", erases),
+    core_counter!("kvtide_erase_failures", "Erasures that index logs did not take.", erases_failed),
+    core_counter!("kvtide_flushes", "Flushes that ended.", flushes),
+    core_counter!("kvtide_flush_failures", "Of those, flushes that failed.", flushes_failed),
+    core_counter!(
+        "kvtide_corrupt_contents",
+        "Contents dropped because a page of them could not be read back from NVMe.",
+        contents_corrupt
+    ),
+    core_counter!("kvtide_gone_contents", "Contents dropped because their disk went out of service.", contents_gone),
+    core_counter!("kvtide_cooled_blocks", "Blocks that left memory for NVMe alone.", cooled),
+    core_counter!("kvtide_heated_contents", "Contents only on NVMe that a map brought back.", heated),
     core_counter!("kvtide_blocks_mapped", "Published blocks that a map attached.", mapped),
 ];

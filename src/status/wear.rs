@@ -1,0 +1,75 @@
+//! How fast a disk is used up: a pure function of what it has written and of what its configuration says.
+
+use crate::io::DiskStatus;
+use serde::Serialize;
+
+/// A rate from less time than this says nothing: a cache that fills writes more than one that is full.
+const RATE_AFTER_S: f64 = 3600.0;
+const DAY_S: f64 = 86_400.0;
+
+/// What an operator says of a disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Bounds {
+    /// Bytes that may be written in a day.
+    pub bytes_per_day: Option<u64>,
+    /// Bytes that may be written in its life.
+    pub endurance_bytes: Option<u64>,
+}
+
+/// How a disk wears.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct Wear {
+    /// The disk.
+    pub disk: u16,
+    /// Bytes that may be written in a day, if that is bounded.
+    pub bytes_per_day: Option<u64>,
+    /// Bytes that its maker lets be written in its life, if that is told.
+    pub endurance_bytes: Option<u64>,
+    /// Bytes a day, over the time since the daemon started; nothing in its first hour. First writes of regions, which do not
+    /// come again, do not count.
+    pub rate_bytes_per_day: Option<f64>,
+    /// Seconds until its endurance is used up: at this rate, or at `bytes_per_day` while there is none; nothing if neither says.
+    pub life_s: Option<f64>,
+}
+
+/// How a disk wears, after so much time of the daemon's.
+pub(super) fn wear(disk: &DiskStatus, bounds: Bounds, uptime_s: f64) -> Wear {
+    let Bounds { bytes_per_day, endurance_bytes } = bounds;
+    let written =
+        disk.written.request_bytes + disk.written.superblock_bytes + disk.log.appended_bytes + disk.log.compacted_bytes;
+    let rate = (uptime_s >= RATE_AFTER_S).then(|| written as f64 * DAY_S / uptime_s);
+    let per_day = rate.or(bytes_per_day.map(|bytes| bytes as f64)).filter(|bytes| *bytes > 0.0);
+    let left = endurance_bytes.map(|bytes| bytes.saturating_sub(disk.written_ever_bytes) as f64);
+    let life_s = left.zip(per_day).map(|(left, per_day)| left / per_day * DAY_S);
+    Wear { disk: disk.number, bytes_per_day, endurance_bytes, rate_bytes_per_day: rate, life_s }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::WrittenStatus;
+
+    fn disk(request_bytes: u64, written_ever_bytes: u64) -> DiskStatus {
+        let written = WrittenStatus { request_bytes, region_bytes: 1 << 40, ..WrittenStatus::default() };
+        DiskStatus { written, written_ever_bytes, ..DiskStatus::default() }
+    }
+
+    #[test]
+    fn a_life_is_what_is_left_at_the_rate_of_today() {
+        let bounds = Bounds { bytes_per_day: None, endurance_bytes: Some(1000) };
+        let found = wear(&disk(10, 400), bounds, DAY_S);
+        assert_eq!((found.rate_bytes_per_day, found.life_s), (Some(10.0), Some(60.0 * DAY_S)));
+        assert_eq!(wear(&disk(10, 4000), bounds, DAY_S).life_s, Some(0.0), "it is used up");
+        assert_eq!(wear(&disk(0, 400), bounds, DAY_S).life_s, None, "nothing is written: it lasts for ever");
+    }
+
+    #[test]
+    fn the_first_hour_is_judged_by_what_may_be_written() {
+        let bounds = Bounds { bytes_per_day: Some(100), endurance_bytes: Some(1000) };
+        let found = wear(&disk(10, 400), bounds, 60.0);
+        assert_eq!((found.rate_bytes_per_day, found.life_s), (None, Some(6.0 * DAY_S)));
+        let unbounded = Bounds { bytes_per_day: None, ..bounds };
+        assert_eq!(wear(&disk(10, 400), unbounded, 60.0).life_s, None);
+        assert_eq!(wear(&disk(10, 400), Bounds::default(), DAY_S).life_s, None, "nobody said what it is rated for");
+    }
+}
