@@ -69,6 +69,22 @@ pub enum DiskError {
         /// The largest capacity that fits.
         most_bytes: u64,
     },
+    /// The tier does not fit.
+    #[error(
+        "{}: a capacity of {capacity_bytes} bytes does not fit on a device of {device_bytes} bytes with its superblocks and log: \
+         at most {most_bytes}",
+        .path.display()
+    )]
+    DeviceTooSmall {
+        /// The device.
+        path: PathBuf,
+        /// What was configured.
+        capacity_bytes: u64,
+        /// What it has.
+        device_bytes: u64,
+        /// The largest capacity that fits.
+        most_bytes: u64,
+    },
     /// The file is not ours, of a later version, or damaged. It was not changed.
     #[error("{}: {source}; it was left as it is: move it away, or configure another directory", .path.display())]
     Superblock {

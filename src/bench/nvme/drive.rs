@@ -204,8 +204,29 @@ impl Driver {
         self.settle(rig)
     }
 
+    /// Where boxes come back.
+    pub(super) fn boxes(&self) -> &Mailbox<Box<Transfer>> {
+        &self.boxes
+    }
+
+    /// Begins one with this page. False: all boxes are on their way.
+    pub(super) fn begin(&mut self, rig: &Rig, stream: &Stream, page: u64) -> Result<bool, BenchError> {
+        let Some(transfer) = self.idle.pop() else { return Ok(false) };
+        self.send(rig, 0, stream, page, transfer)?;
+        Ok(true)
+    }
+
+    /// The page of the next one that has ended, looked at.
+    pub(super) fn ended(&mut self, rig: &mut Rig) -> Result<Option<u64>, BenchError> {
+        let Some(transfer) = self.boxes.take() else { return Ok(None) };
+        self.note(rig, &transfer)?;
+        let page = u64::from(transfer.key.region) * self.pages_a_region + u64::from(transfer.key.slot);
+        self.idle.push(transfer);
+        Ok(Some(page))
+    }
+
     /// Takes everything back that is on its way.
-    fn settle(&mut self, rig: &mut Rig) -> Result<(), BenchError> {
+    pub(super) fn settle(&mut self, rig: &mut Rig) -> Result<(), BenchError> {
         while self.idle.len() < self.tickets.len() {
             let transfer = self.wait(rig)?;
             self.idle.push(transfer);
@@ -241,7 +262,7 @@ impl Driver {
     }
 
     /// A page, at random (xorshift64*).
-    fn choose(&mut self, pages: &Range<u64>) -> u64 {
+    pub(super) fn choose(&mut self, pages: &Range<u64>) -> u64 {
         self.random ^= self.random >> 12;
         self.random ^= self.random << 25;
         self.random ^= self.random >> 27;

@@ -7,12 +7,14 @@
 
 mod drive;
 mod fio;
+mod records;
 mod rig;
 mod rounds;
 mod stop;
 
 use super::report::{Report, Target};
 use super::{BenchError, Output, percentile};
+use records::Records;
 use rig::Rig;
 use rounds::{Mixed, Plain, Round};
 use std::path::PathBuf;
@@ -55,6 +57,8 @@ const RATE: Target = Target::AtLeast(0.95);
 const CPU: Target = Target::AtMost(1.25);
 /// CPU seconds that the checksums of a gigabyte may take.
 const CHECKSUM: Target = Target::AtMost(0.05);
+/// Bytes written to the device for a byte of pages, records included.
+const AMPLIFICATION: Target = Target::AtMost(1.05);
 /// 99th percentile of demand reads beside fio's at the same mix.
 const P99: Target = Target::AtMost(2.0);
 
@@ -111,6 +115,15 @@ fn report_plain(report: &mut Report, args: &NvmeArgs, plain: &Plain) {
     cpu(report, "cpu_s_per_gb_write", "CPU of writes, without checksums", median(&plain.write, |r| r.cpu));
     let checksum = median(&plain.read, |r| r.checksum).max(median(&plain.write, |r| r.checksum));
     report.fine("checksum_cpu_s_per_gb", "CPU of checksums", (checksum, 4), "s/GB", Some(CHECKSUM));
+    let Records { amplification, blocks, planes, bytes_per_s, log_bytes, compacted_bytes, flushes } = plain.records;
+    let what = "bytes to the device for a byte of blocks, with records";
+    report.fine("write_amplification", what, (amplification, 4), "x", Some(AMPLIFICATION));
+    report.count("recorded_bytes_per_s", "blocks with their records", bytes_per_s as u64, bytes, None);
+    report.note(format!(
+        "{blocks} blocks of {} bytes and {planes} planes, each struck out before: {log_bytes:.0} bytes of log a block, \
+         {compacted_bytes:.0} of compaction, {flushes} flushes",
+        args.page
+    ));
     let driver = [&plain.read, &plain.write].map(|rounds| median(rounds, |r| r.driver));
     report.note(format!("of that CPU, this bench's own driver: reads {:.4}, writes {:.4} s/GB", driver[0], driver[1]));
     if !args.fio {

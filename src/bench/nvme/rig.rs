@@ -2,8 +2,10 @@
 
 use super::stop::{LOOK, Stop, failed};
 use super::{BenchError, NvmeArgs};
-use crate::io::{Disk, DiskEvent, DiskStatus, DiskThread, Floor, Memory, Place, Settings};
+use crate::io::{Disk, DiskEvent, DiskStatus, DiskThread, Floor, LogLetter, Memory, Place, Settings};
 use crossbeam::channel::{Receiver, RecvTimeoutError, unbounded};
+use kvtide_tiering::api::Status;
+use kvtide_tiering::log::SlabHeader;
 use kvtide_wire::os::map::{Access, Map};
 use kvtide_wire::os::memfd::Memfd;
 use std::fs::{self, File};
@@ -34,6 +36,7 @@ impl Drop for Own {
 /// Everything that is measured with.
 pub(super) struct Rig {
     thread: Option<DiskThread>,
+    events: Receiver<DiskEvent>,
     mode: String,
     /// Host memory: a frame for every transfer.
     pub(super) memory: Arc<Memory>,
@@ -77,18 +80,18 @@ impl Rig {
         let memory = Memory::new(map).ok_or_else(|| BenchError::Odd("host memory cannot be written".into()))?;
         let pages = u64::from(regions) * region_bytes / page;
         let crcs = vec![0; pages as usize];
-        let rig = Rig { thread: Some(thread), mode, memory: Arc::new(memory), pages, crcs, dir };
-        rig.wait(&events, regions, stop)?;
+        let rig = Rig { thread: Some(thread), events, mode, memory: Arc::new(memory), pages, crcs, dir };
+        rig.wait(regions, stop)?;
         Ok(rig)
     }
 
     /// Until all regions are written.
-    fn wait(&self, events: &Receiver<DiskEvent>, all: u32, stop: &Stop) -> Result<(), BenchError> {
+    fn wait(&self, all: u32, stop: &Stop) -> Result<(), BenchError> {
         let mut told = Instant::now();
         let mut written = 0;
         while written < all {
             stop.check()?;
-            match events.recv_timeout(LOOK) {
+            match self.events.recv_timeout(LOOK) {
                 Ok(DiskEvent::Ready { regions, .. }) => written = regions,
                 Ok(DiskEvent::Failed { errno, .. } | DiskEvent::Stopped { errno, .. }) => {
                     let why = std::io::Error::from_raw_os_error(errno);
@@ -105,6 +108,28 @@ impl Rig {
             if told.elapsed() >= PATIENCE {
                 told = Instant::now();
                 eprintln!("kvtide bench: the file is being written: {written} of {all} parts");
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the log know whose the regions are.
+    pub(super) fn grant(&self, slabs: impl Iterator<Item = SlabHeader>, stop: &Stop) -> Result<(), BenchError> {
+        for slab in slabs {
+            let region = slab.region;
+            let sent = self.disk().log().send(LogLetter::Grant(slab));
+            sent.map_err(|gone| failed("grant a region", std::io::Error::other(gone)))?;
+            let until = Instant::now() + TIMEOUT;
+            loop {
+                stop.check()?;
+                match self.events.recv_timeout(LOOK) {
+                    Ok(DiskEvent::Granted { status: Status::Ok, .. }) => break,
+                    Ok(DiskEvent::Granted { status, .. }) => {
+                        return Err(BenchError::Odd(format!("region {region} is not recorded: {status:?}")));
+                    }
+                    Ok(_) | Err(RecvTimeoutError::Timeout) if Instant::now() < until => {}
+                    _ => return Err(BenchError::Odd(format!("region {region} is not recorded in time"))),
+                }
             }
         }
         Ok(())

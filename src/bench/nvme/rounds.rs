@@ -2,6 +2,7 @@
 
 use super::drive::{Driver, Run, Stream};
 use super::fio::{self, Job};
+use super::records::{self, Records};
 use super::rig::Rig;
 use super::stop::{LOOK, Stop};
 use super::{BenchError, NvmeArgs, ROUNDS, percentile};
@@ -25,12 +26,13 @@ pub(super) struct Round {
 }
 
 /// Rounds of reads and of writes.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Plain {
     pub(super) read: Vec<Round>,
     pub(super) write: Vec<Round>,
     pub(super) fio_read: Vec<Round>,
     pub(super) fio_write: Vec<Round>,
+    pub(super) records: Records,
 }
 
 /// One round of demand reads beside writes.
@@ -98,7 +100,11 @@ fn tell(args: &NvmeArgs, what: &str, round: usize) {
 /// Reads of everything, then writes of everything: fio's writes would spoil what is read.
 pub(super) fn plain(args: &NvmeArgs, rig: &mut Rig, stop: &Stop) -> Result<Plain, BenchError> {
     let mut driver = driver(args, rig, stop)?;
-    let (mut plain, mut resting) = (Plain::default(), REST);
+    // First: fio writes over what is recorded.
+    let records = records::measure(args, rig, &mut driver, stop)?;
+    let none = Vec::new;
+    let mut plain = Plain { read: none(), write: none(), fio_read: none(), fio_write: none(), records };
+    let mut resting = REST;
     for kind in [IoKind::Read, IoKind::Write] {
         let class = if kind == IoKind::Read { IoClass::Demand } else { IoClass::WriteBack };
         let stream = Stream { kind, class, depth: args.depth, pages: 0..rig.pages };

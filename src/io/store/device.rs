@@ -85,19 +85,6 @@ pub(super) fn fit(
     }
 }
 
-/// More was configured than it has.
-pub(super) fn too_large(path: &Path, capacity_bytes: u64, bytes: u64, wanted: &Superblock) -> DiskError {
-    let most = bytes.saturating_sub(wanted.regions_offset);
-    DiskError::TooLarge {
-        path: path.into(),
-        capacity_bytes,
-        needed_bytes: wanted.file_bytes(),
-        free_bytes: bytes,
-        floor_bytes: 0,
-        most_bytes: most - most % wanted.region_bytes,
-    }
-}
-
 /// Whether both its ends are zero.
 pub(super) fn is_blank(file: &File, path: &Path, bytes: u64) -> Result<bool, DiskError> {
     let mut end = vec![0; ENDS_BYTES.min(bytes) as usize];

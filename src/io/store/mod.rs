@@ -107,13 +107,13 @@ impl Found {
         let file = device::open(path)?;
         lock(&file, path)?;
         let bytes = device::bytes(&file, path)?;
-        let wanted = if settings.capacity_bytes == 0 {
-            device::fit(bytes, settings.region_bytes, |capacity| wanted(settings, capacity))?
-        } else {
-            wanted(settings, settings.capacity_bytes)?
-        };
+        let most = || device::fit(bytes, settings.region_bytes, |capacity| wanted(settings, capacity));
+        let capacity_bytes = settings.capacity_bytes;
+        let wanted = if capacity_bytes == 0 { most()? } else { wanted(settings, capacity_bytes)? };
         if wanted.file_bytes() > bytes {
-            return Err(device::too_large(path, settings.capacity_bytes, bytes, &wanted));
+            let most_bytes = most().map_or(0, |most| u64::from(most.regions) * most.region_bytes);
+            let path = path.into();
+            return Err(DiskError::DeviceTooSmall { path, capacity_bytes, device_bytes: bytes, most_bytes });
         }
         let is = match read(&file).map_err(|e| DiskError::os("read the superblock of", path, e))? {
             Ok(block) => Some(block),

@@ -135,7 +135,11 @@ fn a_blank_device_serves_is_found_again_and_is_told_of_what_is_free() {
     let too_large = Settings { capacity_bytes: BYTES, ..device.settings() };
     rig.end();
     let error = DiskThread::open(&too_large).err();
-    assert!(matches!(error, Some(Error::Disk(DiskError::TooLarge { .. }))), "{error:?}");
+    let wanted = 6 * REGION;
+    assert!(
+        matches!(error, Some(Error::Disk(DiskError::DeviceTooSmall { most_bytes, .. })) if most_bytes == wanted),
+        "{error:?}"
+    );
 }
 
 #[test]

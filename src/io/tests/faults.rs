@@ -168,6 +168,73 @@ fn a_flipped_bit_is_found_on_the_way_and_on_the_disk() {
 }
 
 #[test]
+fn every_bit_of_a_block_counts() {
+    let dir = Dir::new();
+    // Through the page cache, where a bit is flipped quickly.
+    let mut rig = Rig::start(&Settings { direct: Choice::Off, ..dir.settings() }).ready();
+    let host = memory(MIB);
+    let pages = parts(&host, &[1000; 4], 64, 8192);
+    pages.iter().for_each(|part| fill(&host, part.offset, 1000, u64::from(part.plane) + 1));
+    let write = rig.transfer(IoKind::Write, 1, 4096, pages);
+    let mut pages = rig.run(write).parts;
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(dir.0.join("kvtide.store")).unwrap();
+    let (begin, mut slot) = (rig.disk().offset(0, 4096), vec![0; 4096]);
+    file.read_exact_at(&mut slot, begin).unwrap();
+    for bit in 0..4096 * 8 {
+        let (at, mask) = (bit / 8, 1 << (bit % 8));
+        file.write_all_at(&[slot[at] ^ mask], begin + at as u64).unwrap();
+        let read = rig.transfer(IoKind::Read, 1, 4096, pages);
+        let read = rig.run(read);
+        assert_eq!(read.status, Status::Ok);
+        for part in &read.parts {
+            let hit = (part.at..part.at + 1000).contains(&(at as u64));
+            assert_eq!(part.ok, !hit, "bit {bit}, plane {}", part.plane);
+        }
+        pages = read.parts;
+        file.write_all_at(&[slot[at]], begin + at as u64).unwrap();
+    }
+    assert_eq!(rig.status().checksum_failures, 4 * 8000);
+}
+
+#[test]
+fn bits_that_flip_anywhere_in_a_full_tier_are_found_and_no_others() {
+    let dir = Dir::new();
+    let mut rig = Rig::start(&dir.settings()).ready();
+    let host = memory(MIB);
+    let slots = 2 * MIB / 65536;
+    let mut stored = Vec::new();
+    for slot in 0..slots as u32 {
+        (0..4).for_each(|page| fill(&host, page * 16384, 16384, page + u64::from(slot) * 4));
+        let write = rig.transfer(IoKind::Write, slot, 65536, parts(&host, &[16384; 4], 4096, 16384));
+        stored.push(rig.run(write).parts);
+    }
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(dir.0.join("kvtide.store")).unwrap();
+    let (mut random, mut hit) = (7u64, std::collections::BTreeSet::new());
+    for _ in 0..40 {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let at = (random >> 33) % (2 * MIB);
+        // A page that is hit twice in the same bit would be whole again.
+        if hit.insert(at / 16384) {
+            let (mut byte, place) = ([0], rig.disk().offset(0, at));
+            file.read_exact_at(&mut byte, place).unwrap();
+            file.write_all_at(&[byte[0] ^ 1 << (random & 7)], place).unwrap();
+        }
+    }
+    file.sync_all().unwrap();
+    for (slot, pages) in (0u64..).zip(stored) {
+        let read = rig.transfer(IoKind::Read, slot as u32, 65536, pages);
+        for part in &rig.run(read).parts {
+            assert_eq!(
+                part.ok,
+                !hit.contains(&(slot * 4 + u64::from(part.plane))),
+                "slot {slot}, plane {}",
+                part.plane
+            );
+        }
+    }
+}
+
+#[test]
 fn a_stuck_request_stalls_the_disk_and_nobody_else() {
     let dir = Dir::new();
     let (mut rig, faults) = spoilt(&Settings { timeout: SHORT, ..dir.settings() });

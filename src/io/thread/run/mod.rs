@@ -415,7 +415,11 @@ impl Runner {
         self.looked_us = now_us;
         let logged = self.desk.take_written();
         self.wrote(now_us, logged);
-        let (overdue, oldest_us) = self.device.overdue(now_us, self.timeout_us);
+        let (mut overdue, mut oldest_us) = self.device.overdue(now_us, self.timeout_us);
+        // What the log thread asked for is asked of the same device.
+        let inside_us = self.desk.report().inside_us;
+        overdue += u32::from(inside_us >= self.timeout_us);
+        oldest_us = oldest_us.max(inside_us);
         (self.status.stalled_requests, self.status.oldest_us) = (overdue, oldest_us);
         if (overdue > 0) == self.status.stalled {
             return;
