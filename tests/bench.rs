@@ -18,6 +18,39 @@ fn the_core_bench_reports_its_figures() {
 }
 
 #[test]
+fn the_codec_bench_reports_its_figures() {
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_kvtide"));
+    let output = bench.args(["bench", "codec", "--json", "--tokens", "256", "--seconds", "0.01"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let keys: Vec<&str> = figures.as_object().unwrap().keys().map(String::as_str).collect();
+    let forms = ["bf16_64", "bf16_rows_256", "bf16_rows_64", "f32_64"];
+    let others = ["decrypt_s_per_gb", "encrypt_s_per_gb", "memcpy_s_per_gb"];
+    let mut expected: Vec<&str> = forms.into_iter().chain(others).collect();
+    expected.sort_unstable();
+    assert_eq!(keys, expected);
+    for form in forms {
+        let figures = &figures[form];
+        let number = |key: &str| figures[key].as_f64().unwrap_or_else(|| panic!("{form} has no {key}: {figures}"));
+        for codec in ["lz4", "planes_zstd"] {
+            assert!(number(&format!("{codec}_in_s_per_gb")) > 0.0 && number(&format!("{codec}_out_s_per_gb")) > 0.0);
+            assert!(figures[format!("{codec}_read_break_even_bytes_per_s")].is_u64());
+            assert!((0.0..=100.0).contains(&number(&format!("{codec}_raw_percent"))));
+        }
+        // Real KV: its exponents compress, its bytes as they stand do not.
+        assert!(
+            number("planes_zstd_ratio") > 1.1 && number("lz4_ratio") < number("planes_zstd_ratio"),
+            "{form}: {figures}"
+        );
+    }
+    for wrong in [["--tokens", "100"], ["--tokens", "8448"], ["--seconds", "0"]] {
+        let refused = Command::new(env!("CARGO_BIN_EXE_kvtide")).args(["bench", "codec"]).args(wrong).output().unwrap();
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(refused.status.code() == Some(2) && said.contains(wrong[0]), "{said}");
+    }
+}
+
+#[test]
 fn a_bench_that_does_not_exist_is_named() {
     let output = Command::new(env!("CARGO_BIN_EXE_kvtide")).args(["bench", "rings"]).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
@@ -68,14 +101,32 @@ fn the_nvme_bench_reports_its_figures_and_leaves_nothing_behind() {
         "read_bytes_per_s",
         "write_bytes_per_s",
     ];
+    let encrypted = [
+        "encrypted_cpu_s_per_gb_read",
+        "encrypted_cpu_s_per_gb_write",
+        "encrypted_read_bytes_per_s",
+        "encrypted_write_bytes_per_s",
+        "io_mode",
+        "plain_cpu_s_per_gb_read",
+        "plain_cpu_s_per_gb_write",
+        "plain_read_bytes_per_s",
+        "plain_write_bytes_per_s",
+        "ratio_encrypted_read",
+        "ratio_encrypted_write",
+    ];
     let mixed = ["demand_bytes_per_s", "demand_p50_us", "demand_p99_us", "io_mode", "writeback_bytes_per_s"];
-    for (arguments, expected) in [(&["--page", "65536"][..], &plain[..]), (&["--mixed", "--page", "8192"], &mixed)] {
+    for (arguments, expected) in [
+        (&["--page", "65536"][..], &plain[..]),
+        (&["--mixed", "--page", "8192"], &mixed),
+        (&["--encrypted"], &encrypted),
+    ] {
         let output = dir.nvme(arguments).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         let keys: Vec<&str> = figures.as_object().unwrap().keys().map(String::as_str).collect();
         assert_eq!(keys, expected);
-        let rate = figures.get("read_bytes_per_s").or(figures.get("demand_bytes_per_s")).unwrap();
+        let rate = figures.get("read_bytes_per_s").or(figures.get("demand_bytes_per_s"));
+        let rate = rate.or(figures.get("encrypted_read_bytes_per_s")).unwrap();
         assert!(rate.as_u64().unwrap() > 0 && !figures["io_mode"].as_str().unwrap().is_empty());
         assert!(dir.is_empty());
     }

@@ -5,6 +5,7 @@
 mod check_config;
 mod daemon;
 pub mod private_daemon;
+mod purge;
 mod status;
 mod top;
 
@@ -38,6 +39,8 @@ enum Command {
     Bench(bench::Args),
     /// Kills a loaded daemon at random moments, and reads back everything that it had reported stored.
     CrashTest(crash_test::Args),
+    /// Erases a tenant's key from disks that no daemon serves: what it stored encrypted cannot be read any more.
+    Purge(purge::PurgeArgs),
     /// The demo's engine, a process of its own that the demo starts.
     #[command(name = "demo-engine", hide = true)]
     DemoEngine(demo::engine::EngineArgs),
@@ -62,6 +65,7 @@ pub fn kvtide() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::CrashTest(args) => crash_test::run(&args),
+        Command::Purge(args) => purge::run(&args),
         Command::DemoEngine(args) => demo::engine::run(&args),
     }
 }

@@ -44,5 +44,6 @@ pub(crate) use log::{LogLetter, LogReport, Note, NoteKind, RecoveryReport};
 pub(crate) use memory::Memory;
 pub(crate) use settings::{Choice, Discard, EngineChoice, Floor, Place, Settings};
 pub(crate) use stats::{ClassStatus, DiskStatus, WayStatus, WrittenStatus};
+pub(crate) use store::purge;
 pub(crate) use thread::{Disk, DiskEvent, DiskLetter, DiskThread, OpenDisk, open_all};
 pub(crate) use transfer::{Part, SlotKey, Transfer};

@@ -2,7 +2,7 @@
 //! nothing to do.
 
 use super::BenchError;
-use super::rig::Rig;
+use super::rig::{Kept, Rig};
 use super::stop::{LOOK, Stop, failed};
 use crate::io::{DiskLetter, Part, SlotKey, Transfer};
 use crate::mail::{Address, Mailbox, mailbox};
@@ -283,7 +283,10 @@ impl Driver {
         transfer.offset = rig.disk().offset(region, u64::from(slot) * self.page);
         // Which content a page has does not matter here: that it is this page's does.
         transfer.key = SlotKey { region, slot, generation: 1 };
-        transfer.parts[0].crc = rig.crcs[page as usize];
+        let kept = &rig.kept[page as usize];
+        transfer.code = rig.code.clone().filter(|_| page >= rig.pages / 2);
+        transfer.salt = if stream.kind == IoKind::Read { kept.salt } else { 0 };
+        (transfer.parts[0].crc, transfer.parts[0].tag) = (kept.crc, kept.tag);
         self.tickets[transfer.id as usize] = Ticket { stream: number, sent: Instant::now() };
         send(&self.letters, DiskLetter::Transfer(transfer))
     }
@@ -296,7 +299,10 @@ impl Driver {
         }
         let page = u64::from(transfer.key.region) * self.pages_a_region + u64::from(transfer.key.slot);
         match transfer.kind {
-            IoKind::Write => rig.crcs[page as usize] = transfer.parts[0].crc,
+            IoKind::Write => {
+                let part = &transfer.parts[0];
+                rig.kept[page as usize] = Kept { crc: part.crc, tag: part.tag, salt: transfer.salt };
+            }
             IoKind::Read if transfer.parts[0].ok => {}
             IoKind::Read => return Err(BenchError::Odd(format!("page {page} is not what was written"))),
         }

@@ -16,7 +16,7 @@ use super::report::{Report, Target};
 use super::{BenchError, Output, percentile};
 use records::Records;
 use rig::Rig;
-use rounds::{Mixed, Plain, Round};
+use rounds::{Encrypted, Mixed, Plain, Round};
 use std::path::PathBuf;
 use std::time::Duration;
 use stop::Stop;
@@ -45,6 +45,12 @@ pub(super) struct NvmeArgs {
     /// Measure demand reads (a quarter of the depth) while write-back (the rest) runs
     #[arg(long)]
     mixed: bool,
+    /// Measure encrypted pages and others in alternation
+    #[arg(long, conflicts_with_all = ["fio", "mixed"])]
+    encrypted: bool,
+    /// Threads that encrypt and decrypt; 0: as the daemon would have
+    #[arg(long, default_value_t = 0)]
+    codec_threads: u16,
     #[command(flatten)]
     pub(super) output: Output,
 }
@@ -59,6 +65,8 @@ const CPU: Target = Target::AtMost(1.25);
 const CHECKSUM: Target = Target::AtMost(0.05);
 /// Bytes written to the device for a byte of pages, records included.
 const AMPLIFICATION: Target = Target::AtMost(1.05);
+/// Throughput of encrypted pages beside that of others.
+const ENCRYPTED: Target = Target::AtLeast(0.9);
 /// 99th percentile of demand reads beside fio's at the same mix.
 const P99: Target = Target::AtMost(2.0);
 
@@ -95,7 +103,9 @@ pub(super) fn measure(args: &NvmeArgs) -> Result<Report, BenchError> {
     }
     let mut rig = Rig::open(args, &stop)?;
     let mut report = Report::default();
-    if args.mixed {
+    if args.encrypted {
+        report_encrypted(&mut report, &rounds::encrypted(args, &mut rig, &stop)?);
+    } else if args.mixed {
         report_mixed(&mut report, args, &rounds::mixed(args, &mut rig, &stop)?);
     } else {
         let plain = rounds::plain(args, &mut rig, &stop)?;
@@ -141,6 +151,25 @@ fn report_plain(report: &mut Report, args: &NvmeArgs, plain: &Plain) {
     ratio("ratio_write", "writes against fio", ratios(write, |r| r.bytes_per_s), RATE);
     ratio("ratio_cpu_read", "CPU of reads against fio", ratios(read, |r| r.cpu), CPU);
     ratio("ratio_cpu_write", "CPU of writes against fio", ratios(write, |r| r.cpu), CPU);
+}
+
+fn report_encrypted(report: &mut Report, encrypted: &Encrypted) {
+    for (way, what, rounds) in [("read", "reads", &encrypted.read), ("write", "writes", &encrypted.write)] {
+        for (which, how, rounds) in [("plain", "not encrypted", &rounds[0]), ("encrypted", "encrypted", &rounds[1])] {
+            let rate = median(rounds, |r| r.bytes_per_s) as u64;
+            report.count(format!("{which}_{way}_bytes_per_s"), format!("random {what}, {how}"), rate, "bytes/s", None);
+            let cpu = median(rounds, |r| r.cpu + r.checksum);
+            report.number(format!("{which}_cpu_s_per_gb_{way}"), format!("CPU of {what}, {how}"), cpu, "s/GB", None);
+        }
+        let ratio = ratios((&*rounds[1], &*rounds[0]), |r| r.bytes_per_s);
+        report.number(
+            format!("ratio_encrypted_{way}"),
+            format!("{what}: encrypted against not"),
+            ratio,
+            "x",
+            ENCRYPTED,
+        );
+    }
 }
 
 fn report_mixed(report: &mut Report, args: &NvmeArgs, mixed: &Mixed) {

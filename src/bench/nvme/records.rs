@@ -155,7 +155,7 @@ impl Churn {
             let Some(note) = self.idle.pop() else { return Ok(()) };
             let Some(slot) = self.written.pop_front() else { return Ok(()) };
             self.generations[slot as usize] += 1;
-            self.send(NoteKind::Put, slot, note, rig.crcs[slot as usize])?;
+            self.send(NoteKind::Put, slot, note, rig.kept[slot as usize].crc)?;
         }
         Ok(())
     }

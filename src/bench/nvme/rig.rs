@@ -2,10 +2,13 @@
 
 use super::stop::{LOOK, Stop, failed};
 use super::{BenchError, NvmeArgs};
-use crate::io::{Disk, DiskEvent, DiskStatus, DiskThread, Floor, LogLetter, Memory, Place, Settings};
+use crate::io::{
+    Codec, Disk, DiskEvent, DiskStatus, DiskThread, Encryption, Floor, KeySource, LogLetter, Memory, Place, Settings,
+    SlabCode,
+};
 use crossbeam::channel::{Receiver, RecvTimeoutError, unbounded};
 use kvtide_tiering::api::Status;
-use kvtide_tiering::log::SlabHeader;
+use kvtide_tiering::log::{SlabHeader, SpaceKey};
 use kvtide_wire::os::map::{Access, Map};
 use kvtide_wire::os::memfd::Memfd;
 use std::fs::{self, File};
@@ -33,6 +36,14 @@ impl Drop for Own {
     }
 }
 
+/// What is kept of a page: as in `Part` and `Transfer`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Kept {
+    pub(super) crc: u32,
+    pub(super) tag: [u8; 16],
+    pub(super) salt: u32,
+}
+
 /// Everything that is measured with.
 pub(super) struct Rig {
     thread: Option<DiskThread>,
@@ -42,8 +53,10 @@ pub(super) struct Rig {
     pub(super) memory: Arc<Memory>,
     /// Pages in the file.
     pub(super) pages: u64,
-    /// Checksums of the pages.
-    pub(super) crcs: Vec<u32>,
+    /// What is kept of the pages.
+    pub(super) kept: Vec<Kept>,
+    /// How pages from the second half of the file on are stored, if they are encrypted.
+    pub(super) code: Option<Arc<SlabCode>>,
     // Last: it goes when nobody uses it any more.
     dir: Own,
 }
@@ -66,6 +79,11 @@ impl Rig {
             reserve_free: Floor::Percent(1),
             depth: args.depth.max(128),
             timeout: TIMEOUT,
+            codec_threads: args.codec_threads,
+            encryption: Encryption {
+                source: if args.encrypted { KeySource::Ephemeral } else { KeySource::Off },
+                new_slabs: true,
+            },
             ..Settings::default()
         };
         let opened = DiskThread::open(&settings)?;
@@ -79,9 +97,13 @@ impl Rig {
         let map = memory(frames, stop)?;
         let memory = Memory::new(map).ok_or_else(|| BenchError::Odd("host memory cannot be written".into()))?;
         let pages = u64::from(regions) * region_bytes / page;
-        let crcs = vec![0; pages as usize];
-        let rig = Rig { thread: Some(thread), events, mode, memory: Arc::new(memory), pages, crcs, dir };
+        let kept = vec![Kept::default(); pages as usize];
+        let memory = Arc::new(memory);
+        let mut rig = Rig { thread: Some(thread), events, mode, memory, pages, kept, code: None, dir };
         rig.wait(regions, stop)?;
+        if args.encrypted {
+            rig.code = rig.encrypt(args, stop)?;
+        }
         Ok(rig)
     }
 
@@ -133,6 +155,23 @@ impl Rig {
             }
         }
         Ok(())
+    }
+
+    /// Has a region granted as an encrypted slab: with a key that is gone with the bench.
+    fn encrypt(&self, args: &NvmeArgs, stop: &Stop) -> Result<Option<Arc<SlabCode>>, BenchError> {
+        let slab = SlabHeader {
+            region: 0,
+            grant: 1,
+            key: SpaceKey([0; 32]),
+            domain: "bench".into(),
+            slot_bytes: args.page.into(),
+            shards: 1,
+            codec: Codec::None.id(),
+            encrypted: true,
+            page_bytes: vec![args.page],
+        };
+        self.grant(std::iter::once(slab.clone()), stop)?;
+        self.disk().code(&slab).map_err(|e| BenchError::Odd(e.to_string()))
     }
 
     fn thread(&self) -> &DiskThread {

@@ -133,6 +133,32 @@ pub(super) fn plain(args: &NvmeArgs, rig: &mut Rig, stop: &Stop) -> Result<Plain
     Ok(plain)
 }
 
+/// Rounds over pages that are not encrypted and over those that are, in turn.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Encrypted {
+    pub(super) read: [Vec<Round>; 2],
+    pub(super) write: [Vec<Round>; 2],
+}
+
+/// Reads, then writes: of the first half of the file and of the second, which is encrypted, in alternation.
+pub(super) fn encrypted(args: &NvmeArgs, rig: &mut Rig, stop: &Stop) -> Result<Encrypted, BenchError> {
+    let mut driver = driver(args, rig, stop)?;
+    let mut encrypted = Encrypted::default();
+    for kind in [IoKind::Read, IoKind::Write] {
+        let class = if kind == IoKind::Read { IoClass::Demand } else { IoClass::WriteBack };
+        for round in 0..ROUNDS {
+            tell(args, if kind == IoKind::Read { "random reads" } else { "random writes" }, round);
+            for (which, pages) in [0..rig.pages / 2, rig.pages / 2..rig.pages].into_iter().enumerate() {
+                let stream = Stream { kind, class, depth: args.depth, pages };
+                let run = driver.run(rig, std::slice::from_ref(&stream), args.round() / 2, stop)?;
+                let rounds = if kind == IoKind::Read { &mut encrypted.read } else { &mut encrypted.write };
+                rounds[which].push(Round::of(&run, args.page));
+            }
+        }
+    }
+    Ok(encrypted)
+}
+
 /// A quarter of the depth reads the first half of the file, the rest writes the second half.
 pub(super) fn mixed(args: &NvmeArgs, rig: &mut Rig, stop: &Stop) -> Result<Mixed, BenchError> {
     let mut driver = driver(args, rig, stop)?;

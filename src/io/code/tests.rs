@@ -297,7 +297,7 @@ fn what_was_stored_under_a_key_that_was_forgotten_is_gone() {
     let again = Arc::new(Keyring::open(STORE, &ephemeral, None, &area.bytes).unwrap());
     salts(&keyring).iter().for_each(|salt| again.cipher().learn(salt));
     again.begin(2).unwrap();
-    assert!(matches!(again.code(&header), Err(KeyError::Unknown { .. })), "its records are dropped");
+    assert!(matches!(again.code(&header), Err(KeyError::Forgotten { .. })), "its records are dropped");
     let new = again.grant(&header, &mut area).unwrap().unwrap();
     assert!(!is_good(&mut checker, &new, &page_key(HERE, 0), &kept));
 }

@@ -9,9 +9,11 @@
 mod checks;
 mod device;
 mod direct;
+mod purge;
 
 pub(super) use device::discard;
 pub(super) use direct::Align;
+pub(crate) use purge::purge;
 
 use super::code::{Keyring, MasterKey};
 use super::error::DiskError;

@@ -7,6 +7,7 @@ mod devices;
 mod faults;
 mod faulty;
 mod fixture;
+mod keys;
 mod limits;
 mod log;
 mod plans;

@@ -65,6 +65,14 @@ pub enum KeyError {
         /// The domain.
         domain: String,
     },
+    /// The key was made at an earlier start and forgotten at its end.
+    #[error(
+        "the key of domain {domain:?} was made at an earlier start and forgotten with it, as configured: key = \"ephemeral\""
+    )]
+    Forgotten {
+        /// The domain.
+        domain: String,
+    },
     /// A domain's name does not fit its sector.
     #[error("the name of domain {domain:?} has {} bytes, {most} fit", .domain.len())]
     Name {

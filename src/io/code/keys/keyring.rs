@@ -133,7 +133,11 @@ impl Keyring {
         }
         let domain = &slab.domain;
         let key = if slab.encrypted {
-            Some(self.tenant(domain).ok_or_else(|| KeyError::Unknown { domain: domain.clone() })?)
+            let unknown = || match self.encryption.source {
+                KeySource::Ephemeral => KeyError::Forgotten { domain: domain.clone() },
+                _ => KeyError::Unknown { domain: domain.clone() },
+            };
+            Some(self.tenant(domain).ok_or_else(unknown)?)
         } else {
             None
         };
@@ -210,6 +214,13 @@ impl Keyring {
     pub fn current(&self) -> u32 {
         self.salts.current()
     }
+}
+
+/// Sectors of a key area that hold keys of a domain, also without the master key.
+pub(crate) fn key_sectors_of(store: u128, area: &[u8], domain: &str) -> Vec<u32> {
+    let sectors = (0..).zip(area.as_chunks::<{ sector::BYTES }>().0);
+    let of = |bytes| matches!(sector::look(store, bytes), Found::Key(found) if found.domain == domain);
+    sectors.filter(|(_, bytes)| of(bytes)).map(|(number, _)| number).collect()
 }
 
 /// Writes and flushes a sector of the key area.

@@ -1,0 +1,60 @@
+//! Erasing a tenant from a disk that no daemon serves: its key, after which all that it stored encrypted is noise.
+
+use super::super::error::DiskError;
+use super::super::log::LogFile;
+use super::{FILE, checks, device, lock, open, read};
+use crate::io::code::key_sectors_of;
+use kvtide_tiering::format::{KEY_SECTORS, KEYS_OFFSET, SECTOR};
+use kvtide_tiering::log::inspect;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What was found of a tenant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Purged {
+    /// Keys that were erased, flushed.
+    pub keys: u32,
+    /// Its slabs that are encrypted: they cannot be read any more, and the next start drops them.
+    pub encrypted_slabs: u32,
+    /// Its slabs that are not encrypted: they are as they were.
+    pub plain_slabs: u32,
+}
+
+/// Erases a tenant's key from the disk in a directory, or on a device. Waits for the lock, as a daemon does.
+///
+/// # Errors
+/// It is in use, not ours, damaged, or cannot be written or flushed: the key may then still stand there.
+pub(crate) fn purge(place: &Path, domain: &str) -> Result<Purged, DiskError> {
+    let (file, path) = if place.is_dir() {
+        let path = place.join(FILE);
+        let file = open(&path).map_err(|e| checks::refused("open", &path, place, e))?;
+        checks::file(&file, &path)?;
+        (file, path)
+    } else {
+        (device::open(place)?, place.to_owned())
+    };
+    lock(&file, &path)?;
+    let block = read(&file).map_err(|e| DiskError::os("read the superblock of", &path, e))?;
+    let block = block.map_err(|source| DiskError::Superblock { path: path.clone(), source })?;
+    let mut area = vec![0; usize::from(KEY_SECTORS) * SECTOR as usize];
+    file.read_exact_at(&mut area, KEYS_OFFSET).map_err(|e| DiskError::os("read the keys of", &path, e))?;
+    let mut purged = Purged::default();
+    for number in key_sectors_of(block.store, &area, domain) {
+        let offset = KEYS_OFFSET + u64::from(number) * u64::from(SECTOR);
+        file.write_all_at(&[0; SECTOR as usize], offset)
+            .map_err(|e| checks::refused("erase a key of", &path, place, e))?;
+        purged.keys += 1;
+    }
+    // Also if there was none: one that was erased and not flushed before.
+    file.sync_data().map_err(|e| checks::refused("flush", &path, place, e))?;
+    let mut storage =
+        LogFile::new(&Arc::new(file)).map_err(|e| DiskError::os("take memory for the log of", &path, e))?;
+    let recovered = inspect(&mut storage, &block, None, &mut |_| {});
+    let recovered = recovered.map_err(|source| DiskError::Log { path, source })?;
+    for slab in recovered.slabs.iter().filter(|slab| slab.header.domain == domain) {
+        let count = if slab.header.encrypted { &mut purged.encrypted_slabs } else { &mut purged.plain_slabs };
+        *count += 1;
+    }
+    Ok(purged)
+}
