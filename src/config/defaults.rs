@@ -70,7 +70,7 @@ pub const NVME_RESERVE_FREE: Reserve = Reserve::Percent(5);
 pub const NVME_ADMISSION: Admission = Admission::All;
 /// Pages as they are: it costs nothing, and devices are rarely the bottleneck that a core is.
 pub const NVME_CODEC: Codec = Codec::None;
-/// Threads for codecs and encryption: as many as suit the machine.
+/// Threads for codecs and encryption of a disk: as many as suit the machine.
 pub const CODEC_THREADS: u16 = 0;
 /// A device that fails so often within a minute is broken; single errors are sectors.
 pub const ERRORS_MAX: u32 = 16;

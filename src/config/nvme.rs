@@ -21,7 +21,7 @@ pub struct NvmeTier {
     pub admission: Admission,
     /// How pages of new slabs are stored.
     pub codec: Codec,
-    /// Threads that encode, decode, encrypt and decrypt, over all disks; 0: as many as suit the machine.
+    /// Threads of each disk that encode, decode, encrypt and decrypt; 0: half of the cores, 2 to 8.
     pub codec_threads: u16,
     /// Whether and with which key new slabs are encrypted.
     pub encryption: Encryption,

@@ -36,9 +36,9 @@ mod transfer;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use code::CodeStatus;
 pub use code::KeyError;
 pub(crate) use code::{Checker, Codec, Coder, Encryption, KeySource, Keyring, MasterKey, SlabCode, stored_bytes};
+pub(crate) use code::{CodeStatus, CodedStatus};
 pub use error::DiskError;
 pub(crate) use log::{LogLetter, LogReport, Note, NoteKind, RecoveryReport};
 pub(crate) use memory::Memory;

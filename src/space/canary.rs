@@ -17,13 +17,17 @@ pub(crate) struct CanaryTally {
     pub checked: u64,
     /// Of those, the ones that were not what was stored.
     pub failed: u64,
+    /// Pages compared, before they were written to NVMe, with what was stored.
+    pub written_checked: u64,
+    /// Of those, the ones that were not what was stored.
+    pub written_failed: u64,
 }
 
 impl CanaryTally {
-    /// Pages were compared, and so many of them were not what was stored.
-    pub fn count(&mut self, checked: u64, failed: u64) {
-        self.checked += checked;
-        self.failed += failed;
+    /// Pages about to be written were compared, and so many of them were not what was stored.
+    pub fn count_written(&mut self, checked: u64, failed: u64) {
+        self.written_checked += checked;
+        self.written_failed += failed;
     }
 }
 
@@ -159,7 +163,7 @@ mod tests {
         assert_eq!(canary.ask(&load(1, frame)), Ask::Compare(5));
         canary.heed(Verdict::Different { at: frame, stored: 5, loaded: 6 });
         assert_eq!(canary.ask(&load(1, frame)), Ask::Compare(5), "the same bytes do not pass the next time");
-        assert_eq!(canary.tally, CanaryTally { checked: 2, failed: 1 });
+        assert_eq!(canary.tally, CanaryTally { checked: 2, failed: 1, ..CanaryTally::default() });
         canary.learn(frame, 7);
         assert_eq!(canary.ask(&load(1, frame)), Ask::Compare(7));
         assert_eq!(canary.ask(&store(9, frame)), Ask::Digest);

@@ -4,7 +4,7 @@ use super::canary::CanaryTally;
 use super::nvme::NvmeTally;
 use super::serve::{Space, Tally};
 use crate::session::{JobTimes, RequestTimes, SessionTally};
-use kvtide_tiering::{Counters, Occupancy};
+use kvtide_tiering::{Counters, Endurance, Occupancy};
 use serde::Serialize;
 
 /// One space.
@@ -32,6 +32,8 @@ pub(crate) struct SpaceStatus {
     pub occupancy: Occupancy,
     /// What the core counts.
     pub core: Counters,
+    /// What it may write to NVMe.
+    pub endurance: Endurance,
     /// What the shell around it counts.
     pub shell: Tally,
     /// Pages on NVMe that were not what was written.
@@ -85,6 +87,7 @@ impl Space {
             transfers: self.nvme.in_flight(),
             occupancy: self.core.occupancy(),
             core: *self.core.counters(),
+            endurance: self.core.endurance(),
             shell: self.tally,
             nvme: self.nvme.tally,
             canary: self.canary.tally,

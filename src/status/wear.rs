@@ -1,6 +1,6 @@
 //! How fast a disk is used up: a pure function of what it has written and of what its configuration says.
 
-use crate::io::DiskStatus;
+use crate::io::{DiskStatus, LogReport, WrittenStatus};
 use serde::Serialize;
 
 /// A rate from less time than this says nothing: a cache that fills writes more than one that is full.
@@ -35,8 +35,9 @@ pub(crate) struct Wear {
 /// How a disk wears, after so much time of the daemon's.
 pub(super) fn wear(disk: &DiskStatus, bounds: Bounds, uptime_s: f64) -> Wear {
     let Bounds { bytes_per_day, endurance_bytes } = bounds;
-    let written =
-        disk.written.request_bytes + disk.written.superblock_bytes + disk.log.appended_bytes + disk.log.compacted_bytes;
+    let WrittenStatus { request_bytes, superblock_bytes, .. } = disk.written;
+    let LogReport { appended_bytes, compacted_bytes, .. } = disk.log;
+    let written = request_bytes + superblock_bytes + appended_bytes + compacted_bytes;
     let rate = (uptime_s >= RATE_AFTER_S).then(|| written as f64 * DAY_S / uptime_s);
     let per_day = rate.or(bytes_per_day.map(|bytes| bytes as f64)).filter(|bytes| *bytes > 0.0);
     let left = endurance_bytes.map(|bytes| bytes.saturating_sub(disk.written_ever_bytes) as f64);
@@ -47,7 +48,6 @@ pub(super) fn wear(disk: &DiskStatus, bounds: Bounds, uptime_s: f64) -> Wear {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::WrittenStatus;
 
     fn disk(request_bytes: u64, written_ever_bytes: u64) -> DiskStatus {
         let written = WrittenStatus { request_bytes, region_bytes: 1 << 40, ..WrittenStatus::default() };

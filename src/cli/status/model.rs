@@ -15,13 +15,16 @@ pub(crate) struct Status {
     pub pid: u32,
     pub uptime_s: f64,
     pub stage: String,
+    pub progress: String,
     pub unhealthy: Vec<Reason>,
+    pub degraded: Vec<Reason>,
     pub threads: Vec<Thread>,
     pub session_totals: SessionTotals,
     pub sessions: Vec<Session>,
     pub spaces: Vec<Space>,
     pub host: Option<Host>,
     pub disks: Vec<Disk>,
+    pub wear: Vec<Wear>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -74,6 +77,9 @@ pub(crate) struct Space {
     pub transfers: u64,
     pub occupancy: Occupancy,
     pub core: Core,
+    pub endurance: Endurance,
+    pub nvme: Unreadable,
+    pub canary: Canary,
     pub request_times: RequestTimes,
     pub attached: Vec<Attached>,
 }
@@ -84,10 +90,13 @@ pub(crate) struct Occupancy {
     pub blocks: u64,
     pub blocks_max: u64,
     pub published: u64,
+    pub cold: u64,
+    pub keeping: u64,
     pub host: Fill,
     pub tier0: Fill,
     pub nvme_slots: u64,
     pub nvme_slots_used: u64,
+    pub nvme_slots_limbo: u64,
     pub nvme_slot_bytes: u64,
 }
 
@@ -137,6 +146,45 @@ pub(crate) struct Core {
     pub prefetch_used: u64,
     pub prefetch_late: u64,
     pub prefetch_wasted: u64,
+    pub published: u64,
+    pub stored: u64,
+    pub restored: u64,
+    pub restore_refused: u64,
+    pub records: u64,
+    pub records_failed: u64,
+    pub nvme_hits: u64,
+    pub contents_corrupt: u64,
+    pub contents_gone: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Endurance {
+    pub bytes_per_day: u64,
+    pub left_bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Unreadable {
+    pub corrupt: u64,
+    pub lost_unflushed: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Canary {
+    pub checked: u64,
+    pub failed: u64,
+    pub written_checked: u64,
+    pub written_failed: u64,
+}
+
+impl Canary {
+    /// Pages that were compared, and those that differed.
+    pub fn all(&self) -> (u64, u64) {
+        (self.checked + self.written_checked, self.failed + self.written_failed)
+    }
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -200,6 +248,56 @@ pub(crate) struct Disk {
     pub stalled: bool,
     pub checksum_failures: u64,
     pub written_today_bytes: u64,
+    pub written_ever_bytes: u64,
+    pub out_of_service: Option<i32>,
+    pub log: Log,
+    pub written: Written,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Log {
+    pub half_bytes: u64,
+    pub live_bytes: u64,
+    pub blocks: u64,
+    pub slabs: u64,
+    pub appended_bytes: u64,
+    pub compacted_bytes: u64,
+    pub full: u64,
+    pub recovery: Recovery,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Recovery {
+    pub took_us: u64,
+    pub records: u64,
+    pub blocks: u64,
+    pub sealed: u64,
+    pub torn: u64,
+    pub stale: u64,
+    pub corrupt: u64,
+    pub unreadable: u64,
+    pub lost_unflushed: u64,
+    pub partial: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Written {
+    pub page_bytes: u64,
+    pub request_bytes: u64,
+    pub superblock_bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Wear {
+    pub disk: u32,
+    pub bytes_per_day: Option<u64>,
+    pub endurance_bytes: Option<u64>,
+    pub rate_bytes_per_day: Option<f64>,
+    pub life_s: Option<f64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
@@ -226,7 +324,12 @@ impl Status {
     /// What `kvtide status` and `top` say of its health, in few words.
     pub fn health(&self) -> String {
         match &self.unhealthy[..] {
-            [] => "healthy".into(),
+            [] if self.stage == "starting" && !self.progress.is_empty() => self.progress.clone(),
+            [] => match &self.degraded[..] {
+                [] => "healthy".into(),
+                [only] => format!("degraded: {}", only.text),
+                [first, rest @ ..] => format!("degraded: {} (and {} more)", first.text, rest.len()),
+            },
             [only] => only.text.clone(),
             [first, rest @ ..] => format!("{} (and {} more)", first.text, rest.len()),
         }
@@ -234,6 +337,13 @@ impl Status {
 }
 
 impl Disk {
+    /// Bytes that went to the device for each byte of a page; nothing before a page was written.
+    pub fn write_amplification(&self) -> Option<f64> {
+        let Written { page_bytes, request_bytes, superblock_bytes } = self.written;
+        let all = request_bytes + superblock_bytes + self.log.appended_bytes + self.log.compacted_bytes;
+        (page_bytes > 0).then(|| all as f64 / page_bytes as f64)
+    }
+
     /// Bytes read, and bytes written.
     pub fn bytes(&self) -> (u64, u64) {
         let sum = |way: fn(&Class) -> u64| self.classes.iter().map(way).sum();

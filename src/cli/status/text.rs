@@ -1,6 +1,6 @@
 //! A status for people: a few lines a part, what is wrong first.
 
-use super::model::{Disk, Session, Space, Status};
+use super::model::{Disk, Recovery, Session, Space, Status, Wear};
 use super::units::{bytes, duration, percent};
 use std::fmt::{self, Write};
 
@@ -16,6 +16,12 @@ fn write(status: &Status, out: &mut String) -> fmt::Result {
     writeln!(out, "kvtided {}  pid {pid}  {stage}, up {}", build.version, duration(*uptime_s))?;
     for reason in &status.unhealthy {
         writeln!(out, "UNHEALTHY  {}", reason.text)?;
+    }
+    for reason in &status.degraded {
+        writeln!(out, "DEGRADED   {}", reason.text)?;
+    }
+    if !status.progress.is_empty() {
+        writeln!(out, "starting   {}", status.progress)?;
     }
     for thread in status.threads.iter().filter(|thread| thread.silent_s > 0.0) {
         writeln!(out, "           {} did not answer ({:.1} s)", thread.name, thread.silent_s)?;
@@ -34,7 +40,12 @@ fn write(status: &Status, out: &mut String) -> fmt::Result {
     if let Some(host) = status.host {
         writeln!(out, "host       {} of {} granted", bytes(host.granted_bytes), bytes(host.capacity_bytes))?;
     }
-    status.disks.iter().try_for_each(|each| disk(each, out))?;
+    for each in &status.disks {
+        disk(each, out)?;
+        log(each, out)?;
+        let own = status.wear.iter().find(|wear| wear.disk == each.number);
+        own.map_or(Ok(()), |own| wear(each, own, out))?;
+    }
     status.spaces.iter().try_for_each(|each| space(each, &status.sessions, out))
 }
 
@@ -55,8 +66,12 @@ fn disk(disk: &Disk, out: &mut String) -> fmt::Result {
         disk.depth,
         disk.queued(),
     )?;
-    if disk.failed() + disk.checksum_failures > 0 || disk.stalled {
-        let stalled = if disk.stalled { "STALLED; " } else { "" };
+    if disk.failed() + disk.checksum_failures > 0 || disk.stalled || disk.out_of_service.is_some() {
+        let stalled = match (disk.out_of_service, disk.stalled) {
+            (Some(_), _) => "OUT OF SERVICE; ",
+            (None, true) => "STALLED; ",
+            (None, false) => "",
+        };
         let failed = disk.failed();
         writeln!(
             out,
@@ -65,6 +80,52 @@ fn disk(disk: &Disk, out: &mut String) -> fmt::Result {
         )?;
     }
     Ok(())
+}
+
+/// What it remembers, and what the start found of it.
+fn log(disk: &Disk, out: &mut String) -> fmt::Result {
+    let log = &disk.log;
+    if log.half_bytes == 0 {
+        return Ok(());
+    }
+    let Recovery { took_us, records, blocks, sealed, torn, stale, corrupt, unreadable, lost_unflushed, partial } =
+        log.recovery;
+    writeln!(
+        out,
+        "           {} blocks in {} slabs recorded ({} of {} of its index log)",
+        log.blocks,
+        log.slabs,
+        bytes(log.live_bytes),
+        bytes(log.half_bytes)
+    )?;
+    let took = duration_of_us(took_us);
+    writeln!(
+        out,
+        "           at start {blocks} blocks were found, of {records} records, in {took}; {torn} batches torn, {stale} records stale"
+    )?;
+    if corrupt + unreadable + lost_unflushed + sealed > 0 || partial {
+        let part = if partial { "BOTH HALVES DAMAGED; " } else { "" };
+        writeln!(
+            out,
+            "           {part}{corrupt} corrupt, {unreadable} sectors unreadable, {lost_unflushed} lost unflushed, {sealed} without \
+             their key"
+        )?;
+    }
+    if log.full > 0 {
+        writeln!(out, "           LOG FULL   {} records had no room: their blocks do not survive a restart", log.full)?;
+    }
+    Ok(())
+}
+
+/// What it may take and how long it lasts.
+fn wear(disk: &Disk, wear: &Wear, out: &mut String) -> fmt::Result {
+    let mut parts = vec![format!("{} written ever", bytes(disk.written_ever_bytes))];
+    parts.extend(disk.write_amplification().map(|times| format!("{times:.3} bytes for each of a page")));
+    parts.extend(wear.bytes_per_day.map(|day| format!("{} a day allowed", bytes(day))));
+    parts.extend(wear.rate_bytes_per_day.map(|rate| format!("{} a day now", bytes(rate as u64))));
+    parts.extend(wear.endurance_bytes.map(|life| format!("rated for {}", bytes(life))));
+    parts.extend(wear.life_s.map(|life| format!("used up in {}", duration(life))));
+    writeln!(out, "           {}", parts.join(", "))
 }
 
 fn space(space: &Space, sessions: &[Session], out: &mut String) -> fmt::Result {
@@ -96,6 +157,37 @@ fn space(space: &Space, sessions: &[Session], out: &mut String) -> fmt::Result {
     if core.prefetch_used + core.prefetch_late + core.prefetch_wasted > 0 {
         let (used, late, wasted) = (core.prefetch_used, core.prefetch_late, core.prefetch_wasted);
         writeln!(out, "  ahead    {used} pages read ahead were used, {late} came late, {wasted} were not used")?;
+    }
+    if occupancy.nvme_slots > 0 {
+        let (cold, keeping, limbo) = (occupancy.cold, occupancy.keeping, occupancy.nvme_slots_limbo);
+        writeln!(
+            out,
+            "  keeps    {} of {} published blocks stored, {keeping} on their way; {cold} contents only on NVMe, {limbo} slots in limbo",
+            core.stored, core.published
+        )?;
+        let refused = core.restore_refused;
+        writeln!(
+            out,
+            "  restart  {} blocks came back, {refused} did not; {} found on NVMe alone by a map",
+            core.restored, core.nvme_hits
+        )?;
+    }
+    if space.endurance.bytes_per_day > 0 {
+        let (left, day) = (bytes(space.endurance.left_bytes), bytes(space.endurance.bytes_per_day));
+        writeln!(out, "  budget   {left} left now, of {day} a day")?;
+    }
+    let (checked, failed) = space.canary.all();
+    if failed > 0 {
+        writeln!(out, "  CANARY   {failed} of {checked} pages were not what an engine had stored")?;
+    }
+    if core.records_failed + core.contents_corrupt + core.contents_gone + space.nvme.lost_unflushed > 0 {
+        let (records, corrupt, gone) = (core.records_failed, core.contents_corrupt, core.contents_gone);
+        let unflushed = space.nvme.lost_unflushed;
+        writeln!(
+            out,
+            "  FORGOT   {records} blocks not recorded, {corrupt} contents unreadable, {gone} gone with a disk, {unflushed} pages lost \
+             unflushed"
+        )?;
     }
     if core.pages_lost + core.io_failed + core.checksum_failed > 0 {
         let (lost, failed, wrong) = (core.pages_lost, core.io_failed, core.checksum_failed);
@@ -137,13 +229,21 @@ mod tests {
     #[test]
     fn what_is_wrong_stands_first() {
         let status = r#"{"schema": 1, "stage": "serving", "build": {"version": "0.1.0"}, "pid": 7, "uptime_s": 3700,
+            "degraded": [{"reason": "disk_out_of_service", "text": "disk 1 (/e) is out of service"}],
+            "wear": [{"disk": 0, "bytes_per_day": 1099511627776, "endurance_bytes": 1125899906842624, "life_s": 86400.0}],
             "unhealthy": [{"reason": "thread_silent", "text": "thread space-1 has not answered"}],
             "sessions": [{"session": 4, "space": 2, "live": true, "pid": 9, "uid": 1000, "shard": 1}],
             "host": {"capacity_bytes": 2147483648, "granted_bytes": 1073741824},
             "disks": [{"number": 0, "dir": "/d", "mode": "threads+buffered", "regions": 4, "regions_ready": 1,
-                "classes": [{"reads": {"bytes": 1048576}}], "stalled": true}],
+                "classes": [{"reads": {"bytes": 1048576}}], "stalled": true, "written_ever_bytes": 2199023255552,
+                "written": {"page_bytes": 1000, "request_bytes": 1000}, "out_of_service": 5,
+                "log": {"half_bytes": 1048576, "live_bytes": 65536, "blocks": 7, "slabs": 2, "appended_bytes": 36, "full": 3,
+                    "recovery": {"blocks": 5, "records": 9, "took_us": 2500, "torn": 1, "corrupt": 4}}}],
             "spaces": [{"space": 2, "name": "llama", "domain": "default", "sessions": 1,
-                "core": {"found_tier0": 3, "found_host": 1}, "attached": [{"session": 4, "stalled_us": 1500}]}]}"#;
+                "core": {"found_tier0": 3, "found_host": 1, "published": 9, "stored": 8, "restored": 5, "restore_refused": 2,
+                    "records_failed": 1},
+                "occupancy": {"nvme_slots": 4, "cold": 6, "keeping": 1}, "canary": {"checked": 3, "written_failed": 1},
+                "endurance": {"bytes_per_day": 1099511627776, "left_bytes": 1073741824}, "attached": [{"session": 4, "stalled_us": 1500}]}]}"#;
         let text = render(&serde_json::from_str(status).unwrap());
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "kvtided 0.1.0  pid 7  serving, up 1 h 1 min");
@@ -152,7 +252,18 @@ mod tests {
             "host       1.00 GiB of 2.00 GiB granted",
             "threads+buffered",
             "25.0% of its regions",
-            "STALLED",
+            "OUT OF SERVICE; 0 transfers failed",
+            "DEGRADED   disk 1 (/e) is out of service",
+            "7 blocks in 2 slabs recorded (64.0 KiB of 1.00 MiB of its index log)",
+            "at start 5 blocks were found, of 9 records, in 2.5 ms; 1 batches torn",
+            "4 corrupt, 0 sectors unreadable",
+            "LOG FULL   3 records had no room",
+            "2.00 TiB written ever, 1.036 bytes for each of a page, 1.00 TiB a day allowed, rated for 1.00 PiB, used up in 1 d 0 h",
+            "keeps    8 of 9 published blocks stored, 1 on their way; 6 contents only on NVMe",
+            "restart  5 blocks came back, 2 did not",
+            "budget   1.00 GiB left now, of 1.00 TiB a day",
+            "CANARY   1 of 3 pages",
+            "FORGOT   1 blocks not recorded",
             "tier 0 75.0%, host 25.0%, nvme 0.0%",
             "session 4 shard 1 pid 9 uid 1000: loaded 0 B, stored 0 B, 0 faults (1.5 ms)",
         ] {

@@ -47,7 +47,7 @@ fn heading<'a>(status: &'a Status, rates: &'a Rates) -> Paragraph<'a> {
     );
     let health = match rates.lost() {
         Some(why) => Span::styled(format!("LOST: {why}"), ALARM),
-        None if status.unhealthy.is_empty() => Span::raw(status.health()),
+        None if status.unhealthy.is_empty() && status.degraded.is_empty() => Span::raw(status.health()),
         None => Span::styled(status.health(), ALARM),
     };
     Paragraph::new(vec![Line::styled(of, BOLD), Line::from(health)])
@@ -114,20 +114,25 @@ fn tier_table<'a>(status: &Status, rates: &Rates) -> Table<'a> {
 fn disk_table<'a>(status: &Status, rates: &Rates) -> Table<'a> {
     let rows = status.disks.iter().map(|disk| {
         let (read, written) = rates.disk(disk);
-        let style = if disk.stalled || disk.failed() + disk.checksum_failures > 0 { ALARM } else { Style::new() };
-        let state = match (disk.stalled, disk.regions_ready < disk.regions) {
-            (true, _) => "STALLED".to_owned(),
-            (false, true) => format!("{} ready", percent(disk.regions_ready, disk.regions)),
-            (false, false) => "ready".to_owned(),
+        let alarming = disk.out_of_service.is_some() || disk.stalled || disk.failed() + disk.checksum_failures > 0;
+        let style = if alarming { ALARM } else { Style::new() };
+        let state = match (disk.out_of_service, disk.stalled, disk.regions_ready < disk.regions) {
+            (Some(_), ..) => "OUT".to_owned(),
+            (None, true, _) => "STALLED".to_owned(),
+            (None, false, true) => format!("{} ready", percent(disk.regions_ready, disk.regions)),
+            (None, false, false) => "ready".to_owned(),
         };
+        let wear = status.wear.iter().find(|wear| wear.disk == disk.number).copied().unwrap_or_default();
+        let life = wear.life_s.map_or_else(|| "-".to_owned(), duration);
         let failed = (disk.failed() + disk.checksum_failures).to_string();
         let device = format!("{}/{}", disk.at_device, disk.depth);
-        let cells =
-            [disk.number.to_string(), rate(read), rate(written), device, disk.queued().to_string(), failed, state];
+        let recorded = disk.log.blocks.to_string();
+        let queued = disk.queued().to_string();
+        let cells = [disk.number.to_string(), rate(read), rate(written), device, queued, failed, state, recorded, life];
         Row::new(cells.into_iter().chain([disk.mode.clone()])).style(style)
     });
-    let names = ["disk", "read", "write", "device", "queued", "failed", "state", "mode"];
-    table("disks", &names, &[5, 12, 12, 8, 7, 7, 12, 28], rows.collect())
+    let names = ["disk", "read", "write", "device", "queued", "failed", "state", "blocks", "life", "mode"];
+    table("disks", &names, &[5, 12, 12, 8, 7, 7, 12, 9, 12, 28], rows.collect())
 }
 
 fn space_table<'a>(status: &Status, rates: &Rates) -> Table<'a> {
@@ -148,7 +153,7 @@ fn space_table<'a>(status: &Status, rates: &Rates) -> Table<'a> {
             per_second(faults),
             stall(waited),
         ];
-        let lost = space.core.pages_lost + space.core.checksum_failed > 0;
+        let lost = space.core.pages_lost + space.core.checksum_failed + space.canary.all().1 > 0;
         rows.push(Row::new(cells).style(if lost { ALARM } else { Style::new() }));
     }
     let title = match rows.is_empty() {

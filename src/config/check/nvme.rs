@@ -93,9 +93,9 @@ fn codec(nvme: &NvmeTier) -> Option<String> {
         Codec::PlanesZstd => "with the bytes of each value apart and zstd at level 1",
     };
     let threads = match nvme.codec_threads {
-        0 => "as many threads as suit the machine".to_owned(),
-        1 => "one thread".to_owned(),
-        threads => format!("{threads} threads"),
+        0 => "as many threads a disk as half of the cores, 2 to 8".to_owned(),
+        1 => "one thread a disk".to_owned(),
+        threads => format!("{threads} threads a disk"),
     };
     Some(format!(
         "Pages of new slabs are stored {how}, by {threads}: that saves bytes written and read, not capacity, in whole sectors of \

@@ -172,7 +172,7 @@ fn an_explanation_says_what_a_disk_may_take() {
         "/dev/d, a raw device, holds 1 TiB (1099511627776 bytes): 4096 slabs.",
         "/dev/d is written 2 TiB a day at most: its rated 6 PiB last 3072 days or longer.",
         "as far as each disk's bytes_per_day goes",
-        "Pages of new slabs are stored with the bytes of each value apart and zstd at level 1, by as many threads as suit the machine",
+        "Pages of new slabs are stored with the bytes of each value apart and zstd at level 1, by as many threads a disk as half",
         "New slabs are encrypted with the key in systemd's credential kvtide-key.",
         "What is free on a raw device is discarded, 1 GiB a second at most, once it has been idle for 1s.",
     ] {

@@ -1,11 +1,12 @@
 //! The names under which the daemon's figures are exported, and what they are read from.
 //!
-//! Every family stands in one table ([`daemon`], [`space`], [`canary`], [`node`], [`disk`], [`store`]): its name, its help, its kind, and a function from a
+//! Every family stands in one table ([`daemon`], [`space`], [`canary`], [`node`], [`disk`], [`store`], [`code`]): its name, its help, its kind, and a function from a
 //! snapshot to samples. Nothing is counted here. Names follow Prometheus' conventions: base units, `_total` for counters; a
 //! label takes few values, or one a space (bounded by `limits.spaces_max`) or a disk. `docs/metrics.md` says what each answers;
 //! a test compares that page, the dashboard and the alerts with what a daemon exports.
 
 mod canary;
+mod code;
 mod daemon;
 mod disk;
 mod family;
@@ -25,8 +26,15 @@ use std::sync::Arc;
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// All tables.
-const TABLES: &[&[Family]] =
-    &[daemon::FAMILIES, space::FAMILIES, canary::FAMILIES, node::FAMILIES, disk::FAMILIES, store::FAMILIES];
+const TABLES: &[&[Family]] = &[
+    daemon::FAMILIES,
+    space::FAMILIES,
+    canary::FAMILIES,
+    node::FAMILIES,
+    disk::FAMILIES,
+    store::FAMILIES,
+    code::FAMILIES,
+];
 
 /// The page of a scrape.
 pub(super) fn render(snapshot: Arc<Snapshot>) -> Result<String, fmt::Error> {

@@ -5,7 +5,7 @@ use crate::histogram::Histogram;
 use crate::session::RequestTimes;
 use crate::space::SpaceStatus;
 use crate::status::Snapshot;
-use kvtide_tiering::{Amount, Edge, Fill, REASONS};
+use kvtide_tiering::{Amount, Edge, Endurance, Fill, REASONS};
 
 /// Names of `kvtide_tiering::Reason`, in its order.
 const REASON_NAMES: [&str; REASONS] = ["demand", "step", "prefetch", "request", "clean", "park", "copy"];
@@ -248,7 +248,9 @@ pub(super) const FAMILIES: &[Family] = &[
         |snapshot, samples| {
             each(snapshot, samples, |space, of| {
                 of.whole(&[("outcome", "restored")], space.core.restored);
-                of.whole(&[("outcome", "refused")], space.core.restore_refused);
+                of.whole(&[("outcome", "unreachable")], space.shell.unreachable);
+                let refused = space.core.restore_refused.saturating_sub(space.shell.unreachable);
+                of.whole(&[("outcome", "refused")], refused);
             });
         },
     ),
@@ -302,6 +304,64 @@ pub(super) const FAMILIES: &[Family] = &[
     ),
     core_counter!("kvtide_lost_pages", "Pages that existed nowhere else and are lost.", pages_lost),
     core_counter!("kvtide_blocks_published", "Blocks that were published.", published),
+    Family::counter(
+        "kvtide_unreadable_pages",
+        "Pages read from NVMe that are not what was written, by what that means.",
+        |snapshot, samples| {
+            each(snapshot, samples, |space, of| {
+                of.whole(&[("kind", "corrupt")], space.nvme.corrupt);
+                of.whole(&[("kind", "lost_unflushed")], space.nvme.lost_unflushed);
+            });
+        },
+    ),
+    Family::gauge(
+        "kvtide_write_budget_bytes",
+        "What the space may write to NVMe in a day, by share of it; not there if nothing bounds it.",
+        |snapshot, samples| {
+            each(snapshot, samples, |space, of| {
+                let Endurance { bytes_per_day, left_bytes, promised_bytes, debt_bytes } = space.endurance;
+                if bytes_per_day > 0 {
+                    of.whole(&[("share", "day")], bytes_per_day);
+                    of.whole(&[("share", "left")], left_bytes);
+                    of.whole(&[("share", "promised")], promised_bytes);
+                    of.whole(&[("share", "debt")], debt_bytes);
+                }
+            });
+        },
+    ),
+    Family::counter(
+        "kvtide_admission_looks",
+        "Looks at published blocks that might be written to NVMe, by what was decided.",
+        |snapshot, samples| {
+            each(snapshot, samples, |space, of| {
+                of.whole(&[("outcome", "admitted")], space.core.admitted);
+                of.whole(&[("outcome", "unworthy")], space.core.refused_unworthy);
+                of.whole(&[("outcome", "over_budget")], space.core.refused_budget);
+            });
+        },
+    ),
+    Family::counter(
+        "kvtide_admission_bytes",
+        "Bytes written to NVMe, by whether admission had set them aside.",
+        |snapshot, samples| {
+            each(snapshot, samples, |space, of| {
+                of.whole(&[("outcome", "admitted")], space.core.nvme_bytes_admitted);
+                of.whole(&[("outcome", "forced")], space.core.nvme_bytes_forced);
+            });
+        },
+    ),
+    core_counter!(
+        "kvtide_refused_drops",
+        "Blocks dropped from host memory that were not admitted to NVMe.",
+        refused_dropped
+    ),
+    core_counter!("kvtide_second_touches", "Contents that were used a second time.", second_touches),
+    core_counter!("kvtide_nvme_hits", "Blocks that a map found only on NVMe.", nvme_hits),
+    core_counter!(
+        "kvtide_spilled_runs",
+        "Blocks that took a slot on another disk than their prefix run.",
+        runs_spilled
+    ),
     core_counter!("kvtide_blocks_stored", "Blocks that came to survive an end of the daemon.", stored),
     core_counter!("kvtide_blocks_durable", "Blocks that were reported to survive a power cut.", durable),
     core_counter!("kvtide_records", "Records that index logs took.", records),

@@ -28,7 +28,7 @@ pub(crate) use keys::{Encryption, KeySource, Keyring, MasterKey, key_sectors_of}
 
 pub(crate) use keys::Subkey;
 pub(crate) use pool::Pool;
-pub(crate) use stats::CodeStatus;
+pub(crate) use stats::{CodeStatus, CodedStatus};
 pub(crate) use work::{Page, Work};
 
 use keys::{Spent, Stored, TenantKey};

@@ -284,7 +284,7 @@ fn the_canary_learns_what_is_read_and_what_is_written_must_be_what_it_knows() {
         rustix::io::pwrite(fd, &[fill; 4096], 0).unwrap();
     }
     rig.begin(1, IoKind::Write, AT, 0);
-    assert_eq!((rig.end().status, rig.canary.tally.checked), (Status::Ok, 0), "nothing is known yet");
+    assert_eq!((rig.end().status, rig.canary.tally.written_checked), (Status::Ok, 0), "nothing is known yet");
     rig.begin(2, IoKind::Read, AT, 3);
     assert_eq!(rig.canary.known(HostFrame { slab: 1, slot: 3 }), None);
     assert_eq!(rig.end().status, Status::Ok);
@@ -293,11 +293,14 @@ fn the_canary_learns_what_is_read_and_what_is_written_must_be_what_it_knows() {
     assert_eq!(rig.canary.known(HostFrame { slab: 1, slot: 3 }), Some(digest(&[5; 4096])));
     let next = DiskSlot { slot: 9, ..AT };
     rig.begin(3, IoKind::Write, next, 3);
-    assert_eq!((rig.end().status, rig.canary.tally.checked, rig.canary.tally.failed), (Status::Ok, 2, 0));
+    assert_eq!(
+        (rig.end().status, rig.canary.tally.written_checked, rig.canary.tally.written_failed),
+        (Status::Ok, 2, 0)
+    );
     rustix::io::pwrite(&rig.memory[1], &[4], 3 * 4096 + 77).unwrap();
     rig.begin(4, IoKind::Write, next, 3);
     assert_eq!((rig.end().status, rig.nvme.bad()), (Status::Corrupt, &[1][..]));
-    assert_eq!((rig.canary.tally.checked, rig.canary.tally.failed), (3, 1));
+    assert_eq!((rig.canary.tally.written_checked, rig.canary.tally.written_failed), (3, 1));
 }
 
 #[test]

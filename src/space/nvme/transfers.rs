@@ -181,7 +181,7 @@ impl Nvme {
                 Status::Corrupt => {
                     // Nothing was written: host memory holds other bytes than were stored there.
                     self.take_bad(&transfer);
-                    canary.tally.count(self.bad.len() as u64, self.bad.len() as u64);
+                    canary.tally.count_written(self.bad.len() as u64, self.bad.len() as u64);
                     Status::Corrupt
                 }
                 status @ (Status::Io | Status::NoSpace | Status::TimedOut | Status::Canceled) => status,
@@ -218,7 +218,7 @@ impl Nvme {
                 let Some(slab) = self.slabs.get_mut(at.slab as usize).and_then(Option::as_mut) else { return };
                 slab.wrote(transfer);
                 let compared = transfer.parts.iter().filter(|part| part.digest.is_some()).count();
-                canary.tally.count(compared as u64, 0);
+                canary.tally.count_written(compared as u64, 0);
             }
         }
     }
