@@ -9,13 +9,14 @@
 //! takes new bytes for old blocks.
 
 use crate::config::Config;
-use crate::io::{Disk, DiskEvent, LogLetter};
+use crate::io::{Disk, DiskEvent, KeyError, LogLetter, SlabCode};
 use crate::mail::Outbox;
 use crate::space::{Letter, Region};
 use kvtide_tiering::api::Status;
 use kvtide_tiering::log::{Recovered, RecoveredSlab, SlabHeader};
 use kvtide_tiering::node::{DiskConfig, DiskGrant, DiskStatus, Disks, DisksConfig, Evicted, NoDisk};
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 /// Regions of all disks.
 pub(super) struct Regions {
@@ -32,13 +33,20 @@ pub(super) struct Regions {
     /// Spaces that wait for a region, and on which disk they would rather have it, in the order in which they asked.
     waiting: VecDeque<(u32, Option<u32>)>,
     /// Grants whose record is on its way to the medium, by disk and number.
-    logging: BTreeMap<(u32, u64), (u32, DiskGrant)>,
+    logging: BTreeMap<(u32, u64), Logging>,
     /// Numbers of the grants that spaces hold, by space and slab.
     held: BTreeMap<(u32, u32), u64>,
     /// Number of the next grant: no disk has seen it.
     next_grant: u64,
     /// Letters for spaces, to be sent.
     post: Vec<(u32, Letter)>,
+}
+
+/// A grant that a log is told of.
+struct Logging {
+    space: u32,
+    grant: DiskGrant,
+    header: SlabHeader,
 }
 
 impl Regions {
@@ -116,8 +124,9 @@ impl Regions {
         let SlabHeader { grant, .. } = kept.header;
         let fits =
             SlabHeader { region, grant, codec: kept.header.codec, encrypted: kept.header.encrypted, ..slab.clone() };
-        let granted = if kept.header == fits { self.node.adopt(space, disk, region) } else { None };
-        let Some(granted) = granted else {
+        let code = self.code(disk, &kept.header);
+        let granted = if kept.header == fits && code.is_ok() { self.node.adopt(space, disk, region) } else { None };
+        let (Some(granted), Ok(code)) = (granted, code) else {
             tracing::error!("disk {disk}: region {region} holds what space {space} cannot take: {:?}", kept.header);
             self.node.drop_kept(disk, region);
             self.free(disk, region, grant);
@@ -126,7 +135,13 @@ impl Regions {
         self.held.insert((space, granted.slab), grant);
         let used = kept.blocks.iter().map(|put| put.generation).max().unwrap_or(0);
         let generation = self.generation(disk).max(used);
-        Some(Region { grant: granted, generation, code: None, blocks: Some(kept.blocks) })
+        Some(Region { grant: granted, generation, code, blocks: Some(kept.blocks) })
+    }
+
+    /// How pages of a slab are stored, if not as they are. Without the key of its domain nobody gets it.
+    fn code(&self, disk: u32, slab: &SlabHeader) -> Result<Option<Arc<SlabCode>>, KeyError> {
+        let code = self.disks.get(disk as usize).map_or(Ok(None), |disk| disk.code(slab));
+        code.inspect_err(|error| tracing::error!("disk {disk}: region {}: {error}", slab.region))
     }
 
     /// Generations up to this one may have been in use on a disk before this run.
@@ -160,8 +175,9 @@ impl Regions {
         let Some(slab) = self.spaces.get(&space) else { return };
         let number = self.next_grant;
         self.next_grant += 1;
-        let header = SlabHeader { region: grant.region, grant: number, ..slab.clone() };
-        self.logging.insert((grant.disk, number), (space, grant));
+        let (codec, encrypted) = self.disks.get(grant.disk as usize).map_or((0, false), Disk::coding);
+        let header = SlabHeader { region: grant.region, grant: number, codec, encrypted, ..slab.clone() };
+        self.logging.insert((grant.disk, number), Logging { space, grant, header: header.clone() });
         self.tell_log(grant.disk, LogLetter::Grant(header));
     }
 
@@ -260,10 +276,12 @@ impl Regions {
 
     fn recorded(&mut self, disk: u32, region: u32, number: u64, status: Status) {
         // Whoever it was for has left meanwhile.
-        let Some((space, grant)) = self.logging.remove(&(disk, number)) else { return };
-        if status == Status::Ok {
+        let Some(Logging { space, grant, header }) = self.logging.remove(&(disk, number)) else { return };
+        if status == Status::Ok
+            && let Ok(code) = self.code(disk, &header)
+        {
             self.held.insert((space, grant.slab), number);
-            let region = Region { grant, generation: self.generation(disk), code: None, blocks: None };
+            let region = Region { grant, generation: self.generation(disk), code, blocks: None };
             return self.post.push((space, Letter::DiskGranted(region)));
         }
         tracing::error!("disk {disk}: the grant of region {region} cannot be recorded ({status:?}): nobody gets it");
@@ -275,7 +293,7 @@ impl Regions {
     fn fail(&mut self, disk: u32) {
         let coming: Vec<u64> = self.logging.range((disk, 0)..=(disk, u64::MAX)).map(|((_, grant), _)| *grant).collect();
         for number in coming {
-            let Some((space, grant)) = self.logging.remove(&(disk, number)) else { continue };
+            let Some(Logging { space, grant, .. }) = self.logging.remove(&(disk, number)) else { continue };
             self.node.take_back(space, grant.slab);
             self.waiting.push_front((space, None));
         }
@@ -289,9 +307,10 @@ impl Regions {
     pub fn leave(&mut self, space: u32) {
         self.waiting.retain(|(waiting, _)| *waiting != space);
         // It was never told of these: nothing can be under way there.
-        let coming: Vec<_> = self.logging.iter().filter(|(_, (of, _))| *of == space).map(|(key, _)| *key).collect();
+        let coming: Vec<_> =
+            self.logging.iter().filter(|(_, coming)| coming.space == space).map(|(key, _)| *key).collect();
         for (disk, number) in coming {
-            let Some((_, grant)) = self.logging.remove(&(disk, number)) else { continue };
+            let Some(Logging { grant, .. }) = self.logging.remove(&(disk, number)) else { continue };
             self.node.take_back(space, grant.slab);
             self.free(disk, grant.region, number);
         }

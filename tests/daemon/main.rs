@@ -16,13 +16,13 @@ mod raw;
 mod recorder;
 mod reload;
 mod requests;
-mod restart;
 mod roles;
 mod stall;
 mod systemd;
 mod threads;
 mod tokens;
 mod tool;
+mod warm;
 
 use kvtide_daemon::cli::private_daemon::{Options, PrivateDaemon};
 use serde_json::Value;

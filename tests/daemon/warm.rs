@@ -116,11 +116,14 @@ fn another_model_finds_nothing_and_takes_the_room_of_the_oldest() {
     assert!(kept(&daemon.status().unwrap()) < held, "{}", daemon.log());
     assert_eq!(read(&mut other, &mine), all(&mine));
     assert_eq!(read(&mut other, &more), all(&more));
+    kill(daemon);
+    drop(other);
     // The first model finds what is left, and nothing else.
+    let daemon = PrivateDaemon::start(&one_disk(&dir)).unwrap();
     let mut engine = Engine::attach(daemon.socket(), MODEL);
     let found = read(&mut engine, &runs);
     assert!(found.iter().sum::<u32>() < all(&runs).iter().sum(), "nothing of it went");
-    kill(daemon);
+    stop(daemon);
 }
 
 #[test]
@@ -162,7 +165,7 @@ fn attach(socket: &Path, page_bytes: &[u32]) -> (Client, kvtide_client::Channel)
 
 fn two_disks(dir: &Dir) -> Options {
     let disk = |name: &str| {
-        let path = dir.path().join(name);
+        let path = dir.path().join(name).join("disk");
         format!(
             "[[tiers.nvme.disks]]\ndir = \"{}\"\ncapacity = {}\nreserve_free = 0\n",
             path.display(),
@@ -176,14 +179,13 @@ fn two_disks(dir: &Dir) -> Options {
 #[test]
 fn a_disk_that_is_gone_costs_its_own_runs_and_no_more() {
     let dir = Dir::new();
+    ["one", "two"].map(|mount| std::fs::create_dir(dir.path().join(mount)).unwrap());
     let daemon = PrivateDaemon::start(&two_disks(&dir)).unwrap();
     let mut engine = Engine::attach(daemon.socket(), MODEL);
     let runs = publish(&mut engine, 0..16, Level::Durable);
     stop(daemon);
     drop(engine);
-    // A file that cannot be opened stands where the disk was.
     std::fs::rename(dir.path().join("two"), dir.path().join("away")).unwrap();
-    std::fs::write(dir.path().join("two"), "").unwrap();
     let daemon = PrivateDaemon::start(&two_disks(&dir)).unwrap();
     let mut engine = Engine::attach(daemon.socket(), MODEL);
     let found = read(&mut engine, &runs);
@@ -195,7 +197,6 @@ fn a_disk_that_is_gone_costs_its_own_runs_and_no_more() {
     kill(daemon);
     drop(engine);
     // It comes back with what it had.
-    std::fs::remove_file(dir.path().join("two")).unwrap();
     std::fs::rename(dir.path().join("away"), dir.path().join("two")).unwrap();
     let daemon = PrivateDaemon::start(&two_disks(&dir)).unwrap();
     let mut engine = Engine::attach(daemon.socket(), MODEL);
