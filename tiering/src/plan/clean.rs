@@ -37,9 +37,9 @@ impl Core {
     fn clean_coldest(&mut self, s: u16, class: u8, must: bool, buf: &mut ActionBuf) -> bool {
         let c = &self.sessions[usize::from(s)].classes[usize::from(class)];
         let f = if c.early.is_empty() { c.dirty.head } else { c.early.head };
-        // What somebody waits for to be stored takes a host frame like what a lane waits for.
-        let waited = |f: u32| self.blocks[self.geo.block_of(self.frame(s, f).page)].waited;
-        f != NONE && self.store(s, f, Reason::Clean, NONE, must || waited(f), buf)
+        // What somebody waits for to be stored, and what that stands on, takes a host frame like what a lane waits for.
+        let waited = !c.early.is_empty() && self.sessions[usize::from(s)].ops.keeping.head != NONE;
+        f != NONE && self.store(s, f, Reason::Clean, NONE, must || waited, buf)
     }
 
     /// Stores the page that a frame shows, unless a store of it is under way or no host frame is to be had. The caller checked
