@@ -118,6 +118,14 @@ kinds! {
     StepThreeTiers => "step: over three tiers",
     /// A slot was given to another block.
     SlotReused => "disk: slot reused",
+    /// An index log took a block's record.
+    BlockRecorded => "log: block recorded",
+    /// An index log erased what it said of a slot.
+    SlotErased => "log: slot erased",
+    /// The index logs were flushed.
+    LogFlushed => "log: flushed",
+    /// An index log did not take a note.
+    NoteFailed => "log: note failed",
     /// The node granted a slab on NVMe.
     DiskGranted => "disk: slab granted",
     /// The node had no NVMe space to grant.

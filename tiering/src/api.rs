@@ -444,9 +444,11 @@ pub enum Event<'a> {
         /// Its id.
         id: u32,
         /// `Ok`: all bytes were moved. `Io`, `NoSpace`: the device failed or fell short; none of the pages is valid where it
-        /// should have gone. `TimedOut`, `Canceled`: it was never begun.
+        /// should have gone. `TimedOut`, `Canceled`: it was never begun. `Corrupt`: pages in host were not what had been stored there, and
+        /// nothing was written.
         status: Status,
-        /// After a read that was `Ok`: planes, ascending, whose bytes are not what was written (checksum). The others are valid.
+        /// After a read that was `Ok`: planes, ascending, whose bytes are not what was written (checksum). The others are valid. After
+        /// a write that was `Corrupt`: planes whose host copies are bad.
         bad: &'a [u32],
     },
     /// The session's lease ended (EOF or exit). Its jobs in flight never complete; host frames they may write are quarantined.

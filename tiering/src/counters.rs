@@ -97,6 +97,8 @@ pub struct Counters {
     pub io_failed: u64,
     /// Pages read from NVMe that were not what had been written.
     pub checksum_failed: u64,
+    /// Host copies that were not what had been stored there, and were dropped.
+    pub host_corrupt: u64,
     /// Pages whose read from NVMe failed and was tried again.
     pub io_retries: u64,
     /// Pages read from NVMe ahead of use and used.

@@ -56,6 +56,16 @@ impl DiskFaults {
         self.error + self.flip + self.stuck + self.reject == 0 && self.works()
     }
 
+    /// How a note to an index log ends at `now_us`.
+    pub fn pick_note(&self, rng: &mut Rng, now_us: u64) -> Status {
+        let over = |since_us: u64| since_us > 0 && now_us >= since_us;
+        if over(self.dead_us) || over(self.read_only_us) || rng.chance(self.error) {
+            rng.pick(&[Status::Io, Status::NoSpace])
+        } else {
+            Status::Ok
+        }
+    }
+
     /// What goes wrong with a transfer that begins at `now_us`.
     pub fn pick(&self, rng: &mut Rng, kind: IoKind, now_us: u64) -> Option<DiskFault> {
         let over = |since_us: u64| since_us > 0 && now_us >= since_us;

@@ -8,7 +8,7 @@ use crate::coverage::Met;
 use crate::failure::Caught;
 use crate::geometry::SLAB_FRAMES;
 use kvtide_daemon::translate;
-use kvtide_tiering::api::{Action, Event, HostFrame, Job, SessionId, Status};
+use kvtide_tiering::api::{Action, Event, HostFrame, Job, SessionId};
 use kvtide_wire::geometry::stride;
 
 /// Polls of a core with room after which it must have come to rest.
@@ -86,9 +86,11 @@ impl Daemon {
                 self.io(cx, id, (kind, class), at, &list)
             }
             Action::Urge { id, class } => self.urge(cx, id, class),
-            Action::Record { id, .. } | Action::Erase { id, .. } | Action::Flush { id } => {
-                self.handle(cx, sessions, Event::LogDone { id, status: Status::Ok })
+            Action::Record { list, .. } => {
+                let list = self.actions.list(list).to_vec();
+                self.note(cx, action, &list)
             }
+            Action::Erase { .. } | Action::Flush { .. } => self.note(cx, action, &[]),
             Action::SessionGone { session } => {
                 cx.say(|| format!("daemon: session slot {session} is free"));
                 match self.slots.get_mut(usize::from(session)).and_then(Option::take) {

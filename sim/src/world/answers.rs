@@ -114,6 +114,7 @@ impl Session {
             Status::TimedOut => {
                 !cx.geometry.roomy || faults.hurry + faults.endless + faults.refuse > 0 || faults.disk.delays()
             }
+            Status::NoSpace if pending.op == Op::Publish && cx.ledger.errors > 0 => true,
             Status::NoSpace | Status::TooBig => !cx.geometry.roomy || faults.refuse > 0 || !faults.disk.works(),
             // Pages that left a window, or older snapshots, are given up, whoever would still pin them or cut back to them.
             Status::Lost if matches!(pending.op, Op::Acquire | Op::Truncate) && cx.geometry.retires() => true,
@@ -128,7 +129,8 @@ impl Session {
             Status::NotFound | Status::State if matches!(pending.op, Op::Step | Op::StepEnd) => true,
             Status::NotFound => pending.op == Op::Cancel || damaged,
             Status::NotAdmitted => {
-                pending.op == Op::Publish && (!cx.geometry.roomy || !faults.none() || pending.first > 0)
+                let unsure = !cx.geometry.roomy || !faults.none() || pending.first > 0 || !cx.geometry.disk();
+                pending.op == Op::Publish && unsure
             }
             Status::Busy => matches!(pending.op, Op::Park | Op::Truncate | Op::SeqDrop),
             // Blocks run out in a space that is not roomy.

@@ -90,6 +90,13 @@ pub enum Ev {
         /// The transfer.
         id: u32,
     },
+    /// The daemon learns that a note to an index log has ended.
+    LogDone {
+        /// Which daemon sent it.
+        epoch: u32,
+        /// The note.
+        id: u32,
+    },
     /// An engine process dies, or only its connection.
     Die {
         /// Session.

@@ -2,6 +2,7 @@
 //! that catch a core which breaks its side of the protocol.
 
 use super::context::{Check, Context, Ev, wrong};
+use super::notes::Logs;
 use super::session::Session;
 use crate::coverage::Met;
 use crate::disk::{Grants, Queue};
@@ -50,6 +51,8 @@ pub struct Daemon {
     pub(super) grants: Grants,
     /// Its transfers.
     pub(super) transfers: Queue,
+    /// What the index logs say of it.
+    pub(super) logs: Logs,
     /// In some episodes the core runs under the flight recorder.
     recorder: Option<Recorder>,
     /// When the clock wakes it next.
@@ -74,6 +77,7 @@ impl Daemon {
             epoch,
             granted_bytes: 0,
             grants: Grants::new(cx.geometry.planes()),
+            logs: Logs::default(),
             transfers: Queue::new(cx.rng.pick(&[1, 2, 4, 16, 64])),
             recorder,
             due_us: 0,

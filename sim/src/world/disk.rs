@@ -51,6 +51,7 @@ impl Daemon {
 
     /// The core gives NVMe space back.
     pub(super) fn return_disk(&mut self, cx: &mut Context, slab: u32) -> Check {
+        self.logs.returned(slab)?;
         let region = misused(self.grants.remove(slab))?;
         cx.regions.put_back(region);
         cx.coverage.met(Met::DiskReturned);
@@ -77,6 +78,9 @@ impl Daemon {
             );
         }
         let parts = self.parts(cx, kind, list)?;
+        if kind == IoKind::Write {
+            self.logs.written(at)?;
+        }
         if misused(self.grants.enter(kind, at, &parts))? {
             cx.coverage.met(Met::SlotReused);
         }

@@ -11,6 +11,7 @@ mod daemon;
 mod disk;
 mod life;
 mod nonsense;
+mod notes;
 mod ops;
 mod pins;
 mod pump;
@@ -145,6 +146,10 @@ impl World {
             },
             Ev::IoDone { epoch, id } => match daemon.as_mut().filter(|d| d.epoch == epoch) {
                 Some(daemon) => daemon.io_done(cx, sessions, id),
+                None => Ok(()),
+            },
+            Ev::LogDone { epoch, id } => match daemon.as_mut().filter(|d| d.epoch == epoch) {
+                Some(daemon) => daemon.log_done(cx, sessions, id),
                 None => Ok(()),
             },
             Ev::Die { session } => self.die(session),

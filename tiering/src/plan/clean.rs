@@ -26,8 +26,10 @@ impl Core {
             let ahead = if c.cleaning { (high as u32).saturating_sub(ready).min((jobs_max / 4).max(1)) } else { 0 };
             let starved = c.starved.saturating_sub(c.storing);
             let early = c.early.len.min((jobs_max / 4).max(1));
+            // What a publish waits for, and what that stands on, takes host frames like what a lane waits for.
+            let waited = if early > 0 && self.publishes_wait() { early } else { 0 };
             for i in 0..ahead.max(starved).max(early) {
-                if !self.can_send_last(s, buf) || !self.clean_coldest(s, class as u8, i < starved, buf) {
+                if !self.can_send_last(s, buf) || !self.clean_coldest(s, class as u8, i < starved.max(waited), buf) {
                     break;
                 }
             }
@@ -37,9 +39,7 @@ impl Core {
     fn clean_coldest(&mut self, s: u16, class: u8, must: bool, buf: &mut ActionBuf) -> bool {
         let c = &self.sessions[usize::from(s)].classes[usize::from(class)];
         let f = if c.early.is_empty() { c.dirty.head } else { c.early.head };
-        // What somebody waits for to be stored, and what that stands on, takes a host frame like what a lane waits for.
-        let waited = !c.early.is_empty() && self.sessions[usize::from(s)].ops.keeping.head != NONE;
-        f != NONE && self.store(s, f, Reason::Clean, NONE, must || waited, buf)
+        f != NONE && self.store(s, f, Reason::Clean, NONE, must, buf)
     }
 
     /// Stores the page that a frame shows, unless a store of it is under way or no host frame is to be had. The caller checked

@@ -4,7 +4,7 @@ use crate::actions::LIST_MAX;
 use crate::api::{BlockId, Level, NONE, SeqId, Status};
 use crate::pages::{BlockState, Link, Logged, Part};
 use crate::requests::{Op, Phase, Work};
-use crate::sessions::Life;
+use crate::sessions::{Life, Session};
 use crate::space::{Core, Who, Why};
 
 /// Hashes of one request: a list of 32-bit words holds so many of 128 bits.
@@ -156,6 +156,12 @@ impl Core {
             _ => return Err(Status::NotAdmitted),
         }
         Ok(())
+    }
+
+    /// Whether a publish waits for something to be stored.
+    pub(crate) fn publishes_wait(&self) -> bool {
+        let waits = |s: &Session| s.ops.keeping.iter(&s.ops.recs).any(|op| s.ops[op].use_pos == 0);
+        self.sessions.iter().any(waits)
     }
 
     /// The record of a block counts: publishes that wait for its content go on.

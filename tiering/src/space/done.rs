@@ -188,11 +188,13 @@ impl Core {
             job = self.sessions[usize::from(s)].jobs[slot];
         }
         let wanted = self.blocks[self.geo.block_of(job.page)].live() && status != Status::Canceled;
-        if wanted && job.tries + 1 < IO_TRIES {
+        // Another try would find the same bytes.
+        let corrupt = status == Status::Corrupt;
+        if wanted && !corrupt && job.tries + 1 < IO_TRIES {
             self.counters.jobs_retried += 1;
             self.sessions[usize::from(s)].jobs[slot].tries += 1;
             match status {
-                Status::Io | Status::Corrupt => self.sessions[usize::from(s)].jobs.again_later(slot),
+                Status::Io => self.sessions[usize::from(s)].jobs.again_later(slot),
                 _ => self.send_later(s, slot),
             }
             return;
@@ -202,8 +204,15 @@ impl Core {
             self.free_frame(s, job.frame);
         }
         self.end_place(s, slot, job);
+        let from = if job.task == Task::LoadCopy { job.source } else { job.page };
+        if corrupt {
+            self.host_copy_is_bad(from);
+        }
         if job.op != NONE {
             self.op_job_failed(s, job.op, status);
+        } else if corrupt && self.pages[from as usize].host == NONE {
+            // Who waits looks for it elsewhere.
+            self.wake(s);
         } else if status != Status::Canceled {
             self.page_failed(s, job.page);
         }

@@ -132,8 +132,11 @@ impl Core {
         };
         let busy = frame.job != NONE && !mutants::on(Mutant::TwoJobsOnOneFrame);
         let clean = page.below() || mutants::on(Mutant::EvictDirty);
-        let want = if stays || frame.pins > 0 || busy {
+        let want = if stays || busy || frame.pins > 0 && (clean || block.content == NONE) {
             On::Nothing
+        } else if frame.pins > 0 {
+            // It stays, and is stored as soon as what is not pinned: it is published.
+            On::Early
         } else if clean && frame.on == On::Ring {
             On::Ring
         } else if clean && frame.on == On::Refused {

@@ -5,6 +5,7 @@ use crate::api::{Action, BlockId, NONE};
 use crate::mutants::{self, Mutant};
 use crate::pages::{Block, BlockState, FrameState, HostOn, On};
 use crate::plan::IO_TRIES;
+use crate::sessions::Life;
 
 impl Core {
     /// A host frame for a page that is to be stored. `must`: somebody waits, so what is cached or held twice gives way.
@@ -210,6 +211,19 @@ impl Core {
         self.host_freed();
     }
 
+    /// The host copy of a page is not what was stored there: it goes, and the page is had from elsewhere. While loads read it, the
+    /// last of them that finds it bad says so.
+    pub(crate) fn host_copy_is_bad(&mut self, page: u32) {
+        if self.pages[page as usize].host == NONE || self.pages[page as usize].loads > 0 {
+            return;
+        }
+        self.counters.host_corrupt += 1;
+        self.drop_host_copy(page);
+        self.settle_page(page);
+        self.lose_if_nowhere(page);
+        self.wake_all();
+    }
+
     /// A host frame came free: who waits for one looks again.
     pub(crate) fn host_freed(&mut self) {
         if std::mem::take(&mut self.host_wanted) {
@@ -262,8 +276,9 @@ impl Core {
         let c = &self.host.classes[usize::from(class)];
         let in_use = c.used + c.quarantined;
         let promised = (c.demand + c.quarantined).saturating_sub(in_use);
-        // What is on NVMe comes back through host: memory that is given away need not be had again.
-        let stream = if self.disk.used > 0 { self.stream_frames(usize::from(class)) } else { 0 };
+        // What is on NVMe comes back through host, now or soon: memory that is given away need not be had again.
+        let streams = self.has_nvme() && (self.disk.used > 0 || self.sessions.iter().any(|s| s.life == Life::Live));
+        let stream = if streams { self.stream_frames(usize::from(class)) } else { 0 };
         let keep = promised.max(if spare { c.granted / 10 } else { 0 }).max(stream);
         if let Some(slab) = self.host.idle_slab(class, keep) {
             self.host.remove(slab);

@@ -98,7 +98,7 @@ impl Fill {
 }
 
 impl Core {
-    /// How full the space is. Takes time in proportion to the sessions.
+    /// How full the space is. Takes time in proportion to the sessions and to the published pages that are to be stored.
     #[must_use]
     pub fn occupancy(&self) -> Occupancy {
         let (host, tier0) = (self.host_fill(), self.tier0_fill());
@@ -154,7 +154,9 @@ impl Core {
             for (class, geo) in session.classes.iter().zip(&self.geo.classes) {
                 let (free, pinned) = (u64::from(class.free.len), class.pinned);
                 let clean = u64::from(class.clean.len) + u64::from(class.refused.len);
-                let dirty = u64::from(class.dirty.len) + u64::from(class.early.len);
+                // Some that are pinned are to be stored, too.
+                let early = class.early.iter(&session.frames).filter(|&f| session.frames[f as usize].pins == 0);
+                let dirty = u64::from(class.dirty.len) + early.count() as u64;
                 let bytes = geo.page_bytes;
                 fill.free.add(free, bytes);
                 fill.pinned.add(pinned, bytes);

@@ -93,7 +93,7 @@ impl Core {
         self.counters.io_failed += u64::from(failed);
         match transfer.kind {
             IoKind::Read => self.pages_read(transfer, status, bad),
-            IoKind::Write => self.pages_written(transfer, status),
+            IoKind::Write => self.pages_written(transfer, status, bad),
         }
         if self.is_slot_gone(transfer.block) {
             self.slot_gone(transfer.block);
@@ -134,7 +134,7 @@ impl Core {
         at
     }
 
-    fn pages_written(&mut self, transfer: Transfer, status: Status) {
+    fn pages_written(&mut self, transfer: Transfer, status: Status, bad: &[u32]) {
         let ok = status == Status::Ok || mutants::on(Mutant::FailedWriteIsClean);
         let mut frames = transfer.frames;
         while let Some(at) = frames.pop_front(&mut self.host.recs) {
@@ -157,9 +157,16 @@ impl Core {
                 self.counters.host_to_nvme.failed += 1;
             }
             self.settle_page(page);
+            if status == Status::Corrupt && bad.contains(&u32::from(self.geo.plane_of(page))) {
+                self.host_copy_is_bad(page);
+            }
         }
         self.host_freed();
         let b = transfer.block;
+        if status == Status::Corrupt {
+            // The device has done nothing wrong.
+            return self.wake_readers(b);
+        }
         if status == Status::Ok {
             (self.disk.write_fails, self.disk.suspects, self.blocks[b].write_fails) = (0, 0, 0);
             return;

@@ -76,7 +76,7 @@ impl Chaos {
         let t = self.w.disk.take(self.rng.below(n) as usize).unwrap();
         let fail = self.failures && self.rng.one_in(7);
         let write = t.kind == IoKind::Write;
-        let status = match self.rng.below(4) {
+        let mut status = match self.rng.below(4) {
             0 if fail => Status::TimedOut,
             1 if fail => Status::Canceled,
             2 if fail && write => Status::NoSpace,
@@ -91,7 +91,7 @@ impl Chaos {
                 let &(plane, _) = &t.pages[self.rng.below(t.pages.len() as u64) as usize];
                 self.w.disk.rotten.insert((t.at.slab, t.at.slot, plane));
             }
-            bad = self.w.disk.carry_out(&t, &mut self.w.host).1;
+            (status, bad) = self.w.disk.carry_out(&t, &mut self.w.host);
             if self.rng.one_in(2) {
                 // What was misread need not be so the next time.
                 bad.iter().for_each(|&p| _ = self.w.disk.rotten.remove(&(t.at.slab, t.at.slot, p as u16)));

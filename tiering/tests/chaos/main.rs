@@ -6,6 +6,7 @@
 mod endings;
 #[path = "../fake/mod.rs"]
 mod fake;
+mod keep;
 
 use fake::*;
 use kvtide_tiering::api::*;
@@ -48,6 +49,7 @@ struct MSeq {
 #[derive(Clone, Debug)]
 enum Asked {
     Plain,
+    Publish { hashes: Vec<u128>, level: Level },
     Reserve { seq: SeqId },
     Fork { parent: SeqId, child: SeqId, snapshot: MSeq },
     Truncate { seq: SeqId, tokens: u64 },
@@ -77,7 +79,14 @@ struct Chaos {
     failures: bool,
     /// The disk may fail to give back what was written.
     rot: bool,
+    /// Disks may go out of service.
+    disks_die: bool,
+    /// The daemon may die and come back.
+    restarts: bool,
     done: u64,
+    /// Publishes that were stored, and blocks that restarts brought back.
+    stored: u64,
+    restored: u64,
     finishing: bool,
     kinds: Vec<PlaneKind>,
     /// First hashes of published chains.
@@ -85,6 +94,8 @@ struct Chaos {
     pins: Vec<(SessionId, SeqId, u16, u32, u32)>,
     /// Host frames that a dead session may write until it exited.
     zombies: Vec<(SessionId, (u32, u32))>,
+    /// What the node has.
+    node_frames: Vec<u32>,
 }
 
 fn geometry(rng: &mut Rng) -> SpaceConfig {
@@ -126,7 +137,8 @@ impl Chaos {
         let kinds = cfg.planes.iter().map(|p| p.kind).collect();
         let nvme = cfg.limits.nvme_bytes_max > 0;
         let mut w = World::new(cfg);
-        w.eager = false;
+        (w.eager, w.eager_log) = (false, false);
+        w.disk.disks = 1 + rng.below(3) as u16;
         w.slab_frames = 4 + rng.below(30) as u32;
         let least = if nvme && rng.one_in(2) { 12 } else { 40 };
         w.node_frames.iter_mut().for_each(|n| *n = least + rng.below(5 * u64::from(least)) as u32);
@@ -134,6 +146,7 @@ impl Chaos {
         (w.disk.node_slots, w.disk.slab_slots) = (rng.below(80) as u32, 1 + rng.below(9) as u32);
         let (losses, failures) = (rng.one_in(2), rng.one_in(2));
         let rot = failures && rng.one_in(2);
+        let (disks_die, restarts) = (rng.one_in(3), rng.one_in(2));
         let mut c = Chaos {
             w,
             rng,
@@ -149,13 +162,19 @@ impl Chaos {
             losses,
             failures,
             rot,
+            disks_die,
+            restarts,
             done: 0,
+            stored: 0,
+            restored: 0,
             finishing: false,
             kinds,
             roots: Vec::new(),
             pins: Vec::new(),
             zombies: Vec::new(),
+            node_frames: Vec::new(),
         };
+        c.node_frames = c.w.node_frames.clone();
         for s in 0..SESSIONS {
             c.attach(s);
         }
@@ -179,7 +198,11 @@ impl Chaos {
             }
             Asked::Park { seq } | Asked::Resume { seq } => _ = self.busy.insert((s, *seq)),
             Asked::Fork { child, .. } => _ = self.busy.insert((s, *child)),
-            Asked::Plain | Asked::Fault { .. } | Asked::Acquire { .. } | Asked::Release { .. } => {}
+            Asked::Publish { .. }
+            | Asked::Plain
+            | Asked::Fault { .. }
+            | Asked::Acquire { .. }
+            | Asked::Release { .. } => {}
         }
         let mut asked = asked;
         if let Asked::Fault { patient, .. } = &mut asked {
@@ -205,6 +228,7 @@ impl Chaos {
         let ok = done.status == Status::Ok;
         match asked {
             Asked::Plain => {}
+            Asked::Publish { hashes, level } => self.publish_ended(s, &hashes, level, &done),
             Asked::Reserve { seq } => {
                 self.busy.remove(&(s, seq));
                 if ok {
@@ -277,7 +301,7 @@ impl Chaos {
                 Status::Lost => {
                     let q = &self.seqs[&(s, seq)];
                     let gone = u64::from(index) < self.first_needed(plane, q.tokens);
-                    assert!(self.losses || self.rot || gone, "a page is lost that a step would read");
+                    assert!(self.losses || self.rot || self.disks_die || gone, "a page is lost that a step would read");
                 }
                 Status::TimedOut if self.finishing && patient => {
                     self.dump();
@@ -370,7 +394,8 @@ impl Chaos {
         }
         let idle = self.seqs.contains_key(&key) && !self.busy.contains(&key);
         match self.rng.below(46) {
-            40..=45 => self.run_io(),
+            40..=43 => self.run_io(),
+            44..=45 => self.run_log(),
             0..=17 => self.run_job(s),
             18 if !self.seqs.contains_key(&key) && !self.busy.contains(&key) => {
                 self.w.ok(s, Request::SeqCreate { seq });
@@ -459,6 +484,8 @@ impl Chaos {
                 self.ask(s, request, Asked::Plain);
             }
             36 if self.losses && self.rng.one_in(30) => self.lose(s),
+            36 if self.rng.one_in(30) => self.lose_disk(),
+            36 if self.restarts && self.rng.one_in(20) => self.restart(),
             37 => {
                 self.w.now += self.rng.below(400);
                 self.w.event(Event::Tick).unwrap();
@@ -503,21 +530,15 @@ impl Chaos {
         if known {
             return;
         }
-        let r = Request::Publish { seq, first: first as u32, parent, hashes: &hashes, level: Level::Published };
-        if self.w.call(s, r).status == Status::Ok {
-            self.seqs.get_mut(&(s, seq)).unwrap().chain.extend(&hashes);
-            for (h, c) in hashes.iter().zip(contents) {
-                self.published.insert((*h, s % self.shards), c);
-            }
-            self.next_hash = self.next_hash.max(start + n as u128 + 20);
-        } else {
-            // Part of it may be published: these hashes are not used again.
-            self.next_hash = self.next_hash.max(start + n as u128 + 20);
-            for (h, c) in hashes.iter().zip(contents) {
-                self.published.insert((*h, s % self.shards), c);
-            }
-            self.seqs.get_mut(&(s, seq)).unwrap().chain.extend(&hashes);
+        // If it is refused, part of it may be published: these hashes are not used again.
+        self.next_hash = self.next_hash.max(start + n as u128 + 20);
+        for (h, c) in hashes.iter().zip(contents) {
+            self.published.insert((*h, s % self.shards), c);
         }
+        self.seqs.get_mut(&(s, seq)).unwrap().chain.extend(&hashes);
+        let level = [Level::Published, Level::Stored, Level::Durable][self.rng.below(3) as usize];
+        let r = Request::Publish { seq, first: first as u32, parent, hashes: &hashes, level };
+        self.ask(s, r, Asked::Publish { hashes: hashes.clone(), level });
     }
 
     fn step(&mut self, s: SessionId) {
@@ -560,10 +581,12 @@ impl Chaos {
             let live: Vec<_> = self.w.agents.keys().copied().collect();
             live.iter().for_each(|&s| self.run_job(s));
             self.run_io();
+            self.run_log();
             self.w.now += 40;
             self.w.event(Event::Tick).unwrap();
             self.collect();
             let idle = self.w.agents.values().all(|a| a.jobs.is_empty()) && self.w.disk.flight.is_empty();
+            let idle = idle && self.w.log.flight.is_empty();
             if self.pending.is_empty() && idle {
                 break;
             }
@@ -579,6 +602,7 @@ impl Chaos {
             let live: Vec<_> = self.w.agents.keys().copied().collect();
             live.iter().for_each(|&s| self.run_job(s));
             self.run_io();
+            self.run_log();
             self.w.now += 40;
             self.w.event(Event::Tick).unwrap();
         }
@@ -589,27 +613,30 @@ impl Chaos {
     }
 }
 
-fn run(seed: u64, acts: u32) -> (u64, u64) {
+/// Hash of all actions, requests answered, publishes stored, blocks that restarts brought back.
+fn run(seed: u64, acts: u32) -> [u64; 4] {
     let mut c = Chaos::new(seed);
     for _ in 0..acts {
         c.act();
         c.verify();
     }
     c.finish();
-    (c.w.core.trace().hash(), c.done)
+    [c.w.core.trace().hash(), c.done, c.stored, c.restored]
 }
 
 #[test]
 fn chaos() {
     let env = |name: &str, or: u64| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(or);
     let (from, seeds) = (env("CHAOS_SEED", 1), env("CHAOS_SEEDS", 40));
+    let (mut stored, mut restored) = (0, 0);
     for seed in from..from + seeds {
         let r = std::panic::catch_unwind(|| run(seed, 3000));
-        assert!(
-            r.is_ok(),
-            "replay with CHAOS_SEED={seed} CHAOS_SEEDS=1 cargo test -p kvtide-tiering --test chaos chaos"
-        );
+        let Ok([_, _, s, b]) = r else {
+            panic!("replay with CHAOS_SEED={seed} CHAOS_SEEDS=1 cargo test -p kvtide-tiering --test chaos chaos");
+        };
+        (stored, restored) = (stored + s, restored + b);
     }
+    assert!(seeds < 40 || stored > 0 && restored > 0, "{stored} publishes were stored, {restored} blocks restored");
 }
 
 #[test]

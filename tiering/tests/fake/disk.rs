@@ -36,6 +36,8 @@ pub struct Disk {
     pub disks: u16,
     /// Slabs that went out of service.
     pub dead: BTreeSet<u32>,
+    /// Starts of the daemon before this one.
+    pub starts: u32,
     /// Statuses with which the next transfers end instead of being carried out.
     pub fail_next: VecDeque<Status>,
     /// What reads find changed.
@@ -57,8 +59,8 @@ impl Disk {
         self.node_slots -= slots;
         let slab = (0..).find(|s| !self.slabs.contains_key(s) && !self.dead.contains(s)).unwrap();
         self.slabs.insert(slab, slots);
-        let disk = (slab % u32::from(self.disks.max(1))) as u16;
-        Event::DiskGranted { slab, slots, disk, generation: 0 }
+        let disk = self.disk_of(slab);
+        Event::DiskGranted { slab, slots, disk, generation: self.starts << 16 }
     }
 
     pub fn take_back(&mut self, slab: u32) {
@@ -82,6 +84,10 @@ impl Disk {
             IoKind::Write => self.begun.1 += 1,
         }
         self.flight.push_back(t);
+    }
+
+    pub fn disk_of(&self, slab: u32) -> u16 {
+        (slab % u32::from(self.disks.max(1))) as u16
     }
 
     /// The disk of a slab is no more.
@@ -124,7 +130,8 @@ impl Disk {
                     let (content, generation) = self.pages[&key];
                     assert_eq!(generation, t.at.generation, "{t:?} reads another block's page");
                     self.read += 1;
-                    if self.rotten.contains(&key) {
+                    // A write that failed left anything: no checksum fits.
+                    if self.rotten.contains(&key) || content == 0 {
                         bad.push(u32::from(plane));
                         host.insert(place, 0);
                     } else {

@@ -28,6 +28,15 @@ pub struct Note {
     pub urgent: bool,
 }
 
+impl Note {
+    pub fn slab(&self) -> u32 {
+        match self.wish {
+            Wish::Record(at, _) | Wish::Erase(at) => at.slab,
+            Wish::Flush => u32::MAX,
+        }
+    }
+}
+
 #[derive(Default)]
 pub struct Log {
     pub flight: VecDeque<Note>,

@@ -8,7 +8,7 @@ mod log;
 pub use disk::{Disk, Transfer};
 use kvtide_tiering::api::*;
 use kvtide_tiering::{ActionBuf, Core, Error, Recorder};
-pub use log::{Log, Wish};
+pub use log::{Log, Recorded, Wish};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A completion.
@@ -167,10 +167,7 @@ impl World {
     /// Ends the `at`th note in flight as its log does.
     pub fn run_note(&mut self, at: usize) -> bool {
         let Some(note) = self.log.flight.remove(at) else { return false };
-        let dead = match note.wish {
-            Wish::Record(at, _) | Wish::Erase(at) => self.disk.dead.contains(&at.slab),
-            Wish::Flush => false,
-        };
+        let dead = self.disk.dead.contains(&note.slab());
         let status = if dead { Status::Io } else { self.log.carry_out(&note) };
         self.end_note(note.id, status);
         true
@@ -180,6 +177,52 @@ impl World {
         self.handle(Event::LogDone { id, status }).unwrap();
         self.take_actions();
         self.core.check().unwrap();
+    }
+
+    /// The daemon dies and starts again: what the logs say comes back, parents first.
+    pub fn restart(&mut self, node_frames: Vec<u32>) {
+        let cfg = self.core.config().clone();
+        let disk = std::mem::take(&mut self.disk);
+        let log = std::mem::take(&mut self.log);
+        let (eager, slab_frames) = ((self.eager, self.eager_log), self.slab_frames);
+        *self = World { buf: self.buf.clone(), now: self.now, tag: self.tag, content: self.content, ..World::new(cfg) };
+        self.buf.clear();
+        ((self.eager, self.eager_log), self.slab_frames) = (eager, slab_frames);
+        (self.node_frames, self.disk, self.log) = (node_frames, disk, log);
+        self.disk.flight.clear();
+        self.disk.starts += 1;
+        self.log.flight.clear();
+        let generation = self.disk.starts << 16;
+        for (slab, slots) in self.disk.slabs.clone() {
+            let disk = self.disk.disk_of(slab);
+            self.handle(Event::DiskAdopted { slab, slots, disk, generation }).unwrap();
+        }
+        let mut left: Vec<_> = self.log.records.clone().into_iter().collect();
+        let mut told = BTreeSet::new();
+        loop {
+            let before = left.len();
+            left.retain(|((slab, slot), r)| {
+                let ready = r.parent == 0 || told.contains(&(r.shard, r.parent));
+                if ready {
+                    told.insert((r.shard, r.hash));
+                    self.restore(*slab, *slot, r);
+                }
+                !ready
+            });
+            if left.len() == before {
+                break;
+            }
+        }
+        // What cannot be reached comes last.
+        left.iter().for_each(|((slab, slot), r)| self.restore(*slab, *slot, r));
+        self.settle();
+    }
+
+    fn restore(&mut self, slab: u32, slot: u32, r: &Recorded) {
+        let at = DiskSlot { slab, slot, generation: r.generation };
+        let (shard, hash, parent, planes) = (r.shard, r.hash, r.parent, &r.planes[..]);
+        self.handle(Event::Restored { at, shard, hash, parent, planes }).unwrap();
+        self.take_actions();
     }
 
     /// The disk of a slab goes out of service.

@@ -229,7 +229,8 @@ impl Core {
         }
         let may = block.state == BlockState::Sealed || block.state == BlockState::Unsealed && block.parked;
         ensure!(may, "session {s}: frame {f} of a {:?} block may be taken", block.state);
-        ensure!(frame.pins == 0 && frame.job == NONE, "session {s}: frame {f} is in use and may be taken");
+        let pinned = frame.pins > 0 && frame.on != On::Early;
+        ensure!(!pinned && frame.job == NONE, "session {s}: frame {f} is in use and may be taken");
         ensure!(
             !page.below() == matches!(frame.on, On::Dirty | On::Early),
             "session {s}: frame {f} is on {:?}, host {}",

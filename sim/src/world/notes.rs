@@ -1,0 +1,136 @@
+//! The index logs of the daemon's disks: what the core has them say of its slots, checked against what was written there, and the
+//! ends of its notes, in any order.
+
+use super::context::{Check, Context, Ev, wrong};
+use super::daemon::Daemon;
+use super::session::Session;
+use crate::coverage::Met;
+use crate::failure::Caught;
+use kvtide_tiering::api::{Action, DiskSlot, Event, IoKind, Status};
+use std::collections::BTreeMap;
+
+/// What a note asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Note {
+    /// `fresh`: the log said nothing of the slot before.
+    Record {
+        at: DiskSlot,
+        fresh: bool,
+    },
+    Erase(DiskSlot),
+    Flush,
+}
+
+/// What the logs say, and what they are being told.
+#[derive(Debug, Default)]
+pub(super) struct Logs {
+    flight: BTreeMap<u32, Note>,
+    /// Generation that is recorded of a slot, or may be.
+    recorded: BTreeMap<(u32, u32), u32>,
+}
+
+impl Logs {
+    /// A slot is about to be written under a generation.
+    pub(super) fn written(&self, at: DiskSlot) -> Check {
+        match self.recorded.get(&(at.slab, at.slot)) {
+            Some(&generation) if generation != at.generation => {
+                wrong(Caught::Disk, format!("{at:?} is written while its log may name generation {generation}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A slab goes back.
+    pub(super) fn returned(&self, slab: u32) -> Check {
+        let named = self.recorded.keys().any(|at| at.0 == slab) || self.flight.values().any(|note| note.slab() == slab);
+        match named {
+            true => wrong(Caught::Disk, format!("slab {slab} on NVMe given back while its log may name slots of it")),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Note {
+    fn slab(self) -> u32 {
+        match self {
+            Note::Record { at, .. } | Note::Erase(at) => at.slab,
+            Note::Flush => u32::MAX,
+        }
+    }
+}
+
+impl Daemon {
+    /// The core has something for a log.
+    pub(super) fn note(&mut self, cx: &mut Context, action: Action, list: &[u32]) -> Check {
+        let (id, note) = match action {
+            Action::Record { id, at, .. } => {
+                let fresh = !self.logs.recorded.contains_key(&(at.slab, at.slot));
+                (id, Note::Record { at, fresh })
+            }
+            Action::Erase { id, at, .. } => (id, Note::Erase(at)),
+            Action::Flush { id } => (id, Note::Flush),
+            other => return wrong(Caught::Protocol, format!("{other:?} is no note")),
+        };
+        cx.trace.fold(&[11, u64::from(id), u64::from(note.slab())]);
+        cx.say(|| format!("daemon -> log note {id}: {note:?} {list:?}"));
+        let (flight, max) = (self.logs.flight.len(), cx.geometry.config.limits.notes_max as usize);
+        if flight >= max || self.logs.flight.insert(id, note).is_some() {
+            return wrong(Caught::Protocol, format!("note {id} is one too many: {flight} in flight"));
+        }
+        match note {
+            Note::Record { at, .. } => self.record(cx, at, list)?,
+            Note::Erase(at) => {
+                let known = self.logs.recorded.get(&(at.slab, at.slot));
+                if known != Some(&at.generation) {
+                    return wrong(Caught::Disk, format!("{at:?} is erased, its log names generation {known:?}"));
+                }
+            }
+            Note::Flush => {}
+        }
+        let delay = cx.rng.delay(1, 200, 100);
+        cx.queue.after(delay, Ev::LogDone { epoch: self.epoch, id });
+        Ok(())
+    }
+
+    /// What a record says must stand in its slot.
+    fn record(&mut self, cx: &Context, at: DiskSlot, list: &[u32]) -> Check {
+        let planes = cx.geometry.planes();
+        if list.len() != 8 + usize::from(planes).div_ceil(32) || list[..4].iter().all(|&word| word == 0) {
+            return wrong(Caught::Protocol, format!("a record of {at:?} says {list:?}"));
+        }
+        let named = |plane: &u16| list[8 + usize::from(*plane / 32)] >> (plane % 32) & 1 == 1;
+        let writes = self.transfers.iter().any(|(_, t)| t.kind == IoKind::Write && t.at == at);
+        let missing = (0..planes).filter(named).find(|plane| self.grants.written(at, *plane).is_none());
+        if let Some(plane) = missing.or(writes.then_some(planes)) {
+            return wrong(Caught::Disk, format!("{at:?} is recorded, and plane {plane} does not stand there"));
+        }
+        self.logs.recorded.insert((at.slab, at.slot), at.generation);
+        Ok(())
+    }
+
+    /// A log has done what it was asked, or could not.
+    pub fn log_done(&mut self, cx: &mut Context, sessions: &mut [Session], id: u32) -> Check {
+        let Some(note) = self.logs.flight.remove(&id) else { return Ok(()) };
+        let now = cx.now();
+        let status = cx.faults.disk.pick_note(&mut cx.rng, now);
+        if status != Status::Ok {
+            cx.ledger.errors += 1;
+        }
+        match (note, status) {
+            (Note::Erase(at), Status::Ok) => {
+                self.logs.recorded.remove(&(at.slab, at.slot));
+                cx.coverage.met(Met::SlotErased);
+            }
+            // A full log has taken nothing.
+            (Note::Record { at, fresh: true }, Status::NoSpace) => {
+                self.logs.recorded.remove(&(at.slab, at.slot));
+            }
+            (Note::Record { .. }, Status::Ok) => cx.coverage.met(Met::BlockRecorded),
+            (Note::Flush, Status::Ok) => cx.coverage.met(Met::LogFlushed),
+            _ => cx.coverage.met(Met::NoteFailed),
+        }
+        cx.trace.fold(&[12, u64::from(id), status as u64]);
+        cx.say(|| format!("log -> note {id} ended with {status:?}"));
+        self.handle(cx, sessions, Event::LogDone { id, status })
+    }
+}
