@@ -74,7 +74,7 @@ mod tests {
     fn the_plain_checksum_follows_from_the_keyed_one() {
         let key = PageKey { store: 1 << 100, region: 2, slot: 3, generation: 4, plane: 5 };
         for bytes in [1, 7, 64, 4096, 100_003] {
-            let page: Vec<u8> = (0..bytes).map(|at: u32| (at * 31 >> 3) as u8).collect();
+            let page: Vec<u8> = (0..bytes).map(|at: u32| ((at * 31) >> 3) as u8).collect();
             assert_eq!(key.digest(key.checksum(&page), page.len() as u64), crc32c(&page), "{bytes} bytes");
         }
     }

@@ -88,7 +88,8 @@ impl Compaction {
             let put = match record {
                 Record::Slab(slab) if tail && live.slab(slab.region).is_some_and(|now| now.header == slab) => false,
                 Record::Salt(_) | Record::Freed { .. } | Record::Erased { .. } if tail => false,
-                Record::Put(put) if live.holds_record(&put) => true,
+                // A block that is gone again may have taken the place of one that was copied.
+                Record::Put(put) if live.holds_record(&put) || tail && live.holds_slab(&put) => true,
                 _ => continue,
             };
             if self.into.is_full() {

@@ -65,7 +65,7 @@ impl<S: Storage> Log<S> {
         let (store, run) = (superblock.store, opened.recovered.run);
         let epoch = u64::from(run) << 32;
         let scan = |source: &Source| Scan::known(halves[source.index], store, source.epoch, source.end);
-        let blank = Source { index: 1, epoch: 0, end: 0, flushed: 0, complete: false };
+        let blank = Source { index: 1, epoch: 0, end: 0, flushed: 0, complete: false, damaged: false };
         let newest = opened.sources.last().unwrap_or(&blank);
         let active = 1 - newest.index;
         let into = Writer::new(halves[active], store, epoch);

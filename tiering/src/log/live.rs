@@ -50,10 +50,14 @@ impl Live {
         self.slabs.iter().flatten().map(|slab| &**slab)
     }
 
+    /// Whether the record is that of a block of the slab that its region is.
+    pub fn holds_slab(&self, put: &PutRecord<'_>) -> bool {
+        self.slab(put.region()).is_some_and(|slab| slab.header.grant == put.grant() && put.fits(slab.shape))
+    }
+
     /// Whether the record is that of a block that counts.
     pub fn holds_record(&self, put: &PutRecord<'_>) -> bool {
-        self.slab(put.region()).is_some_and(|slab| slab.header.grant == put.grant() && put.fits(slab.shape))
-            && self.holds(put.region(), put.slot(), put.generation())
+        self.holds_slab(put) && self.holds(put.region(), put.slot(), put.generation())
     }
 
     /// What is wrong with a slab, if anything is.

@@ -31,6 +31,8 @@ pub(super) struct Source {
     pub flushed: u64,
     /// Its checkpoint is complete.
     pub complete: bool,
+    /// Batches before its end are not what was written.
+    pub damaged: bool,
 }
 
 /// The two halves of the log area.
@@ -70,7 +72,7 @@ pub(super) fn open(
             let mut scan = Scan::new(halves[index], superblock.store);
             replay.read(&mut scan, halves[index], storage, lend(&mut cipher), progress)?;
             let (complete, flushed, end) = (scan.complete, scan.flushed, scan.given_end);
-            from.push(Source { index, epoch, end, flushed, complete });
+            from.push(Source { index, epoch, end, flushed, complete, damaged: scan.lost() != (0, 0) });
         }
         Ok((replay, from))
     };
@@ -79,8 +81,7 @@ pub(super) fn open(
     if let Some(&newer) = found.first() {
         chosen = read(&[newer])?;
         let (replay, sources) = &chosen;
-        let complete = sources[0].complete;
-        let damaged = replay.counts.corrupt + replay.counts.lost_unflushed > 0;
+        let Source { complete, damaged, .. } = sources[0];
         // Where no half is complete, a part of the newer one is better than nothing.
         partial = !complete && replay.counts.records > 0;
         if let Some(&older) = found.get(1)

@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 mod basic;
+mod cipher;
 mod crash;
 mod damage;
 mod flip;
+mod model;
 mod ram;

@@ -37,11 +37,9 @@ fn every_short_history_survives_every_crash() {
         let mut world = World::new();
         world.grant(0);
         world.put(0, 0);
-        let begin = world.disk.bytes();
         // What the begin wrote is part of every history, and in none of them is it looked at again.
         let (model, superblock) = (world.model.clone(), world.superblock);
         let early = world.disk.journal();
-        drop(begin);
         let mut walk =
             Walk::new(vec![0; superblock.file_bytes() as usize], Default::default(), &superblock, number as u64);
         early.iter().for_each(|entry| walk.pass(entry));

@@ -5,10 +5,11 @@ use kvtide_tiering::format::{PageKey, Superblock};
 use kvtide_tiering::log::{Log, Recovered, SlabHeader, SpaceKey};
 use std::collections::BTreeMap;
 
-/// So many that two records span sectors of 512 bytes, and a checkpoint several batches.
-pub const PLANES: usize = 128;
+/// So many that a checkpoint takes several batches; and that a record takes 448 bytes, so that the first of a batch ends where a
+/// torn write may: what stands behind it then are whole records of an older epoch.
+pub const PLANES: usize = 93;
 pub const PAGE: usize = 32;
-pub const SLOT: usize = PLANES * PAGE;
+pub const SLOT: usize = 4096;
 
 /// What was asked of the log, or promised by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

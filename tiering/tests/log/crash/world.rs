@@ -79,9 +79,10 @@ impl World {
             *crc = page_key(&self.superblock, region, slot, generation, plane).checksum(&page);
             bytes.extend(page);
         }
+        bytes.resize(SLOT, 0);
         self.disk.clone().write(offset, &bytes).unwrap();
         self.say(Said::Put { region, slot, generation, hash });
-        let (parent, present) = (hash >> 64, [u32::MAX; PLANES / 32]);
+        let (parent, present) = (hash >> 64, [u32::MAX; PLANES.div_ceil(32)]);
         let put = Put {
             region,
             slot,
