@@ -179,7 +179,7 @@ fn two_disks(dir: &Dir) -> Options {
 #[test]
 fn a_disk_that_is_gone_costs_its_own_runs_and_no_more() {
     let dir = Dir::new();
-    ["one", "two"].map(|mount| std::fs::create_dir(dir.path().join(mount)).unwrap());
+    ["one", "two"].iter().for_each(|mount| std::fs::create_dir(dir.path().join(mount)).unwrap());
     let daemon = PrivateDaemon::start(&two_disks(&dir)).unwrap();
     let mut engine = Engine::attach(daemon.socket(), MODEL);
     let runs = publish(&mut engine, 0..16, Level::Durable);
