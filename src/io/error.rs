@@ -38,13 +38,17 @@ pub enum DiskError {
         expected: &'static str,
     },
     /// Another process holds the lock.
-    #[error("{} is in use: another daemon serves it, or one that was killed still has writes at the device", .path.display())]
+    #[error(
+        "{} is in use: another daemon serves it, one that was killed still has writes at the device, or (a device) it is mounted or \
+         part of something else",
+        .path.display()
+    )]
     InUse {
         /// The file, or its directory.
         path: PathBuf,
     },
     /// Mounted read-only, or turned read-only by an error of its device.
-    #[error("{} is on a read-only file system", .path.display())]
+    #[error("{} is read-only, or its file system is", .path.display())]
     ReadOnly {
         /// The directory.
         path: PathBuf,

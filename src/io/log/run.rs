@@ -37,6 +37,8 @@ const LETTERS_A_ROUND: usize = 1024;
 /// How often a write is tried, and how long after the last time.
 const TRIES: u32 = 3;
 const TRY_AGAIN: Duration = Duration::from_millis(20);
+/// How long after a flush it is written down that it was one, unless a record comes that says so too.
+const MARK: Duration = Duration::from_secs(1);
 /// How long an answer waits that its reader's mailbox did not take.
 const OFFER_AGAIN: Duration = Duration::from_millis(1);
 
@@ -61,6 +63,7 @@ pub(super) struct Runner {
     answers: VecDeque<Box<Note>>,
     write_by: Option<Instant>,
     flush_by: Option<Instant>,
+    mark_by: Option<Instant>,
     tries: u32,
     compacting: bool,
     discarding: Discarding,
@@ -104,6 +107,7 @@ impl Runner {
             answers: VecDeque::new(),
             write_by: None,
             flush_by: None,
+            mark_by: None,
             tries: 0,
             compacting: false,
             discarding,
@@ -129,6 +133,8 @@ impl Runner {
                 self.flush();
             } else if self.write_by.is_some_and(|by| by <= now) {
                 self.write();
+            } else if self.mark_by.is_some_and(|by| by <= now) {
+                self.mark();
             } else if self.letters.is_empty() {
                 self.idle(now);
             }
@@ -311,7 +317,7 @@ impl Runner {
     }
 
     fn written(&mut self) {
-        (self.write_by, self.tries, self.full) = (None, 0, false);
+        (self.write_by, self.mark_by, self.tries, self.full) = (None, None, 0, false);
         let puts = self.puts.len() as u64;
         if puts > 0 {
             self.desk.count(|report| report.puts += puts);
@@ -327,7 +333,7 @@ impl Runner {
         match flushed {
             Ok(()) => {
                 self.written();
-                self.flush_by = None;
+                (self.flush_by, self.mark_by) = (None, Some(Instant::now() + MARK));
                 let erases = self.settles.iter().filter(|note| note.kind == NoteKind::Erase).count() as u64;
                 self.desk.count(|report| report.erases += erases);
                 self.answers.extend(self.settles.drain(..));
@@ -339,6 +345,18 @@ impl Runner {
                 }
             }
             Err(error) => self.failed(&error),
+        }
+        self.report();
+    }
+
+    /// Writes down that the last flush was one.
+    fn mark(&mut self) {
+        self.mark_by = None;
+        self.desk.inside(true);
+        let marked = self.log.mark();
+        self.desk.inside(false);
+        if let Err(error) = marked {
+            self.failed(&error);
         }
         self.report();
     }
@@ -419,7 +437,7 @@ impl Runner {
         let discard = (!self.discarding.regions.is_empty()).then_some(self.discard_at);
         let offer = (!self.answers.is_empty()).then(|| now + OFFER_AGAIN);
         let compact = (self.compacting || self.log.wants_compaction()).then_some(now);
-        let due = [self.write_by, self.flush_by, discard, offer, compact].into_iter().flatten().min();
+        let due = [self.write_by, self.flush_by, self.mark_by, discard, offer, compact].into_iter().flatten().min();
         self.letters.wait_until(due)
     }
 
@@ -445,8 +463,9 @@ impl Runner {
                 std::thread::sleep(TRY_AGAIN);
             }
         }
-        if let Some(errno) = self.health.out() {
-            self.give_up(errno);
+        match self.health.out() {
+            Some(errno) => self.give_up(errno),
+            None => self.mark(),
         }
         self.deliver();
         self.report();
@@ -461,7 +480,7 @@ impl Runner {
         for (region, grant) in std::mem::take(&mut self.grants) {
             self.granted(region, grant, Status::Io);
         }
-        (self.write_by, self.flush_by) = (None, None);
+        (self.write_by, self.flush_by, self.mark_by) = (None, None, None);
     }
 
     /// The disk is out of service: everything that comes is sent back.

@@ -64,8 +64,12 @@ pub(super) fn open(path: &Path) -> Result<File, DiskError> {
 /// Its bytes.
 pub(super) fn bytes(file: &File, path: &Path) -> Result<u64, DiskError> {
     // SAFETY: BLKGETSIZE64 writes a u64, whatever its name says.
-    unsafe { ioctl(file, Getter::<BLKGETSIZE64, u64>::new()) }
-        .map_err(|e| DiskError::os("ask for the size of", path, e))
+    let bytes = unsafe { ioctl(file, Getter::<BLKGETSIZE64, u64>::new()) };
+    match bytes.map_err(|e| DiskError::os("ask for the size of", path, e))? {
+        // Its name is there, and nothing behind it.
+        0 => Err(DiskError::os("find anything on", path, Errno::NXIO)),
+        bytes => Ok(bytes),
+    }
 }
 
 /// The largest store that fits into so many bytes.

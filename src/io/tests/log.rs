@@ -111,6 +111,7 @@ fn what_was_noted_is_found_with_what_its_pages_need_to_be_read() {
     let slab = &recovered.slabs[0];
     assert_eq!(slab.header, header(0, 1));
     let put = slab.blocks.get(0);
+    assert!(slab.blocks.flushed(0), "an orderly end leaves no doubt");
     assert_eq!((put.slot, put.generation, put.hash, put.parent, put.crcs), (3, 1, 103, 102, &crcs[..]));
     let mut second = Rig::of(open, |engine| engine).unwrap();
     assert_eq!(second.disk().starts(), 2);

@@ -263,6 +263,17 @@ impl<S: Storage> Log<S> {
         Ok(())
     }
 
+    /// Writes down that the last flush succeeded, if nothing was written since that says so: what a later start finds damaged below
+    /// is damage, and nothing that a power cut may do. It need not be flushed itself.
+    ///
+    /// # Errors
+    /// The device fails; it may be tried again.
+    pub fn mark(&mut self) -> Result<(), LogError> {
+        self.checked()?;
+        self.status.appended_bytes += self.writer.mark(&mut self.storage)?;
+        Ok(())
+    }
+
     /// Whether much of the log is dead, or a compaction is under way.
     pub fn wants_compaction(&self) -> bool {
         if self.compaction.is_some() {

@@ -163,6 +163,17 @@ impl Writer {
         self.flushed = self.sequence;
     }
 
+    /// Writes an empty batch, which says how far flushes have come, if no batch has said so yet and there is room for one.
+    pub fn mark(&mut self, storage: &mut dyn Storage) -> Result<u64, LogError> {
+        let told = self.flushed < self.sequence || self.pending.len() > 0;
+        if told || self.fits(0, self.half.bytes).is_err() {
+            return Ok(0);
+        }
+        self.open = Some((self.pending.len(), 0));
+        self.pending.grow(HEADER);
+        self.write(storage)
+    }
+
     /// Writes the batch that says that the checkpoint is complete. Everything before has been flushed.
     pub fn end_checkpoint(&mut self, storage: &mut dyn Storage) -> Result<u64, LogError> {
         self.complete = true;
