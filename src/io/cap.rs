@@ -89,6 +89,11 @@ impl Cap {
         self.at_device += bytes;
     }
 
+    /// A write that has begun does not go to the device yet: [`Cap::begin`] comes again when it does.
+    pub fn later(&mut self, bytes: u64) {
+        self.at_device = self.at_device.saturating_sub(bytes);
+    }
+
     /// A write has ended.
     pub fn end(&mut self, now_us: u64, bytes: u64) {
         self.at_device = self.at_device.saturating_sub(bytes);

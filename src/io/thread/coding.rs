@@ -13,6 +13,9 @@ use std::sync::Arc;
 
 /// Memory for stored forms: what a drive needs to be busy, twice, for reads and for writes.
 const ARENA_BYTES: u64 = 64 << 20;
+/// Write-back is made ready before the device may have it, so much of it: the device shall not wait for the pool. A quarter of the
+/// arena, so that reads find memory.
+pub(super) const AHEAD_BYTES: u64 = ARENA_BYTES / 4;
 /// Pages go to the pool in works of about so many bytes, so that the threads share a large block.
 const WORK_BYTES: u64 = 256 << 10;
 
@@ -25,8 +28,12 @@ pub(super) struct Coding {
     shop: Option<Shop>,
     /// Jobs that wait for memory, in order. Nothing else begins while there are any.
     pub waiting: VecDeque<u32>,
-    /// Jobs that the pool has.
+    /// Jobs that the pool has, and that have their stored form and wait for the device.
     pub jobs: u32,
+    /// Write-back that has its stored form and waits until the cap admits it, in order: job and bytes.
+    pub encoded: VecDeque<(u32, u64)>,
+    /// Bytes of write-back that is made ready beyond what the cap admits.
+    pub ahead_bytes: u64,
 }
 
 /// The pool and its memory.
@@ -48,6 +55,8 @@ pub(super) struct Coded {
     pub works: u32,
     /// Read: the device has ended, and when.
     pub ended_us: Option<u64>,
+    /// Write-back: bytes that are made ready before the cap counts them.
+    pub ahead_bytes: u64,
 }
 
 /// Why a transfer cannot go through the pool.
@@ -63,7 +72,16 @@ pub(super) enum Stuck {
 
 impl Coding {
     pub fn new(disk: u16, threads: u16, nudge: Nudge) -> Coding {
-        Coding { disk, threads, nudge, shop: None, waiting: VecDeque::new(), jobs: 0 }
+        Coding {
+            disk,
+            threads,
+            nudge,
+            shop: None,
+            waiting: VecDeque::new(),
+            jobs: 0,
+            encoded: VecDeque::new(),
+            ahead_bytes: 0,
+        }
     }
 
     /// Whether it was made, and if not, makes it: the memory that shall be registered.

@@ -3,6 +3,7 @@
 use super::{Garbled, LENGTH, garbled, length};
 use std::io;
 use zstd::bulk::{Compressor, Decompressor};
+use zstd::zstd_safe::CParameter;
 
 /// Widths of numbers: bytes and fp8, bf16 and f16, f32.
 const STRIDES: [usize; 3] = [1, 2, 4];
@@ -10,6 +11,11 @@ const STRIDES: [usize; 3] = [1, 2, 4];
 const HEAD: usize = 4;
 /// zstd's level: what follows the first costs twice the time for a hundredth of the bytes.
 const LEVEL: i32 = 1;
+/// Exponents repeat one by one, not in strings: what its frames save is entropy. Shorter matches than this are chance, and cost more
+/// than they save: with zstd's own choice (5 or 6, tables of 2^13) planes of normally distributed bf16 took 7 % more bytes.
+const MATCH_LEAST: u32 = 7;
+/// A small table of matches stays in the first cache.
+const TABLE_LOG: u32 = 10;
 /// Bytes of a page that are looked at to find its stride: a histogram of this many bytes tells planes apart by a tenth of a bit.
 const SAMPLE: usize = 4096;
 /// They are taken from so many places.
@@ -31,6 +37,8 @@ pub(super) struct Planes {
 impl Planes {
     pub fn new() -> io::Result<Planes> {
         let mut compressor = Compressor::new(LEVEL)?;
+        compressor.set_parameter(CParameter::MinMatch(MATCH_LEAST))?;
+        compressor.set_parameter(CParameter::HashLog(TABLE_LOG))?;
         compressor.include_checksum(false)?;
         compressor.include_contentsize(false)?;
         compressor.include_dictid(false)?;

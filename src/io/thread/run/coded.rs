@@ -3,8 +3,8 @@
 
 use super::Runner;
 use crate::io::code::stored_bytes;
-use crate::io::thread::coding::Stuck;
-use kvtide_tiering::api::{IoKind, Status};
+use crate::io::thread::coding::{AHEAD_BYTES, Stuck};
+use kvtide_tiering::api::{IoClass, IoKind, Status};
 
 impl Runner {
     /// A transfer whose turn it is.
@@ -28,6 +28,12 @@ impl Runner {
             Ok(mut coded) => {
                 let writes = transfer.kind == IoKind::Write;
                 if writes {
+                    let bytes = transfer.parts.iter().map(|part| u64::from(part.bytes)).sum();
+                    if transfer.class == IoClass::WriteBack && self.coding.ahead_bytes + bytes <= AHEAD_BYTES {
+                        self.scheduler.cap.later(bytes);
+                        self.coding.ahead_bytes += bytes;
+                        coded.ahead_bytes = bytes;
+                    }
                     self.coding.send(number, transfer, &mut coded);
                 }
                 job.coded = Some(coded);
@@ -113,12 +119,29 @@ impl Runner {
             if !over {
                 continue;
             }
-            self.coding.jobs -= 1;
             if transfer.kind == IoKind::Read {
+                self.coding.jobs -= 1;
                 self.finish(number, now_us);
             } else {
-                self.encoded(number, now_us);
+                let ahead_bytes = std::mem::take(&mut coded.ahead_bytes);
+                self.coding.encoded.push_back((number, ahead_bytes));
             }
+        }
+        self.write_encoded(now_us);
+    }
+
+    /// Writes that have their stored form, in order, as far as the cap admits them.
+    fn write_encoded(&mut self, now_us: u64) {
+        while let Some((number, bytes)) = self.coding.encoded.front().copied() {
+            // What was not made ready ahead is counted already.
+            if bytes > 0 && !self.scheduler.cap.admits(bytes) {
+                return;
+            }
+            self.scheduler.cap.begin(bytes);
+            self.coding.ahead_bytes -= bytes;
+            self.coding.encoded.pop_front();
+            self.coding.jobs -= 1;
+            self.encoded(number, now_us);
         }
     }
 
