@@ -6,7 +6,7 @@ use crate::attach::Tokens;
 use crate::config::{Change, Effect};
 use crate::daemon::{RELOADED, say};
 use crate::error::Error;
-use crate::host::NodeLetter;
+use crate::host::{NodeLetter, bytes_per_day};
 use crate::supervisor;
 use std::path::Path;
 
@@ -33,6 +33,7 @@ impl Control {
             names: next.domains.iter().map(|domain| domain.name.clone()).collect(),
             host: next.domains.iter().map(|domain| domain.host_bytes).collect(),
             nvme: next.domains.iter().map(|domain| domain.nvme_bytes).collect(),
+            bytes_per_day: bytes_per_day(&next),
         };
         self.host
             .address()

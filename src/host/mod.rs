@@ -10,6 +10,8 @@ mod pool;
 mod regions;
 mod thread;
 
+pub(crate) use regions::bytes_per_day;
+
 use crate::config::{Config, HostTier};
 use crate::error::Error;
 use crate::io::{Disk, DiskEvent};
@@ -99,6 +101,8 @@ pub(crate) enum NodeLetter {
         host: Vec<u64>,
         /// Bytes of NVMe space.
         nvme: Vec<u64>,
+        /// Bytes that may be written to each disk a day, if it has a bound.
+        bytes_per_day: Vec<Option<u64>>,
     },
     /// Something happened to a disk.
     Disk(DiskEvent),

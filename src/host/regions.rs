@@ -18,6 +18,11 @@ use kvtide_tiering::node::{DiskConfig, DiskGrant, DiskStatus, Disks, DisksConfig
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+/// What each disk of a configuration may be written a day, if it has a bound.
+pub(crate) fn bytes_per_day(config: &Config) -> Vec<Option<u64>> {
+    config.nvme.iter().flat_map(|nvme| nvme.disks.iter().map(|disk| disk.bytes_per_day)).collect()
+}
+
 /// Regions of all disks.
 pub(super) struct Regions {
     node: Disks,
@@ -38,6 +43,10 @@ pub(super) struct Regions {
     held: BTreeMap<(u32, u32), u64>,
     /// Number of the next grant: no disk has seen it.
     next_grant: u64,
+    /// What each disk may be written a day, if it has a bound.
+    bytes_per_day: Vec<Option<u64>>,
+    /// What each space was told that it may write a day.
+    rates: BTreeMap<u32, u64>,
     /// Letters for spaces, to be sent.
     post: Vec<(u32, Letter)>,
 }
@@ -78,6 +87,8 @@ impl Regions {
             logging: BTreeMap::new(),
             held: BTreeMap::new(),
             next_grant,
+            bytes_per_day: bytes_per_day(config),
+            rates: BTreeMap::new(),
             post: Vec::new(),
         };
         // Regions are written in order, and granted once they are.
@@ -97,6 +108,13 @@ impl Regions {
 
     /// Letters for spaces that have become due.
     pub fn take_post(&mut self) -> Vec<(u32, Letter)> {
+        let rates: BTreeMap<u32, u64> = self.node.rates(&self.bytes_per_day).collect();
+        for (&space, &nvme_bytes_per_day) in &rates {
+            if self.rates.get(&space) != Some(&nvme_bytes_per_day) {
+                self.post.push((space, Letter::Rate { nvme_bytes_per_day }));
+            }
+        }
+        self.rates = rates;
         std::mem::take(&mut self.post)
     }
 
@@ -225,8 +243,10 @@ impl Regions {
         self.domains.iter().position(|domain| domain == name)
     }
 
-    /// Domains may hold this much from now on, and have these names; there may be new ones.
-    pub fn set_quotas(&mut self, names: Vec<String>, quotas_bytes: Vec<u64>) {
+    /// Domains may hold this much from now on, and have these names, and disks may be written so much a day; there may be new
+    /// domains.
+    pub fn set_quotas(&mut self, names: Vec<String>, quotas_bytes: Vec<u64>, bytes_per_day: Vec<Option<u64>>) {
+        self.bytes_per_day = bytes_per_day;
         self.domains = names;
         let evicted = self.node.set_quotas(quotas_bytes);
         self.evicted(evicted);

@@ -87,9 +87,9 @@ impl Host {
             NodeLetter::NeedDisk { space, wanted } => self.regions.need(space, wanted),
             NodeLetter::ReturnDisk { space, slab } => self.regions.take_back(space, slab),
             NodeLetter::KeepDisk { space, slab } => self.regions.keep(space, slab),
-            NodeLetter::Quotas { names, host, nvme } => {
+            NodeLetter::Quotas { names, host, nvme, bytes_per_day } => {
                 self.node.set_quotas(host);
-                self.regions.set_quotas(names, nvme);
+                self.regions.set_quotas(names, nvme, bytes_per_day);
             }
             NodeLetter::Leave { space } => self.leave(space),
             NodeLetter::Disk(event) => self.regions.heed(event),

@@ -37,6 +37,11 @@ pub(crate) enum Letter {
     },
     /// The node has no NVMe space to grant now.
     DiskRefused,
+    /// The space may write so much to NVMe from now on.
+    Rate {
+        /// Bytes a day; 0: as many as come.
+        nvme_bytes_per_day: u64,
+    },
     /// Take no more requests; end when what is in flight has, or at the given time.
     Drain {
         /// End of the grace.

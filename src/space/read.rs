@@ -3,7 +3,7 @@
 use super::letters::{Granted, Letter, Reconfigure};
 use super::serve::Space;
 use crate::host::NodeLetter;
-use kvtide_tiering::api::Event;
+use kvtide_tiering::api::{Event, Limits, Policy};
 
 impl Space {
     /// Reads a letter. True if the thread shall end.
@@ -16,8 +16,17 @@ impl Space {
             Letter::Adopted(regions) => self.adopt(now_us, regions),
             Letter::DiskGone { slab } => self.disk_gone(now_us, slab),
             Letter::DiskRefused => self.tell(now_us, Event::DiskRefused),
+            Letter::Rate { nvme_bytes_per_day } => {
+                self.nvme_bytes_per_day = Some(nvme_bytes_per_day);
+                let config = self.core.config();
+                let Limits { host_bytes_max, nvme_bytes_max, .. } = config.limits;
+                let policy = Policy { nvme_bytes_per_day, ..config.policy };
+                self.tell(now_us, Event::Reconfigure { policy, host_bytes_max, nvme_bytes_max });
+            }
             Letter::Reconfigure(new) => {
-                let Reconfigure { policy, host_bytes_max, nvme_bytes_max, done } = *new;
+                let Reconfigure { mut policy, host_bytes_max, nvme_bytes_max, done } = *new;
+                // What the space may write is the node's to say: it divides what the disks may.
+                policy.nvme_bytes_per_day = self.nvme_bytes_per_day.unwrap_or(policy.nvme_bytes_per_day);
                 self.tell(now_us, Event::Reconfigure { policy, host_bytes_max, nvme_bytes_max });
                 // Whoever asked and does not wait any more needs no answer.
                 let _ = done.try_send(());

@@ -131,6 +131,7 @@ fn begin(spec: Spec, letters: &Mailbox<Letter>, nvme: Nvme, sleeper: Sleeper) {
         page_bytes,
         attaches: 0,
         told_vacant: 0,
+        nvme_bytes_per_day: None,
         drain_until_us: None,
         due_us: None,
         asked_us: 0,

@@ -56,6 +56,8 @@ pub(super) struct Space {
     pub attaches: u64,
     /// Newcomers seen when the control thread was last told that the space is vacant.
     pub told_vacant: u64,
+    /// What the node said that it may write to NVMe a day.
+    pub nvme_bytes_per_day: Option<u64>,
     /// When everything ends, if the daemon drains.
     pub drain_until_us: Option<u64>,
     /// When the core wants to be asked again at the latest.

@@ -72,6 +72,8 @@ pub(crate) struct Block {
     pub record_fails: u8,
     /// It is admitted to NVMe and not written yet: its bytes are set aside.
     pub promised: bool,
+    /// It was not admitted when it was looked at last.
+    pub refused: bool,
     /// Blocks before it in its prefix, once it is published.
     pub depth: u32,
 }
@@ -98,6 +100,7 @@ impl Default for Block {
             waited: false,
             record_fails: 0,
             promised: false,
+            refused: false,
             depth: 0,
         }
     }

@@ -25,6 +25,8 @@ pub(crate) enum HostOn {
     Double,
     /// Evictable at once, but read ahead and not consumed yet. Soonest use first.
     Ahead,
+    /// Not on disk, and refused there: its content goes with it. Least recently used first.
+    Spare,
     /// In the list of the transfer that reads or writes it.
     Moving,
 }
@@ -95,6 +97,7 @@ pub(crate) struct HostClass {
     pub clean: List,
     pub double: List,
     pub ahead: List,
+    pub spare: List,
     /// Frames that were read ahead, or are being so, and are not consumed: in `ahead`, moving, or read by a load.
     pub unconsumed: u32,
     /// Loads in flight of live sessions.
@@ -120,12 +123,13 @@ impl HostClass {
             HostOn::Clean => Some(&mut self.clean),
             HostOn::Double => Some(&mut self.double),
             HostOn::Ahead => Some(&mut self.ahead),
+            HostOn::Spare => Some(&mut self.spare),
         }
     }
 
     /// Frames that hold a page and can be had at once.
     pub fn evictable(&self) -> u64 {
-        u64::from(self.clean.len) + u64::from(self.double.len) + u64::from(self.ahead.len)
+        [self.clean, self.double, self.ahead, self.spare].iter().map(|list| u64::from(list.len)).sum()
     }
 
     /// Frames that are there to be used.

@@ -41,6 +41,11 @@ impl Wear {
         Wear { bucket: Bucket::new(cfg.policy.nvme_bytes_per_day, whole), touches: Touches::new(contents) }
     }
 
+    /// Time passed.
+    pub fn advance(&mut self, now_us: u64) {
+        self.bucket.advance(now_us);
+    }
+
     /// The rate is another from now on.
     pub fn set_rate(&mut self, now_us: u64, per_day: u64) {
         self.bucket.advance(now_us);
@@ -66,6 +71,15 @@ impl Core {
         if !self.has_nvme() {
             return false;
         }
+        let admitted = self.try_admit_run(b, why);
+        if !admitted {
+            self.blocks[b].refused = true;
+            self.settle_hosts_of(b);
+        }
+        admitted
+    }
+
+    fn try_admit_run(&mut self, b: BlockId, why: Why) -> bool {
         let c = self.blocks[b].content;
         let asked = matches!(why, Why::Published(level) if level > Level::Published);
         self.wear.bucket.advance(self.now);
@@ -167,21 +181,18 @@ impl Core {
         self.wear.bucket.charge(bytes);
     }
 
-    /// Drops the content of the coldest dirty page of a class if it was refused and nobody refers to it: it is not written for want
-    /// of host memory, as what runs is. False when that page is another one's.
-    pub(crate) fn drop_refused(&mut self, class: u8) -> bool {
-        let policy = &self.cfg.policy;
-        let head = self.host.classes[usize::from(class)].dirty.head;
-        if head == NONE || policy.nvme_admission == Admission::All && policy.nvme_bytes_per_day == 0 {
-            return false;
+    /// Drops the least recently used of the contents that were refused and that nobody refers to, until a host frame of the class
+    /// is free: it is not written for want of host memory, as what runs is. False when there is none.
+    pub(crate) fn drop_spare(&mut self, class: u8) -> bool {
+        while self.host.free_frames(class) == 0 {
+            let head = self.host.classes[usize::from(class)].spare.head;
+            if head == NONE {
+                return false;
+            }
+            self.counters.refused_dropped += 1;
+            self.drop_below(self.blocks[self.geo.block_of(self.host.recs[head as usize].page)].content);
         }
-        let b = self.geo.block_of(self.host.recs[head as usize].page);
-        let block = &self.blocks[b];
-        if block.content == NONE || block.refs() > 0 || block.slot != NONE || !self.is_unkept(b) {
-            return false;
-        }
-        self.counters.refused_dropped += 1;
-        self.drop_below(block.content)
+        true
     }
 
     /// How the space stands with the bytes that it may write to NVMe.

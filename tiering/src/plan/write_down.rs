@@ -92,9 +92,6 @@ impl Core {
             if !self.can_move(io, buf) {
                 return buf.room() > 0 && buf.words_room() >= self.words_of_block();
             }
-            if self.drop_refused(class) {
-                continue;
-            }
             let Some(b) = self.next_to_write(class, starved) else {
                 let c = &mut self.host.classes[usize::from(class)];
                 (c.starved, c.short) = (0, false);

@@ -160,6 +160,7 @@ impl Core {
 
     /// Housekeeping that is not urgent.
     fn tick(&mut self) {
+        self.wear.advance(self.now);
         for class in 0..self.geo.classes.len() {
             self.host.classes[class].refused = false;
             self.return_idle_slabs(class as u8, true);

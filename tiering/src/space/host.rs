@@ -95,8 +95,8 @@ impl Core {
         at
     }
 
-    /// Evicts a host frame whose page is on disk and that costs nobody anything: its page is in tier 0 to stay, or no live step
-    /// needs it.
+    /// Evicts a host frame that costs nobody anything: its page is on disk and in tier 0 to stay, or no live step needs it, or it is of
+    /// a content that was refused on disk and that nobody refers to.
     pub(crate) fn evict_spare_host(&mut self, class: u8) -> bool {
         let c = &self.host.classes[usize::from(class)];
         let (double, clean, ahead) = (c.double.head, c.clean.head, c.ahead.head);
@@ -104,8 +104,14 @@ impl Core {
             return true;
         }
         let limit = self.host_unneeded_before();
-        let cold = |core: &Core, at: u32| at != NONE && core.host.recs[at as usize].stamp < limit;
-        cold(self, clean) && self.evict_host(clean) || cold(self, ahead) && self.evict_host(ahead)
+        let stamp = |core: &Core, at: u32| if at == NONE { u32::MAX } else { core.host.recs[at as usize].stamp };
+        let spare = self.host.classes[usize::from(class)].spare.head;
+        if spare != NONE && stamp(self, spare) < stamp(self, clean) {
+            return self.drop_spare(class);
+        }
+        stamp(self, clean) < limit && self.evict_host(clean)
+            || stamp(self, ahead) < limit && self.evict_host(ahead)
+            || self.drop_spare(class)
     }
 
     /// Steps in which a page was needed last before this are over, on every lane of every session with a plan.
@@ -135,6 +141,9 @@ impl Core {
         let at = self.pages[page as usize].host;
         if at != NONE && self.has_nvme() && self.host.recs[at as usize].on != HostOn::Moving {
             let on = self.host_list_of(page, at);
+            if on == HostOn::Spare && self.host.recs[at as usize].on != on {
+                self.host.recs[at as usize].stamp = self.clock;
+            }
             self.host.enlist(at, on);
         }
     }
@@ -155,7 +164,11 @@ impl Core {
             // What it showed before, from another frame.
             HostOn::Nothing
         } else if !p.on_disk() && !mutants::on(Mutant::EvictDirtyHost) {
-            if block.may_leave() { HostOn::Dirty } else { HostOn::Nothing }
+            match block.may_leave() {
+                true if block.refused && block.refs() == 0 => HostOn::Spare,
+                true => HostOn::Dirty,
+                false => HostOn::Nothing,
+            }
         } else if self.host.is_ahead(at) {
             HostOn::Ahead
         } else if self.stays_in_tier0(page, block) {

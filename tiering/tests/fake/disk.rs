@@ -1,6 +1,7 @@
 //! A disk that holds content tags, a node that grants its slots, and what can go wrong with either.
 
 use kvtide_tiering::api::*;
+use kvtide_tiering::node::Disks;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A transfer in flight: planes and host frames.
@@ -34,6 +35,10 @@ pub struct Disk {
     pub slabs: BTreeMap<u32, u32>,
     /// Disks that they are on.
     pub disks: u16,
+    /// A node that grants instead, to a space 0 that has joined it.
+    pub node: Option<Disks>,
+    /// Disk of each slab that it granted.
+    pub placed: BTreeMap<u32, u16>,
     /// Slabs that went out of service.
     pub dead: BTreeSet<u32>,
     /// Starts of the daemon before this one.
@@ -51,7 +56,15 @@ pub struct Disk {
 }
 
 impl Disk {
-    pub fn grant(&mut self) -> Event<'static> {
+    pub fn grant(&mut self, wanted: u16) -> Event<'static> {
+        if let Some(node) = &mut self.node {
+            let wanted = (wanted != u16::MAX).then_some(u32::from(wanted));
+            let Ok((grant, None)) = node.grant(0, wanted) else { return Event::DiskRefused };
+            self.slabs.insert(grant.slab, grant.slots);
+            self.placed.insert(grant.slab, grant.disk as u16);
+            let (slab, slots, disk) = (grant.slab, grant.slots, grant.disk as u16);
+            return Event::DiskGranted { slab, slots, disk, generation: 0 };
+        }
         let slots = self.slab_slots.min(self.node_slots);
         if slots == 0 {
             return Event::DiskRefused;

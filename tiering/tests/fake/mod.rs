@@ -363,8 +363,8 @@ impl World {
                 self.handle(event).unwrap();
             }
             Action::ReturnSlab { slab } => self.returned.push(slab),
-            Action::NeedDisk { .. } => {
-                let event = self.disk.grant();
+            Action::NeedDisk { disk } => {
+                let event = self.disk.grant(disk);
                 self.handle(event).unwrap();
             }
             Action::ReturnDisk { slab } => self.disk.take_back(slab),

@@ -8,6 +8,7 @@
 //! quota, and is evicted, oldest first, when a space wants a region and none is free.
 
 mod kept;
+mod wear;
 
 pub use kept::Evicted;
 

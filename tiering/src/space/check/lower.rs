@@ -97,6 +97,7 @@ impl Core {
                 (&c.clean, HostOn::Clean),
                 (&c.double, HostOn::Double),
                 (&c.ahead, HostOn::Ahead),
+                (&c.spare, HostOn::Spare),
             ] {
                 for at in list.iter(&self.host.recs) {
                     ensure!(self.host.recs[at as usize].on == on, "host frame {at} is on {on:?} unawares");

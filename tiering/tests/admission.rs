@@ -1,0 +1,222 @@
+//! What goes to NVMe: by the rule of admission and the bytes a day, whole prefix runs at a time.
+#![allow(clippy::unwrap_used)]
+
+mod fake;
+use fake::*;
+use kvtide_tiering::api::*;
+
+const PAGE: u64 = 4096;
+/// Bytes of a block: two planes.
+const BLOCK: u64 = 2 * PAGE;
+const DAY_US: u64 = 24 * 3600 * 1_000_000;
+
+fn world(admission: Admission, bytes_per_day: u64, host: u32) -> World {
+    let mut cfg = config(vec![full(PAGE as u32), full(PAGE as u32)]);
+    cfg.limits.host_bytes_max = u64::from(host) * PAGE;
+    cfg.limits.nvme_bytes_max = 200 * BLOCK;
+    (cfg.policy.nvme_admission, cfg.policy.nvme_bytes_per_day) = (admission, bytes_per_day);
+    (cfg.policy.clean_low_percent, cfg.policy.clean_high_percent) = (100, 100);
+    let mut w = World::new(cfg);
+    (w.node_frames, w.slab_frames) = (vec![host], host);
+    (w.disk.node_slots, w.disk.slab_slots) = (200, 50);
+    w.attach(0, 1, &[64]);
+    // The bucket fills from here on.
+    w.event(Event::Tick).unwrap();
+    w
+}
+
+/// Time in which so many blocks accrue.
+fn time_of(blocks: u64, bytes_per_day: u64) -> u64 {
+    (blocks * BLOCK * DAY_US).div_ceil(bytes_per_day)
+}
+
+fn pass(w: &mut World, us: u64) {
+    w.now += us;
+    w.event(Event::Tick).unwrap();
+}
+
+/// A sequence of so many blocks of its own behind what is cached of the hashes; how many were. It is published, and goes.
+fn run(w: &mut World, hashes: &[u128], level: Level) -> (u64, Status) {
+    w.ok(0, Request::SeqCreate { seq: 0 });
+    let found = w.ok(0, Request::Map { seq: 0, hashes }).value;
+    w.fill(0, 0, hashes.len() as u32 - found as u32, 2);
+    let (first, rest) = (found as u32, &hashes[found as usize..]);
+    let parent = if first == 0 { 0 } else { hashes[first as usize - 1] };
+    let published = w.call(0, Request::Publish { seq: 0, first, parent, hashes: rest, level });
+    w.ok(0, Request::SeqDrop { seq: 0 });
+    (found, published.status)
+}
+
+fn recorded(w: &World) -> Vec<u128> {
+    let mut hashes: Vec<u128> = w.log.reachable().into_iter().map(|(_, hash)| hash).collect();
+    hashes.sort_unstable();
+    hashes
+}
+
+#[test]
+fn a_second_touch_admits_and_a_first_does_not() {
+    let mut w = world(Admission::SecondTouch, 0, 64);
+    run(&mut w, &[1, 2, 3], Level::Published);
+    run(&mut w, &[10, 11], Level::Published);
+    assert_eq!((w.disk.written, w.core.counters().refused_unworthy), (0, 5));
+    // Two of them are looked up, and one stands on them anew.
+    assert_eq!(run(&mut w, &[1, 2, 4], Level::Published).0, 2);
+    assert_eq!(recorded(&w), [1, 2], "neither what was not used again nor what is new");
+    let c = w.core.counters();
+    assert_eq!((c.admitted, c.second_touches), (2, 2));
+    assert_eq!((c.nvme_bytes_admitted, c.nvme_bytes_forced), (2 * BLOCK, 0));
+    assert_eq!(w.core.endurance().promised_bytes, 0, "what was promised is written");
+}
+
+/// What was dropped is remembered: computed again, it is admitted.
+#[test]
+fn what_comes_back_after_it_was_dropped_is_known() {
+    let mut w = world(Admission::SecondTouch, 0, 16);
+    run(&mut w, &[1, 2], Level::Published);
+    for other in 0..10 {
+        run(&mut w, &[100 + 2 * other, 101 + 2 * other], Level::Published);
+    }
+    let c = *w.core.counters();
+    assert!(c.refused_dropped > 0 && w.disk.written == 0, "what is refused gives way and is not written: {c:?}");
+    assert_eq!(run(&mut w, &[1, 2], Level::Published).0, 0, "it is not there any more");
+    assert_eq!(recorded(&w), [1, 2]);
+}
+
+/// What was refused longest ago gives way first, and never what was looked up since.
+#[test]
+fn refused_contents_give_way_least_recently_used_first() {
+    let mut w = world(Admission::SecondTouch, 0, 16);
+    let one_step = |w: &mut World, step: u64| {
+        // Time in host memory is counted in steps.
+        w.ok(0, Request::SeqCreate { seq: 1 });
+        w.ok(0, Request::Step { lane: 0, step, seqs: &[1] });
+        w.ok(0, Request::StepEnd { lane: 0, step });
+        w.ok(0, Request::SeqDrop { seq: 1 });
+    };
+    for i in 0..12u128 {
+        run(&mut w, &[1 + i], Level::Published);
+        one_step(&mut w, 1 + i as u64);
+    }
+    w.ok(0, Request::SeqCreate { seq: 0 });
+    let mut still = Vec::new();
+    for i in 0..12u128 {
+        still.push(w.ok(0, Request::Map { seq: 0, hashes: &[1 + i] }).value == 1);
+        w.ok(0, Request::Truncate { seq: 0, tokens: 0 });
+    }
+    let first = still.iter().position(|&there| there).unwrap();
+    assert!(first >= 4 && still[first..].iter().all(|&there| there), "{still:?}");
+}
+
+#[test]
+fn bytes_a_day_bound_what_is_admitted_and_debt_is_paid_first() {
+    let per_day = 24 * 100 * BLOCK;
+    let mut w = world(Admission::All, per_day, 64);
+    run(&mut w, &[1, 2, 3], Level::Published);
+    assert_eq!((w.disk.written, w.core.counters().refused_budget), (0, 3), "the bucket begins empty");
+    pass(&mut w, time_of(4, per_day));
+    assert_eq!(w.core.endurance().left_bytes, 4 * BLOCK);
+    // Three that are looked up take what is there, oldest first, and one that is new.
+    assert_eq!(run(&mut w, &[1, 2, 3, 4, 5], Level::Published).0, 3);
+    assert_eq!(recorded(&w), [1, 2, 3, 4]);
+    assert_eq!((w.core.endurance().left_bytes, w.core.counters().nvme_bytes_admitted), (0, 4 * BLOCK));
+    // What runs is written whatever it costs.
+    w.ok(0, Request::SeqCreate { seq: 1 });
+    w.fill(0, 1, 56, 2);
+    let forced = w.core.counters().nvme_bytes_forced;
+    assert!(forced > 0 && w.core.endurance().debt_bytes == forced, "{:?}", w.core.endurance());
+    w.ok(0, Request::SeqDrop { seq: 1 });
+    pass(&mut w, time_of(forced / BLOCK, per_day));
+    assert!(w.core.endurance().debt_bytes == 0 && w.core.endurance().left_bytes < BLOCK);
+    run(&mut w, &[50], Level::Published);
+    assert!(!recorded(&w).contains(&50));
+    pass(&mut w, time_of(1, per_day));
+    assert_eq!(run(&mut w, &[50], Level::Published).0, 1);
+    assert!(recorded(&w).contains(&50));
+}
+
+/// A block is admitted with all that it stands on, or not at all.
+#[test]
+fn a_run_is_admitted_whole() {
+    let per_day = 24 * 100 * BLOCK;
+    let mut w = world(Admission::SecondTouch, per_day, 64);
+    w.ok(0, Request::SeqCreate { seq: 0 });
+    w.fill(0, 0, 6, 2);
+    let publish = |w: &mut World, first: u32, hashes: &[u128], level| {
+        let parent = u128::from(first);
+        w.call(0, Request::Publish { seq: 0, first, parent, hashes, level })
+    };
+    publish(&mut w, 0, &[1, 2, 3, 4], Level::Published);
+    pass(&mut w, time_of(4, per_day));
+    let refused = publish(&mut w, 4, &[5], Level::Stored);
+    assert_eq!((refused.status, refused.value), (Status::NotAdmitted, Level::Published as u64), "five blocks for four");
+    assert_eq!((w.disk.written, w.core.endurance().promised_bytes), (0, 0));
+    pass(&mut w, time_of(2, per_day));
+    let stored = publish(&mut w, 4, &[5, 6], Level::Stored);
+    assert_eq!((stored.status, stored.value), (Status::Ok, Level::Stored as u64));
+    assert_eq!(recorded(&w), [1, 2, 3, 4, 5, 6]);
+    assert_eq!((w.core.counters().admitted, w.core.endurance().left_bytes), (6, 0));
+}
+
+/// `budget` with a bucket that is nearly empty takes what was used before; with a full one, everything.
+#[test]
+fn budget_moves_its_threshold_with_the_bucket() {
+    let per_day = 24 * 12 * 100 * BLOCK;
+    let mut w = world(Admission::Budget, per_day, 128);
+    pass(&mut w, time_of(10, per_day));
+    run(&mut w, &[1, 2], Level::Published);
+    assert_eq!(recorded(&w), [], "a tenth of five minutes' worth: what is new is not worth it");
+    run(&mut w, &[1, 2], Level::Published);
+    assert_eq!(recorded(&w), [1, 2], "what is used again is");
+    pass(&mut w, time_of(100, per_day));
+    run(&mut w, &[10, 11, 12], Level::Published);
+    assert_eq!(recorded(&w), [1, 2, 10, 11, 12], "a full bucket takes everything");
+}
+
+/// A new rate, and a new rule, hold from the next look on.
+#[test]
+fn a_new_rate_holds_at_once() {
+    let mut w = world(Admission::SecondTouch, BLOCK, 64);
+    pass(&mut w, 1_000_000);
+    let mut policy = w.core.config().policy;
+    let limits = w.core.config().limits;
+    (policy.nvme_admission, policy.nvme_bytes_per_day) = (Admission::All, 0);
+    let (host_bytes_max, nvme_bytes_max) = (limits.host_bytes_max, limits.nvme_bytes_max);
+    w.event(Event::Reconfigure { policy, host_bytes_max, nvme_bytes_max }).unwrap();
+    run(&mut w, &[1, 2, 3], Level::Published);
+    assert_eq!((recorded(&w), w.core.endurance().bytes_per_day), (vec![1, 2, 3], 0));
+    policy.nvme_bytes_per_day = BLOCK;
+    w.event(Event::Reconfigure { policy, host_bytes_max, nvme_bytes_max }).unwrap();
+    run(&mut w, &[7], Level::Published);
+    assert_eq!(recorded(&w), [1, 2, 3]);
+    pass(&mut w, DAY_US);
+    run(&mut w, &[7], Level::Published);
+    assert_eq!(recorded(&w), [1, 2, 3, 7]);
+}
+
+/// Every shard's part of a content goes with the first: a content of which one is missing is none after a restart.
+#[test]
+fn the_parts_of_a_content_are_admitted_together() {
+    let mut cfg = config(vec![full(PAGE as u32), full(PAGE as u32)]);
+    cfg.shards = 2;
+    cfg.limits.host_bytes_max = 64 * PAGE;
+    cfg.limits.nvme_bytes_max = 200 * BLOCK;
+    cfg.policy.nvme_admission = Admission::SecondTouch;
+    (cfg.policy.clean_low_percent, cfg.policy.clean_high_percent) = (100, 100);
+    let mut w = World::new(cfg);
+    (w.node_frames, w.slab_frames) = (vec![64], 64);
+    (w.disk.node_slots, w.disk.slab_slots) = (200, 50);
+    w.attach_shard(0, 0, 1, &[32]).unwrap();
+    w.attach_shard(1, 1, 1, &[32]).unwrap();
+    for s in [1, 0] {
+        w.ok(s, Request::SeqCreate { seq: 0 });
+        w.fill(s, 0, 2, 2);
+        w.ok(s, Request::Publish { seq: 0, first: 0, parent: 0, hashes: &[1, 2], level: Level::Published });
+    }
+    assert_eq!(w.log.records.len(), 0, "each shard's first use is one use");
+    w.ok(0, Request::SeqCreate { seq: 1 });
+    assert_eq!(w.ok(0, Request::Map { seq: 1, hashes: &[1, 2] }).value, 2);
+    let mut of: Vec<_> = w.log.reachable();
+    of.sort_unstable();
+    assert_eq!(of, [(0, 1), (0, 2), (1, 1), (1, 2)]);
+    assert_eq!(w.core.counters().admitted, 4);
+}

@@ -1,0 +1,134 @@
+//! Prefix runs stand on one disk: a disk that is lost takes its own runs and no others, and disks fill by weight.
+#![allow(clippy::unwrap_used)]
+
+mod fake;
+use fake::*;
+use kvtide_tiering::api::*;
+use kvtide_tiering::node::{DiskConfig, Disks, DisksConfig};
+use std::collections::{BTreeMap, BTreeSet};
+
+const PAGE: u64 = 4096;
+const BLOCK: u64 = 2 * PAGE;
+/// Blocks of a region.
+const SLOTS: u64 = 8;
+/// Blocks of a run.
+const RUN: u128 = 6;
+
+/// Disks of equal size and of these weights, of so many regions.
+fn world(weights: &[u32], regions: u32) -> World {
+    let mut cfg = config(vec![full(PAGE as u32), full(PAGE as u32)]);
+    cfg.limits.host_bytes_max = 64 * PAGE;
+    cfg.limits.nvme_bytes_max = 1 << 30;
+    (cfg.limits.blocks_max, cfg.limits.contents_max) = (1024, 1024);
+    (cfg.policy.clean_low_percent, cfg.policy.clean_high_percent) = (100, 100);
+    let mut w = World::new(cfg);
+    (w.node_frames, w.slab_frames) = (vec![64], 64);
+    let disks = weights.iter().map(|&weight| DiskConfig { regions, weight }).collect();
+    let mut node = Disks::new(DisksConfig { region_bytes: SLOTS * BLOCK, disks, quotas_bytes: vec![1 << 40] });
+    (0..weights.len() as u32).for_each(|disk| assert!(node.ready(disk, regions)));
+    node.join(0, 0, BLOCK).unwrap();
+    w.disk.node = Some(node);
+    w.attach(0, 1, &[64]);
+    w
+}
+
+fn hashes(run: u128) -> Vec<u128> {
+    (0..RUN).map(|i| 1 + run * 100 + i).collect()
+}
+
+fn publish(w: &mut World, run: u128) {
+    let hashes = hashes(run);
+    w.ok(0, Request::SeqCreate { seq: 0 });
+    w.fill(0, 0, RUN as u32, 2);
+    w.ok(0, Request::Publish { seq: 0, first: 0, parent: 0, hashes: &hashes, level: Level::Stored });
+    w.ok(0, Request::SeqDrop { seq: 0 });
+}
+
+/// Disks of each run's blocks.
+fn disks_of(w: &World) -> BTreeMap<u128, BTreeSet<u16>> {
+    let mut disks: BTreeMap<u128, BTreeSet<u16>> = BTreeMap::new();
+    for (at, rec) in &w.log.records {
+        disks.entry((rec.hash - 1) / 100).or_default().insert(w.disk.placed[&at.0]);
+    }
+    disks
+}
+
+fn found(w: &mut World, run: u128) -> u64 {
+    w.ok(0, Request::SeqCreate { seq: 0 });
+    let found = w.ok(0, Request::Map { seq: 0, hashes: &hashes(run) }).value;
+    w.ok(0, Request::SeqDrop { seq: 0 });
+    found
+}
+
+#[test]
+fn losing_one_of_three_disks_loses_the_runs_on_it_and_no_others() {
+    let mut w = world(&[1, 2, 1], 40);
+    // The last of them are still in memory: those before were pushed out of it.
+    let (asked, runs) = (40u128, 60u128);
+    (0..runs).for_each(|run| publish(&mut w, run));
+    let disks = disks_of(&w);
+    assert_eq!(disks.len() as u128, runs);
+    assert!(disks.values().all(|on| on.len() == 1), "every run stands on one disk: {disks:?}");
+    assert_eq!(w.core.counters().runs_spilled, 0);
+    let count = |disk: u16| disks.values().filter(|on| on.contains(&disk)).count();
+    // Regions are granted by weight, and runs follow them, to within a region or two.
+    let counts = [count(0), count(1), count(2)];
+    assert!(counts[0].abs_diff(15) <= 3 && counts[1].abs_diff(30) <= 3 && counts[2].abs_diff(15) <= 3, "{counts:?}");
+    let lost: BTreeSet<u128> = disks.iter().filter(|(_, on)| on.contains(&1)).map(|(&run, _)| run).collect();
+    let slabs: Vec<u32> = w.disk.placed.iter().filter(|(_, disk)| **disk == 1).map(|(&slab, _)| slab).collect();
+    w.disk.node.as_mut().unwrap().fail(1);
+    for slab in slabs {
+        w.kill_disk(slab);
+    }
+    for run in 0..asked {
+        match lost.contains(&run) {
+            true => assert_eq!(found(&mut w, run), 0, "run {run} stood on the disk that is gone"),
+            false => assert_eq!(found(&mut w, run), RUN as u64, "run {run} stands on another disk"),
+        }
+    }
+    // What comes from now on goes to the two that are left.
+    (100..120).for_each(|run| publish(&mut w, run));
+    let after = disks_of(&w);
+    assert!((100..120).all(|run| after[&run].len() == 1 && !after[&run].contains(&1)));
+}
+
+#[test]
+fn a_run_whose_disk_is_full_goes_on_elsewhere_and_is_counted() {
+    // Two disks of one region of eight blocks each: the second run begins on the first disk and ends on the other.
+    let mut w = world(&[1, 1], 1);
+    publish(&mut w, 0);
+    assert_eq!((disks_of(&w)[&0].len(), w.core.counters().runs_spilled), (1, 0));
+    publish(&mut w, 1);
+    assert_eq!((disks_of(&w)[&0].len(), disks_of(&w)[&1].len()), (1, 2));
+    assert_eq!(w.core.counters().runs_spilled, 1, "what comes after stands where its parent does");
+}
+
+/// A prefix that is mapped is gone on with on its disk, by whoever maps it.
+#[test]
+fn what_stands_on_a_cached_prefix_stands_on_its_disk() {
+    let mut w = world(&[1, 1, 1], 20);
+    (0..6).for_each(|run| publish(&mut w, run));
+    let disks = disks_of(&w);
+    for run in 0..6u128 {
+        let mut all = hashes(run);
+        all.extend((0..3).map(|i| 50 + run * 100 + i));
+        w.ok(0, Request::SeqCreate { seq: 0 });
+        assert_eq!(w.ok(0, Request::Map { seq: 0, hashes: &all }).value, RUN as u64);
+        w.fill(0, 0, 3, 2);
+        let (first, parent) = (RUN as u32, all[RUN as usize - 1]);
+        w.ok(0, Request::Publish { seq: 0, first, parent, hashes: &all[RUN as usize..], level: Level::Stored });
+        w.ok(0, Request::SeqDrop { seq: 0 });
+    }
+    assert_eq!(disks_of(&w), disks, "no run has come to another disk");
+    assert_eq!(w.core.counters().runs_spilled, 0);
+}
+
+/// What runs and is not published spills to one disk too.
+#[test]
+fn a_sequence_that_outgrows_memory_stays_on_a_disk() {
+    let mut w = world(&[1, 1, 1], 20);
+    w.ok(0, Request::SeqCreate { seq: 0 });
+    w.fill(0, 0, 90, 2);
+    let on: BTreeSet<u16> = w.disk.pages.keys().map(|key| w.disk.placed[&key.0]).collect();
+    assert!(w.disk.pages.len() > 3 * 2 * SLOTS as usize && on.len() == 1, "{on:?}");
+}
