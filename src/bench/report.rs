@@ -58,8 +58,8 @@ impl Report {
     /// Adds a number with as many digits as are given, with or without a target.
     pub(super) fn fine(
         &mut self,
-        key: &'static str,
-        what: &'static str,
+        key: impl Into<Cow<'static, str>>,
+        what: impl Into<Cow<'static, str>>,
         (value, digits): (f64, usize),
         unit: &'static str,
         target: Option<Target>,
