@@ -1,6 +1,6 @@
 //! A tiny fake of everything around the core: one agent a session that carries out jobs at once or when told, a node that grants
 //! host memory and slots on NVMe, a disk, and frames that hold content tags instead of bytes.
-#![allow(dead_code, clippy::unwrap_used)] // each test uses a part of it; tests may unwrap
+#![allow(dead_code, unused_imports, clippy::unwrap_used)] // each test uses a part of it; tests may unwrap
 
 mod disk;
 mod log;
