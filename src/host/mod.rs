@@ -3,7 +3,8 @@
 //!
 //! A slab is one memfd of one space and one size class, allocated whole at once (charged to the daemon's cgroup; a full machine
 //! is an error here and not a SIGBUS there) and sealed. Which space gets one is the node's decision (`kvtide_tiering::node`).
-//! Where there is an NVMe tier the daemon maps slabs, for its devices to read and write; it touches no byte itself.
+//! Where there is an NVMe tier the daemon maps slabs, for its devices to read and write; it touches no byte itself. What earlier
+//! runs left in regions is kept there ([`regions`]) until the space comes whose it is.
 //! It must not know sessions.
 
 mod pool;
@@ -202,3 +203,6 @@ fn prefault(tier: &HostTier, roll: &Roll) -> Result<Pool, Error> {
     tracing::info!("host tier: {all:.2} GiB taken in {seconds:.2} s, {huge:.2} GiB of it on huge pages");
     Ok(pool)
 }
+
+#[cfg(test)]
+mod tests;

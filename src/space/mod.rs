@@ -10,7 +10,8 @@
 //! ```
 //!
 //! [`run`] is the loop: work, spin, sleep. [`serve`] takes what engines wrote to the core, [`deliver`] the core's actions to
-//! engines, [`nvme`] to disks; [`canary`] remembers what pages hashed to; [`attach`], [`end`] and [`read`] are what happens rarely.
+//! engines, [`nvme`] to disks; [`canary`] remembers what pages hashed to; [`attach`], [`end`] and [`read`] are what happens rarely,
+//! [`restore`] once, before the first session.
 //! It must not know how a peer became a session, nor where host memory and regions of disks come from.
 
 mod attach;

@@ -1,0 +1,208 @@
+//! Regions over real files: what spaces are told, and what later runs find.
+
+use super::regions::Regions;
+use crate::config::{Config, Machine, Overrides};
+use crate::io::{Choice, Disk, DiskEvent, DiskThread, EngineChoice, LogLetter, Note, NoteKind, Place, Settings, SlotKey};
+use crate::mail::mailbox;
+use crate::space::{Letter, Region};
+use crossbeam::channel::{Receiver, unbounded};
+use kvtide_tiering::api::Status;
+use kvtide_tiering::log::{SlabHeader, SpaceKey};
+use std::path::PathBuf;
+use std::time::Duration;
+
+const BOUND: Duration = Duration::from_secs(30);
+const REGION: u64 = 1 << 20;
+const REGIONS: u32 = 4;
+
+/// The host thread's regions over one disk in a directory of its own.
+struct Rig {
+    dir: PathBuf,
+    disk: Option<DiskThread>,
+    told: Receiver<DiskEvent>,
+    regions: Regions,
+}
+
+impl Rig {
+    fn new(name: &str) -> Rig {
+        Rig::over(std::env::temp_dir().join(format!("kvtide-host-{}-{name}", std::process::id())))
+    }
+
+    /// The next run over the same file.
+    fn again(mut self) -> Rig {
+        if let Some(disk) = self.disk.take() {
+            disk.end();
+        }
+        Rig::over(std::mem::take(&mut self.dir))
+    }
+
+    fn over(dir: PathBuf) -> Rig {
+        let settings = Settings {
+            place: Place::Dir(dir.clone()),
+            capacity_bytes: u64::from(REGIONS) * REGION,
+            region_bytes: REGION,
+            engine: EngineChoice::Threads,
+            direct: Choice::Off,
+            ..Settings::default()
+        };
+        let text = format!(
+            "[tiers.nvme]\nslab = {REGION}\n[[tiers.nvme.disks]]\ndir = \"{}\"\ncapacity = {}\nreserve_free = 0\n",
+            dir.display(),
+            settings.capacity_bytes
+        );
+        let config = Config::parse("", &text, &Overrides::default(), &Machine::look().unwrap()).unwrap();
+        let (tell, told) = unbounded();
+        let mut open = DiskThread::open(&settings).unwrap();
+        let recovered = vec![open.take_recovered()];
+        let disk = open.start(Box::new(move |event| drop(tell.send(event)))).unwrap();
+        let regions = Regions::new(&config, &[Disk::clone(disk.disk())], recovered);
+        Rig { dir, disk: Some(disk), told, regions }
+    }
+
+    /// The next letter for a space, heeding the disk meanwhile.
+    fn letter(&mut self, of: u32) -> Letter {
+        let mut post = std::collections::VecDeque::new();
+        loop {
+            self.regions.flush();
+            post.extend(self.regions.take_post());
+            match post.pop_front() {
+                Some((space, letter)) if space == of => return letter,
+                Some((space, letter)) => panic!("for space {space}: {letter:?}"),
+                None => self.regions.heed(self.told.recv_timeout(BOUND).unwrap()),
+            }
+        }
+    }
+
+    fn join(&mut self, space: u32, key: u8) -> Vec<Region> {
+        self.regions.join(space, 0, slab(key));
+        match self.letter(space) {
+            Letter::Adopted(regions) => regions,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A region for a space, if it gets one.
+    fn need(&mut self, space: u32) -> Option<Region> {
+        self.regions.need(space, None);
+        match self.letter(space) {
+            Letter::DiskGranted(region) => Some(region),
+            Letter::DiskRefused => None,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Records a block in a region's first slot.
+    fn record(&self, region: u32) {
+        let (reply, answers) = mailbox(1).unwrap();
+        let note = Note {
+            space: 1,
+            id: 1,
+            kind: NoteKind::Put,
+            urgent: true,
+            key: SlotKey { region, slot: 0, generation: 5 },
+            shard: 0,
+            hash: 77,
+            parent: 0,
+            salt: 0,
+            present: vec![1],
+            crcs: vec![9],
+            sectors: vec![],
+            tags: vec![],
+            reply,
+            status: Status::Ok,
+            errno: 0,
+        };
+        let disk = self.disk.as_ref().unwrap().disk();
+        disk.log().send(LogLetter::Note(Box::new(note))).unwrap();
+        assert_eq!(answers.wait().unwrap().status, Status::Ok);
+    }
+
+    fn kept(&self) -> u32 {
+        self.regions.status()[0].kept
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        if let Some(disk) = self.disk.take() {
+            disk.end();
+        }
+        if self.dir.parent().is_some() {
+            let _ = std::fs::remove_dir_all(&self.dir);
+        }
+    }
+}
+
+fn slab(key: u8) -> SlabHeader {
+    SlabHeader {
+        region: 0,
+        grant: 0,
+        key: SpaceKey([key; 32]),
+        domain: "default".into(),
+        slot_bytes: 4096,
+        shards: 1,
+        codec: 0,
+        encrypted: false,
+        page_bytes: vec![4096],
+    }
+}
+
+#[test]
+fn what_a_space_recorded_is_kept_for_it_alone() {
+    let mut rig = Rig::new("kept");
+    assert!(rig.join(1, 1).is_empty());
+    let region = rig.need(1).unwrap();
+    assert!(region.blocks.is_none());
+    rig.record(region.grant.region);
+    // The daemon ends: the record stays.
+    rig.regions.keep(1, region.grant.slab);
+    rig.regions.leave(1);
+    assert_eq!(rig.regions.status()[0].lost, 0);
+    let mut rig = rig.again();
+    assert_eq!(rig.kept(), 1);
+    assert!(rig.join(1, 2).is_empty(), "another space's");
+    assert_eq!(rig.kept(), 1);
+    let mine = rig.join(2, 1);
+    assert_eq!((mine.len(), rig.kept()), (1, 0));
+    let blocks = mine[0].blocks.as_ref().unwrap();
+    assert_eq!((blocks.len(), blocks.get(0).hash, mine[0].grant.region), (1, 77, region.grant.region));
+    assert!(mine[0].generation >= 2 << 16, "the second start's: {}", mine[0].generation);
+    // Given back, nothing of it counts.
+    rig.regions.take_back(2, mine[0].grant.slab);
+    let rig = rig.again();
+    assert_eq!(rig.kept(), 0);
+}
+
+#[test]
+fn what_nobody_comes_for_goes_when_there_is_no_other_room() {
+    let mut rig = Rig::new("evicted");
+    rig.join(1, 1);
+    let old = rig.need(1).unwrap();
+    rig.record(old.grant.region);
+    rig.regions.keep(1, old.grant.slab);
+    let mut rig = rig.again();
+    rig.join(2, 2);
+    let others: Vec<u32> = (1..REGIONS).map(|_| rig.need(2).unwrap().grant.region).collect();
+    assert!(!others.contains(&old.grant.region) && rig.kept() == 1, "{others:?}");
+    assert_eq!(rig.need(2).unwrap().grant.region, old.grant.region);
+    assert_eq!(rig.kept(), 0);
+    assert!(rig.need(2).is_none(), "all are granted");
+    // A space that ends without a word may still write there: what it held is nobody's, also what it had asked for.
+    rig.regions.leave(2);
+    assert_eq!(rig.regions.status()[0].lost, REGIONS);
+    let mut rig = rig.again();
+    assert!(rig.join(3, 1).is_empty(), "its record is dead");
+}
+
+#[test]
+fn a_failed_disk_is_told_to_those_who_hold_slabs_there_and_grants_nothing() {
+    let mut rig = Rig::new("failed");
+    rig.join(1, 1);
+    let region = rig.need(1).unwrap();
+    rig.regions.heed(DiskEvent::Failed { disk: 0, errno: 5 });
+    assert!(matches!(rig.letter(1), Letter::DiskGone { slab } if slab == region.grant.slab));
+    assert!(rig.need(1).is_none());
+    rig.regions.take_back(1, region.grant.slab);
+    assert!(rig.need(1).is_none());
+    assert_eq!((rig.regions.status()[0].granted, rig.regions.status()[0].failed), (0, true));
+}
