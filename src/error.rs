@@ -112,6 +112,26 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether another try ends the same way until somebody changes the configuration, or what it names.
+    pub(crate) fn is_settled(&self) -> bool {
+        use crate::io::DiskError::{Demanded, Keys, Kind, Layout, Mode, Owner, Setting, Superblock};
+        match self {
+            Error::Config(_) | Error::Token { .. } => true,
+            Error::Disk(disk) => matches!(
+                disk,
+                Owner { .. }
+                    | Mode { .. }
+                    | Kind { .. }
+                    | Superblock { .. }
+                    | Layout { .. }
+                    | Demanded { .. }
+                    | Setting { .. }
+                    | Keys { .. }
+            ),
+            _ => false,
+        }
+    }
+
     /// A failed system call: `action` says what was tried and on what.
     pub(crate) fn system(action: impl Into<String>, source: impl Into<io::Error>) -> Error {
         Error::System { action: action.into(), source: source.into() }

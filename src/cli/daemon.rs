@@ -8,7 +8,7 @@ use clap::Args;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Exit status for a configuration that is wrong, as sysexits' `EX_CONFIG`: a supervisor need not retry.
+/// Exit status for what is wrong until somebody changes the configuration or what it names, as sysexits' `EX_CONFIG`: a supervisor need not retry.
 const EXIT_CONFIG: u8 = 78;
 
 /// Flags of the daemon; each wins over the file.
@@ -94,7 +94,7 @@ pub(super) fn run(args: &DaemonArgs) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");
-            ExitCode::FAILURE
+            if error.is_settled() { ExitCode::from(EXIT_CONFIG) } else { ExitCode::FAILURE }
         }
     }
 }

@@ -11,6 +11,7 @@ mod lifecycle;
 mod memory;
 mod names;
 mod nvme;
+mod operators;
 mod peers;
 mod raw;
 mod recorder;

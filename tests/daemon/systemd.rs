@@ -68,6 +68,60 @@ fn the_unit_keeps_what_attach_and_metrics_and_io_need() {
     }
 }
 
+/// What the disks' threads call besides io_uring: the index log, files, raw devices, keys.
+const CALLS: [&str; 11] = [
+    "pread64",
+    "pwrite64",
+    "preadv",
+    "pwritev",
+    "fdatasync",
+    "fallocate",
+    "flock",
+    "ioctl",
+    "statx",
+    "getrandom",
+    "madvise",
+];
+
+#[test]
+fn the_filter_of_system_calls_lets_disks_work() {
+    let listed = Command::new("systemd-analyze").args(["syscall-filter", "--no-pager"]).output();
+    let listed = match listed {
+        Ok(output) if output.status.success() => String::from_utf8(output.stdout).unwrap(),
+        other if std::env::var_os("KVTIDE_NO_SKIP").is_some() => panic!("systemd-analyze tells no filters: {other:?}"),
+        other => return eprintln!("skipped: systemd-analyze tells no filters: {other:?}"),
+    };
+    let mut sets = std::collections::BTreeMap::<&str, Vec<&str>>::new();
+    let mut set = "";
+    for line in listed.lines() {
+        match line.strip_prefix('@') {
+            Some(_) => set = line,
+            None if line.starts_with("    ") && !line.trim().starts_with('#') => {
+                sets.entry(set).or_default().push(line.trim());
+            }
+            None => {}
+        }
+    }
+    fn members<'a>(sets: &std::collections::BTreeMap<&'a str, Vec<&'a str>>, set: &str, into: &mut Vec<&'a str>) {
+        for member in sets.get(set).into_iter().flatten() {
+            into.push(member);
+            if member.starts_with('@') {
+                members(sets, member, into);
+            }
+        }
+    }
+    let (mut allowed, mut refused) = (Vec::new(), Vec::new());
+    members(&sets, "@system-service", &mut allowed);
+    members(&sets, "@privileged", &mut refused);
+    let unit = include_str!("../../configs/systemd/kvtided.service");
+    assert!(unit.contains("SystemCallFilter=@system-service io_uring_setup io_uring_enter io_uring_register"));
+    assert!(unit.contains("SystemCallFilter=~@privileged"), "this test reads the same sets as the unit");
+    for call in CALLS {
+        assert!(allowed.contains(&call) && !refused.contains(&call), "{call} is not allowed");
+    }
+    assert!(!allowed.contains(&"reboot") && refused.contains(&"chroot"), "the sets were not read");
+}
+
 /// A service manager that listens, and the daemon that it started.
 struct Manager {
     notify: UnixDatagram,
