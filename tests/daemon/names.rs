@@ -144,7 +144,6 @@ fn what_operators_name_is_what_a_loaded_daemon_exports() {
         ("kvtide_disk_write_amplification", &[]),
         ("kvtide_disk_life_seconds", &[]),
         ("kvtide_write_budget_bytes", &["share=\"day\""]),
-        ("kvtide_records_total", &[]),
         ("kvtide_disk_log_limit_bytes", &[]),
     ] {
         assert!(metric(&page, name, labels) > Some(0.0), "{name} {labels:?} in:\n{page}");

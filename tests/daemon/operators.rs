@@ -141,14 +141,14 @@ fn a_reload_says_what_of_the_tier_needs_a_restart() {
         assert!(log.contains(line), "{line} is not in: {log}");
     }
     let page = get(address, "/metrics").2;
-    assert_eq!(metric(&page, "kvtide_disk_day_limit_bytes", &[]), Some(f64::from(2 << 30)));
+    assert_eq!(metric(&page, "kvtide_disk_day_limit_bytes", &[]), Some((2u64 << 30) as f64));
     assert_eq!(metric(&page, "kvtide_disk_endurance_bytes", &[]), Some((1u64 << 50) as f64));
 }
 
 #[test]
 fn a_key_that_is_no_key_or_another_one_is_refused_and_nothing_is_touched() {
     let dir = Dir::new();
-    let path = |name: &str| dir.0.join(name);
+    let path = |name: &str| dir.path().join(name);
     let key = |name: &str, text: &str, mode| {
         fs::write(path(name), text).unwrap();
         fs::set_permissions(path(name), Permissions::from_mode(mode)).unwrap();
@@ -161,8 +161,8 @@ fn a_key_that_is_no_key_or_another_one_is_refused_and_nothing_is_touched() {
         Ok(_) => panic!("it starts with {name}"),
         Err(error) => error.to_string(),
     };
-    let everybody = "ab".repeat(32);
-    key("open", &everybody, 0o644);
+    let hex = |from: u8| (from..from + 32).map(|byte| format!("{byte:02x}")).collect::<String>();
+    key("open", &hex(0), 0o644);
     key("short", "abab", 0o600);
     for (name, why) in [("none", "No such file"), ("open", "0644"), ("short", "is refused")] {
         let error = refused(name);
@@ -170,8 +170,8 @@ fn a_key_that_is_no_key_or_another_one_is_refused_and_nothing_is_touched() {
         assert!(error.contains("exit status: 78"), "trying again does not help: {error}");
         assert!(!path("disk").join("kvtide.store").exists(), "{name}: something was made");
     }
-    key("own", &everybody, 0o600);
-    key("other", &"cd".repeat(32), 0o600);
+    key("own", &hex(0), 0o600);
+    key("other", &hex(32), 0o600);
     let (mut daemon, _) = start(&with("own"));
     let mut engine = Engine::attach(daemon.socket(), 1);
     let seq = engine.write(2).unwrap();
