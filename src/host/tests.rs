@@ -2,7 +2,9 @@
 
 use super::regions::Regions;
 use crate::config::{Config, Machine, Overrides};
-use crate::io::{Choice, Disk, DiskEvent, DiskThread, EngineChoice, LogLetter, Note, NoteKind, Place, Settings, SlotKey};
+use crate::io::{
+    Choice, Disk, DiskEvent, DiskThread, EngineChoice, LogLetter, Note, NoteKind, Place, Settings, SlotKey,
+};
 use crate::mail::mailbox;
 use crate::space::{Letter, Region};
 use crossbeam::channel::{Receiver, unbounded};
