@@ -1,10 +1,15 @@
-//! NVMe: one file and one thread a disk, which moves pages between slots of the file and host memory.
+//! NVMe: one file, or raw device, and two threads a disk. The I/O thread moves pages between slots and host memory; the log
+//! thread writes down what the slots hold, and flushes.
 //!
 //! ```text
 //! core threads ──DiskLetter──▶ I/O thread: scheduler ─▶ engine (io_uring, or a few threads) ─▶ device
-//!        ▲                          │ checksum
-//!        └──────── Box<Transfer> ◀──┘             DiskEvent ─▶ host thread
+//!        ▲                          │ checksum                                                    ▲
+//!        ├──────── Box<Transfer> ◀──┘                 DiskEvent ─▶ host thread                    │
+//!        └──Box<Note>──▶ log thread: index log, group commit, flushes ────────────────────────────┘
 //! ```
+//!
+//! [`open_all`] looks at all disks before it writes to any, and reads their logs; a disk that is missing costs only itself, and one
+//! that fails too often goes out of service ([`health`]).
 //!
 //! A [`Transfer`] is a box that its owner fills, sends ([`DiskLetter::Transfer`]) and gets back by the address in it, whatever
 //! became of it: the box holds its host memory alive until the device has let go of it. The box and its list are made to be used
