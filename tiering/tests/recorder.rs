@@ -90,3 +90,28 @@ fn damaged_recordings_are_refused() {
         assert!(matches!(refused, Err(Error::Recording { .. })), "cut at {cut}");
     }
 }
+
+/// What an earlier run left, and disks that go, are inputs like any other.
+#[test]
+fn a_recording_of_a_warm_start_replays() {
+    let mut cfg = config(vec![full(1000), full(600)]);
+    cfg.limits.nvme_bytes_max = 1 << 20;
+    let mut w = World::new(cfg);
+    w.record(1 << 20);
+    for slab in 0..2 {
+        w.disk.slabs.insert(slab, 4);
+        w.event(Event::DiskAdopted { slab, slots: 4, disk: slab as u16, generation: 1 << 16 }).unwrap();
+    }
+    for (slot, hash) in (0..4).zip(1u128..) {
+        let (at, parent) = (DiskSlot { slab: slot / 2, slot, generation: 77 + slot }, (hash - 1) << 100 | (hash - 1));
+        w.event(Event::Restored { at, shard: 0, hash: hash << 100 | hash, parent, planes: &[3] }).unwrap();
+    }
+    let unknown = DiskSlot { slab: 0, slot: 3, generation: 5 };
+    w.event(Event::Restored { at: unknown, shard: 0, hash: 99, parent: 98, planes: &[3] }).unwrap();
+    assert_eq!((w.core.counters().restored, w.core.counters().restore_refused, w.log.erased), (4, 1, 1));
+    w.kill_disk(1);
+    assert_eq!((w.core.occupancy().published, w.core.counters().contents_gone), (2, 1));
+    let recording = Recording::load(&w.dump()).unwrap();
+    let core = recording.replay(|_, core, _| core.check().unwrap()).unwrap();
+    assert_eq!((core.trace(), core.counters()), (w.core.trace(), w.core.counters()));
+}

@@ -5,6 +5,7 @@
 //! holds (the cyclic scan), and sequences that come, fill, are cleaned and go.
 
 mod device;
+mod restored;
 
 use super::BenchError;
 use super::report::{Report, Target};
@@ -116,6 +117,7 @@ pub(super) fn measure() -> Result<Report, BenchError> {
     report.count("transitions_per_s", "page transitions, one thread", rate(&both), "/s", at_least);
     report.count("metadata_bytes_per_page", "metadata", per_page, "bytes a page", Some(Target::AtMost(96.0)));
     report.count("allocations", "allocations while measured", both.allocations, "", Some(Target::AtMost(0.0)));
+    restored::measure(config(), &mut report)?;
     report.note(format!(
         "scan alone {}/s, churn alone {}/s; {pages} pages, {FRAMES} frames",
         rate(&scan),
