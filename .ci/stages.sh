@@ -74,3 +74,14 @@ bench_all() {
     rm -rf "$dir"
     return $status
 }
+
+# Kills a loaded daemon so many times over and reads back what it had reported stored: plain, and with codec and encryption.
+crash_test() {
+    local dir
+    dir=$(mktemp -d "${CARGO_TARGET_DIR:-target}/crash.XXXXXX") || return 1
+    target_release kvtide crash-test --dir "$dir" --rounds "$1" --json &&
+        target_release kvtide crash-test --dir "$dir" --rounds "$(($1 / 4))" --codec planes-zstd --encrypted --json
+    local status=$?
+    rm -rf "$dir"
+    return $status
+}
