@@ -44,7 +44,8 @@ impl Dir {
         &self.0
     }
 
-    fn store(&self) -> PathBuf {
+    /// The store's file.
+    pub fn store(&self) -> PathBuf {
         self.0.join("disk/kvtide.store")
     }
 }

@@ -102,6 +102,7 @@ fn role() {
         "leaves-while-storing" => leaves_while_storing(&socket),
         "busy" => busy(&socket),
         "helper" => hold(),
+        "flipper" => crate::canary::flipper(&socket),
         "publisher" => crate::clients::publisher(&socket),
         "scanner" => crate::nvme::scanner(&socket),
         "owner" => owner(),

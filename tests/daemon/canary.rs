@@ -1,0 +1,82 @@
+//! The canary end to end: a bit that flips in host memory between a store and a load is caught, counted and never served.
+
+use crate::nvme::{Dir, Engine, NVME_BYTES, nvme_options, total};
+use crate::roles::{Actor, say};
+use kvtide_daemon::cli::private_daemon::PrivateDaemon;
+use kvtide_wire::status::Status;
+use serde_json::Value;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// Blocks of a sequence: more than tier 0 holds (32), so that reading it all loads pages from host memory.
+const BLOCKS: u32 = 48;
+
+/// Flips a bit in every 1000 bytes, a page's least, of each slab of host memory that this process maps; how many.
+fn flip_host_memory() -> usize {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let memory = File::options().read(true).write(true).open("/proc/self/mem").unwrap();
+    let mut flipped = 0;
+    for line in maps.lines().filter(|line| line.contains("memfd:kvtide-host")) {
+        let (range, _) = line.split_once(' ').unwrap();
+        let (start, end) = range.split_once('-').unwrap();
+        let [start, end] = [start, end].map(|text| u64::from_str_radix(text, 16).unwrap());
+        for at in (start + 777..end).step_by(1000) {
+            let mut byte = [0];
+            memory.read_exact_at(&mut byte, at).unwrap();
+            memory.write_all_at(&[byte[0] ^ 16], at).unwrap();
+            flipped += 1;
+        }
+    }
+    flipped
+}
+
+fn canary(status: &Value, what: &str) -> u64 {
+    status["spaces"].as_array().unwrap().iter().map(|space| total(space, &format!("/canary/{what}"))).sum()
+}
+
+/// Reads a sequence in one step. What cannot be read is refused; what is shown is right, or the engine panics.
+fn read(engine: &mut Engine, seq: u32) -> Result<(), Status> {
+    engine.step(&[(seq, BLOCKS)], BLOCKS)
+}
+
+/// The role of an engine whose own host memory goes bad: its process is its own, as its slabs are.
+pub fn flipper(socket: &Path) {
+    let mut engine = Engine::attach(socket, 1);
+    let seq = engine.write(BLOCKS).unwrap();
+    assert_eq!(read(&mut engine, seq), Ok(()));
+    assert!(flip_host_memory() > 0, "this process maps no slab");
+    let refused = read(&mut engine, seq).expect_err("pages were read though every one in host memory is another");
+    say(&format!("{refused:?}"));
+    // The daemon goes on, and so does the engine with what it writes from now on.
+    engine.channel.seq_drop(seq).unwrap();
+    let fresh = engine.write(BLOCKS).unwrap();
+    say(&format!("{:?}", read(&mut engine, fresh)));
+    crate::roles::hold();
+}
+
+#[test]
+fn a_bit_that_flips_in_host_memory_is_caught_and_never_served() {
+    let dir = Dir::new();
+    // Host memory holds all of it: nothing else stands between a store and its load.
+    let mut options = nvme_options(&dir, NVME_BYTES, "", "[canary]\none_in = 1\n");
+    options.host_bytes = Some(8 << 20);
+    let mut daemon = PrivateDaemon::start(&options).unwrap();
+    let mut engine = Actor::start("flipper", daemon.socket());
+    let refused = engine.hear();
+    assert!(["Lost", "Io", "Corrupt"].contains(&&*refused), "{refused}");
+    assert_eq!(engine.hear(), "Ok(())");
+    let status = daemon.status().unwrap();
+    assert!(canary(&status, "checked") > canary(&status, "failed") && canary(&status, "failed") > 0, "{status:#}");
+    assert!(daemon.log().contains("not what was stored"), "{}", daemon.log());
+}
+
+#[test]
+fn a_canary_that_is_off_checks_nothing() {
+    let dir = Dir::new();
+    let mut daemon = PrivateDaemon::start(&nvme_options(&dir, NVME_BYTES, "", "[canary]\none_in = 0\n")).unwrap();
+    let mut engine = Engine::attach(daemon.socket(), 1);
+    let seq = engine.write(BLOCKS).unwrap();
+    assert_eq!(read(&mut engine, seq), Ok(()));
+    assert_eq!(canary(&daemon.status().unwrap(), "checked"), 0);
+}
