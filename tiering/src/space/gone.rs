@@ -44,9 +44,14 @@ impl Core {
     /// The block's slot is gone, with its copies of pages, once no transfer names it any more: what a read brings is still good.
     pub(crate) fn slot_gone(&mut self, b: BlockId) {
         if self.transfers.recs.iter().any(|t| t.live && t.block == b) {
+            // Its record does not count any more, and so does none that stands on it.
+            if self.blocks[b].content != NONE {
+                self.unroot(self.blocks[b].content);
+            }
             return;
         }
-        let was_kept = self.is_recorded(b) || self.blocks[b].keep != Keep::No && self.blocks[b].keep != Keep::Erase;
+        let was_kept = self.disk.logged(self.blocks[b].slot) == Logged::Recorded
+            || self.blocks[b].keep != Keep::No && self.blocks[b].keep != Keep::Erase;
         self.blocks[b].slot = NONE;
         self.blocks.set_keep(b, Keep::No);
         if self.blocks[b].content != NONE {

@@ -21,7 +21,7 @@ impl Core {
     /// Whether the log says what the block's slot holds.
     pub(crate) fn is_recorded(&self, b: BlockId) -> bool {
         let at = self.blocks[b].slot;
-        at != NONE && self.disk.logged(at) == Logged::Recorded
+        at != NONE && self.disk.logged(at) == Logged::Recorded && self.disk.place(at) != Place::Gone
     }
 
     /// Sends a published block on its way to NVMe, and its ancestors before it, unless they are there. False when it is not

@@ -124,6 +124,9 @@ fn geometry(rng: &mut Rng) -> SpaceConfig {
         cfg.policy.host_clean_low_percent = rng.below(60) as u8;
         cfg.policy.host_clean_high_percent = 60 + rng.below(41) as u8;
         cfg.policy.nvme_low_percent = rng.below(95) as u8;
+        cfg.policy.nvme_admission = [Admission::All, Admission::SecondTouch, Admission::Budget][rng.below(3) as usize];
+        // From little to more than is ever written: the test's time is short.
+        cfg.policy.nvme_bytes_per_day = if rng.one_in(2) { 0 } else { 1 << (32 + rng.below(12)) };
     }
     cfg
 }
