@@ -58,7 +58,7 @@ impl SlabCode {
     /// Takes write numbers for so many pages of a slot: with the subkey that they are for, the salt's number, and the first.
     ///
     /// # Errors
-    /// [`Spent`]; also if it is not encrypted, or its domain was purged.
+    /// [`Spent`]; also if it is not encrypted.
     pub fn take(&self, count: u32, under: u32) -> Result<(Arc<Subkey>, u32, u32), Spent> {
         self.key.as_ref().ok_or(Spent::None)?.take(count, under)
     }
@@ -68,8 +68,7 @@ impl SlabCode {
         Stored { codec: self.codec.id(), sectors, page_bytes }
     }
 
-    /// The subkey that pages under a salt were encrypted with; nothing if it is not encrypted, the salt is not known, or its domain
-    /// was purged.
+    /// The subkey that pages under a salt were encrypted with; nothing if it is not encrypted, or the salt is not known.
     pub fn subkey(&self, salt: u32) -> Option<Arc<Subkey>> {
         self.key.as_ref()?.pages(salt)
     }

@@ -59,11 +59,6 @@ impl Codec {
             Codec::PlanesZstd => "planes-zstd",
         }
     }
-
-    /// From a configuration.
-    pub fn from_name(name: &str) -> Option<Codec> {
-        Codec::ALL.into_iter().find(|codec| codec.name() == name)
-    }
 }
 
 /// Bytes of the slot that a page's stored form takes: `sectors` of a coded page, or the page as it is.

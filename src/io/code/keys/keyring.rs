@@ -6,17 +6,14 @@ use super::sector::{self, Found};
 use super::source::{Encryption, KEY_BYTES, KeySource, MasterKey, Wrapper};
 use super::tenant::{Purpose, Subkey, TenantKey};
 use crate::io::code::{Codec, SlabCode};
-use kvtide_tiering::format::{KEY_SECTORS, KEYS_OFFSET, SECTOR};
+use kvtide_tiering::format::{KEYS_OFFSET, SECTOR};
 use kvtide_tiering::log::{Cipher, CipherError, DOMAIN_BYTES_MAX, NONCE_BYTES, Salt, SlabHeader, Storage, TAG_BYTES};
 use ring::aead::NONCE_LEN;
 use ring::rand::{SecureRandom, SystemRandom};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zeroize::Zeroizing;
 
-/// Bytes of the key area.
-pub(crate) const AREA_BYTES: usize = KEY_SECTORS as usize * sector::BYTES;
-
-/// The keys of a disk. The lock is held while a sector is written: by the log thread at a grant, by whoever purges.
+/// The keys of a disk. The lock is held while a sector is written: by the log thread at a grant.
 pub(crate) struct Keyring {
     store: u128,
     /// Nothing without a master key: tenant keys then stay in memory.
@@ -178,29 +175,6 @@ impl Keyring {
         tenants.keys.push((number, Arc::new(TenantKey::new(domain, secret, Arc::clone(&self.salts)))));
         Ok(())
     }
-
-    /// Erases a domain's key on the disk and in memory: whatever it stored here is noise when this returns, wherever copies of it
-    /// may lie. False: there was no key of it. (A flash drive may keep the bytes of the old sector until it reuses the cells; they
-    /// are wrapped with the master key.)
-    ///
-    /// # Errors
-    /// The sector cannot be written or flushed: the key may still stand there, and is kept in memory.
-    pub fn purge(&self, domain: &str, storage: &mut dyn Storage) -> Result<bool, KeyError> {
-        let mut tenants = self.tenants();
-        let Some(at) = tenants.keys.iter().position(|(_, key)| key.domain() == domain) else { return Ok(false) };
-        if let Some(number) = tenants.keys[at].0 {
-            write(storage, number, &[0; sector::BYTES])?;
-            tenants.free.push(number);
-        }
-        let (_, key) = tenants.keys.remove(at);
-        key.forget();
-        Ok(true)
-    }
-
-    /// Domains that have a key here.
-    pub fn domains(&self) -> Vec<String> {
-        self.tenants().keys.iter().map(|(_, key)| key.domain().to_owned()).collect()
-    }
 }
 
 #[cfg(test)]
@@ -241,18 +215,17 @@ struct Records {
 struct Last {
     grant: u64,
     salt: u32,
-    tenant: Arc<TenantKey>,
     subkey: Arc<Subkey>,
 }
 
 impl Records {
     fn subkey(&mut self, slab: &SlabHeader, salt: u32) -> Result<&Subkey, CipherError> {
-        let good = |last: &Last| last.grant == slab.grant && last.salt == salt && !last.tenant.is_forgotten();
+        let good = |last: &Last| last.grant == slab.grant && last.salt == salt;
         if !self.last.as_ref().is_some_and(good) {
             self.last = None;
             let tenant = self.keyring.tenant(&slab.domain).ok_or(CipherError::NoKey)?;
             let subkey = tenant.subkey(Purpose::Records, salt).ok_or(CipherError::NoKey)?;
-            self.last = Some(Last { grant: slab.grant, salt, tenant, subkey });
+            self.last = Some(Last { grant: slab.grant, salt, subkey });
         }
         self.last.as_ref().map(|last| &*last.subkey).ok_or(CipherError::NoKey)
     }

@@ -25,8 +25,6 @@ mod tenant;
 mod wiped;
 
 pub use error::KeyError;
-#[cfg(test)]
-pub(super) use keyring::AREA_BYTES;
 pub(crate) use keyring::{Keyring, key_sectors_of};
 pub(crate) use salts::Spent;
 pub(crate) use source::{Encryption, KeySource, MasterKey};

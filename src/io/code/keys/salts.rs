@@ -102,11 +102,6 @@ impl Salts {
         Ok((state.current, first))
     }
 
-    /// The salt that is written under; 0: none.
-    pub fn current(&self) -> u32 {
-        self.state().current
-    }
-
     /// A salt that was drawn and is not in the log yet; the caller writes it there before anything that names it.
     pub fn unrecorded(&self) -> Option<Salt> {
         self.state().unrecorded.pop()
@@ -130,6 +125,11 @@ impl State {
 
 #[cfg(test)]
 impl Salts {
+    /// The salt that is written under; 0: none.
+    pub fn current(&self) -> u32 {
+        self.state().current
+    }
+
     /// As if so many numbers were left.
     pub fn leave(&self, numbers: u64) {
         self.state().taken = NUMBERS - numbers;

@@ -29,10 +29,8 @@ pub(crate) struct TenantKey {
     keys: RwLock<Keys>,
 }
 
-#[derive(Default)]
 struct Keys {
-    /// Nothing after a purge.
-    secret: Option<Zeroizing<[u8; KEY_BYTES]>>,
+    secret: Zeroizing<[u8; KEY_BYTES]>,
     /// By purpose: subkeys by salt, as many as salts are named by live blocks.
     subkeys: [BTreeMap<u32, Arc<Subkey>>; 2],
 }
@@ -46,7 +44,7 @@ impl std::fmt::Debug for TenantKey {
 
 impl TenantKey {
     pub(super) fn new(domain: &str, secret: Zeroizing<[u8; KEY_BYTES]>, salts: Arc<Salts>) -> TenantKey {
-        let keys = Keys { secret: Some(secret), ..Keys::default() };
+        let keys = Keys { secret, subkeys: Default::default() };
         TenantKey { domain: domain.into(), salts, keys: RwLock::new(keys) }
     }
 
@@ -62,7 +60,7 @@ impl TenantKey {
         Ok((self.subkey(Purpose::Pages, salt).ok_or(Spent::None)?, salt, first))
     }
 
-    /// The subkey that pages under a salt were encrypted with; nothing if the salt is not known, or the tenant was purged.
+    /// The subkey that pages under a salt were encrypted with; nothing if the salt is not known.
     pub fn pages(&self, salt: u32) -> Option<Arc<Subkey>> {
         self.subkey(Purpose::Pages, salt)
     }
@@ -74,19 +72,9 @@ impl TenantKey {
         }
         let bytes = self.salts.get(salt)?;
         let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
-        let prk = Salt::new(HKDF_SHA256, &bytes).extract(&**keys.secret.as_ref()?);
+        let prk = Salt::new(HKDF_SHA256, &bytes).extract(&*keys.secret);
         let subkey = Arc::new(Subkey(key(&prk, &[PURPOSES[purpose as usize]])));
         Some(Arc::clone(keys.subkeys[purpose as usize].entry(salt).or_insert(subkey)))
-    }
-
-    /// Forgets the key: what it encrypted is noise from now on, but for what is being read with a subkey this moment.
-    pub(super) fn forget(&self) {
-        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = Keys::default();
-    }
-
-    /// Whether it was forgotten.
-    pub fn is_forgotten(&self) -> bool {
-        self.keys.read().unwrap_or_else(PoisonError::into_inner).secret.is_none()
     }
 }
 
