@@ -147,7 +147,7 @@ impl Index {
 
     fn home(&self, hash: u128) -> usize {
         let folded = (hash as u64 ^ (hash >> 64) as u64).wrapping_mul(0x9e37_79b1_85eb_ca87);
-        ((folded >> 32) * self.table.len() as u64 >> 32) as usize
+        (((folded >> 32) * self.table.len() as u64) >> 32) as usize
     }
 
     fn after(&self, at: usize) -> usize {

@@ -150,7 +150,8 @@ mod tests {
         #[test]
         fn nothing_is_lost_between_two_looks(per_day in 1u64..1 << 50, steps in prop::collection::vec(1u64..HOUR / 100, 1..99)) {
             let (mut often, mut once) = (Bucket::new(per_day, 0), Bucket::new(per_day, 0));
-            (often.advance(7), once.advance(7));
+            often.advance(7);
+            once.advance(7);
             let mut now = 7;
             for step in steps {
                 now += step;

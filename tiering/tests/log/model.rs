@@ -58,7 +58,7 @@ impl Block {
         let mut dice = Dice(seed);
         let planes = slab.page_bytes.len();
         let mut present: Vec<u32> = (0..slab.words()).map(|_| dice.roll() as u32).collect();
-        if planes % 32 != 0 {
+        if !planes.is_multiple_of(32) {
             *present.last_mut().unwrap() &= (1 << (planes % 32)) - 1;
         }
         // As the log keeps it: nothing of absent planes.
