@@ -295,6 +295,28 @@ fn more_than_its_memory_holds_waits_its_turn() {
 }
 
 #[test]
+fn more_write_back_than_the_cap_admits_waits_its_turn() {
+    let dir = Dir::new();
+    let mut rig = Rig::start(&Settings { depth: 64, writeback_bytes: MIB, ..dir.settings() }).ready();
+    let host = memory(2 * MIB);
+    let (code, _keyring) = code(Codec::None, true);
+    // One that is larger than what is made ready ahead, than the cap, and many that fill both.
+    for (count, pages) in [(1u32, vec![262_144; 8]), (64, vec![262_144; 4])] {
+        let pages = parts(&host, &pages, 4096, 262_144);
+        let bytes = pages.iter().map(|part| u64::from(part.bytes)).sum();
+        fill_some(&pages, 1);
+        for _ in 0..count {
+            let mut transfer = rig.transfer(IoKind::Write, 0, bytes, pages.clone());
+            transfer.code = Some(Arc::clone(&code));
+            rig.send(DiskLetter::Transfer(transfer));
+        }
+        assert!((0..count).all(|_| rig.take().status == Status::Ok));
+    }
+    let status = rig.status();
+    assert_eq!((status.writeback_bytes, status.at_device), (0, 0), "nothing is counted that has ended");
+}
+
+#[test]
 fn errors_of_the_device_end_in_errors_and_nothing_is_kept() {
     let dir = Dir::new();
     let faults = Faults::default();

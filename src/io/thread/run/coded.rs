@@ -123,18 +123,23 @@ impl Runner {
                 self.coding.jobs -= 1;
                 self.finish(number, now_us);
             } else {
-                let ahead_bytes = std::mem::take(&mut coded.ahead_bytes);
-                self.coding.encoded.push_back((number, ahead_bytes));
+                match std::mem::take(&mut coded.ahead_bytes) {
+                    // The cap counts it already: behind one that the cap does not admit it would wait for ever.
+                    0 => {
+                        self.coding.jobs -= 1;
+                        self.encoded(number, now_us);
+                    }
+                    ahead_bytes => self.coding.encoded.push_back((number, ahead_bytes)),
+                }
             }
         }
         self.write_encoded(now_us);
     }
 
-    /// Writes that have their stored form, in order, as far as the cap admits them.
+    /// Writes that were made ready ahead, in order, as far as the cap admits them.
     fn write_encoded(&mut self, now_us: u64) {
         while let Some((number, bytes)) = self.coding.encoded.front().copied() {
-            // What was not made ready ahead is counted already.
-            if bytes > 0 && !self.scheduler.cap.admits(bytes) {
+            if !self.scheduler.cap.admits(bytes) {
                 return;
             }
             self.scheduler.cap.begin(bytes);
