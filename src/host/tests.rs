@@ -56,7 +56,7 @@ impl Rig {
         let (tell, told) = unbounded();
         let mut open = DiskThread::open(&settings).unwrap();
         let recovered = vec![open.take_recovered()];
-        let disk = open.start(Box::new(move |event| drop(tell.send(event)))).unwrap();
+        let disk = open.start(Box::new(move |event| tell.send(event).unwrap_or(()))).unwrap();
         let regions = Regions::new(&config, &[Disk::clone(disk.disk())], recovered);
         Rig { dir, disk: Some(disk), told, regions }
     }
