@@ -1,5 +1,4 @@
-//! Before the first session: what an earlier run left of the space is told to the core, some of it a round, so that the thread
-//! answers letters meanwhile. Whoever comes before that is over waits.
+//! Before the first session: what an earlier run left of the space is told to the core. Whoever comes before that waits.
 
 use super::letters::{Newcomer, Region};
 use super::nvme::Restore;
@@ -7,16 +6,11 @@ use super::serve::Space;
 use crate::host::NodeLetter;
 use kvtide_tiering::api::Event;
 
-/// Blocks that are told in one round: some milliseconds of the core's time.
-const TURN: usize = 4096;
-
 /// How far the space has come.
 #[derive(Debug)]
 pub(super) enum Arrival {
     /// The node will tell what there is.
     Expected(Vec<Newcomer>),
-    /// The core is being told.
-    Restoring(Box<Restore>, Vec<Newcomer>),
     /// Sessions may attach.
     Over,
 }
@@ -37,68 +31,47 @@ impl Space {
     /// Seats a newcomer, once the space knows what it has. How many may wait is bounded: each was counted as a session.
     pub fn arrive(&mut self, now_us: u64, newcomer: Box<Newcomer>) {
         match &mut self.arrival {
-            Arrival::Expected(waiting) | Arrival::Restoring(_, waiting) => waiting.push(*newcomer),
+            Arrival::Expected(waiting) => waiting.push(*newcomer),
             Arrival::Over => self.attach(now_us, *newcomer),
         }
     }
 
     /// Seats those who wait, or tells them why not.
     pub fn admit_all(&mut self, now_us: u64) {
-        let (Arrival::Expected(waiting) | Arrival::Restoring(_, waiting)) = &mut self.arrival else { return };
+        let Arrival::Expected(waiting) = &mut self.arrival else { return };
         for newcomer in std::mem::take(waiting) {
             self.attach(now_us, newcomer);
         }
     }
 
-    /// Takes what an earlier run left.
+    /// Takes what an earlier run left, and seats who waits. In one go, with nothing else told in between: the core gives a slab back
+    /// in which it knows of nothing. That takes a second for some hundred thousand blocks, and nobody is served here yet.
     pub fn adopt(&mut self, now_us: u64, regions: Vec<Region>) {
-        let Arrival::Expected(waiting) = &mut self.arrival else {
+        if self.arrival.is_over() {
             return tracing::error!("space {}: the node brought what an earlier run left twice", self.number);
-        };
-        let waiting = std::mem::take(waiting);
+        }
+        let slabs = regions.len();
         for region in &regions {
             self.nvme.add(region);
             let (grant, generation) = (region.grant, region.generation);
             let (slab, slots, disk) = (grant.slab, grant.slots, grant.disk as u16);
             self.tell(now_us, Event::DiskAdopted { slab, slots, disk, generation });
         }
-        let (slabs, restore) = (regions.len(), Restore::new(regions));
-        if slabs > 0 {
-            let blocks = restore.len();
-            tracing::info!(
-                "space {}: {blocks} blocks in {slabs} slabs on NVMe are there from an earlier run",
-                self.number
-            );
-        }
-        self.arrival = Arrival::Restoring(Box::new(restore), waiting);
-    }
-
-    /// Tells the core some of what is there; after the last, whoever waits attaches. False if there was nothing to do.
-    pub fn restore(&mut self, now_us: u64) -> bool {
-        let Arrival::Restoring(restore, _) = &mut self.arrival else { return false };
-        // Out of the space while it tells the core.
-        let mut restore = std::mem::take(restore);
-        for _ in 0..TURN {
-            let Some((at, put)) = restore.next() else { break };
+        let mut restore = Restore::new(regions);
+        while let Some((at, put)) = restore.next() {
             let (shard, hash, parent, planes) = (put.shard, put.hash, put.parent, put.present);
             self.tell(now_us, Event::Restored { at, shard, hash, parent, planes });
         }
-        self.tally.restored = restore.told() as u64;
-        if restore.told() == restore.len() {
-            self.tally.unreachable = restore.unreachable() as u64;
-            if self.tally.unreachable > 0 {
-                let unreachable = self.tally.unreachable;
-                tracing::warn!(
-                    "space {}: {unreachable} blocks on NVMe lack their ancestors and are let go",
-                    self.number
-                );
-            }
-            self.admit_all(now_us);
-            self.arrival = Arrival::Over;
-        } else if let Arrival::Restoring(home, _) = &mut self.arrival {
-            *home = restore;
+        (self.tally.restored, self.tally.unreachable) = (restore.len() as u64, restore.unreachable() as u64);
+        if slabs > 0 {
+            let (number, blocks, unreachable) = (self.number, restore.len(), restore.unreachable());
+            tracing::info!(
+                "space {number}: {blocks} blocks in {slabs} slabs on NVMe are there from an earlier run, {unreachable} of them \
+                 without their ancestors, to be let go"
+            );
         }
-        true
+        self.admit_all(now_us);
+        self.arrival = Arrival::Over;
     }
 
     /// The node granted a region.

@@ -109,7 +109,6 @@ impl Space {
             n += 1;
         }
         worked |= self.take_transfers(now_us);
-        worked |= self.restore(now_us);
         worked |= self.core.has_output();
         if worked {
             self.go_on(now_us);

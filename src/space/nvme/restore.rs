@@ -8,7 +8,7 @@ use kvtide_tiering::api::DiskSlot;
 use kvtide_tiering::log::{Blocks, Put};
 
 /// Blocks to be told to the core.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(in crate::space) struct Restore {
     slabs: Vec<(u32, Blocks)>,
     /// Slab and row, in order.
@@ -56,11 +56,6 @@ impl Restore {
     /// Blocks in all.
     pub fn len(&self) -> usize {
         self.order.len()
-    }
-
-    /// Of them, those that have been told.
-    pub fn told(&self) -> usize {
-        self.next
     }
 
     /// Of them, those without all their ancestors.
