@@ -24,6 +24,7 @@ pub(crate) struct Pool {
     later: Option<Sender<Box<Work>>>,
     done: Receiver<Box<Work>>,
     threads: Vec<JoinHandle<()>>,
+    #[expect(clippy::vec_box, reason = "boxes are what travels")]
     idle: Vec<Box<Work>>,
     on_their_way: usize,
 }
