@@ -2,7 +2,8 @@
 //!
 //! `bench ring` and `bench paging` are engines beside a private daemon and use the client as any engine would; `bench core`
 //! drives the sans-IO core alone, over simulated devices, and `bench replay` with a trace of requests; `bench nvme` drives a disk's
-//! I/O thread as a core thread does; `bench codec` codes and encrypts pages of the demo's model. The
+//! I/O thread as a core thread does; `bench codec` codes and encrypts pages of the demo's model. `bench recovery`
+//! opens an index log as a start does. The
 //! command line calls [`run`]; nothing else may call in here, and nothing in here knows how the daemon works inside.
 
 mod codec;
@@ -12,6 +13,7 @@ mod error;
 mod idle;
 mod nvme;
 mod paging;
+mod recovery;
 mod replay;
 mod report;
 mod ring;
@@ -42,6 +44,8 @@ enum Which {
     Paging(paging::Args),
     /// A disk's I/O thread on a file: reads, writes, CPU, checksums, beside fio if wanted
     Nvme(nvme::NvmeArgs),
+    /// A start with a full index: 500,000 records over a file past the page cache
+    Recovery(recovery::RecoveryArgs),
     /// A trace of requests through the core alone: what each rule of admission to NVMe hits and writes
     Replay(replay::Args),
 }
@@ -62,6 +66,7 @@ pub fn run(args: &Args) -> ExitCode {
         Which::Core(output) => (core::measure(), *output),
         Which::Paging(args) => (paging::measure(args), args.output),
         Which::Nvme(args) => (nvme::measure(args), args.output),
+        Which::Recovery(args) => (recovery::measure(args), args.output),
         Which::Replay(args) => (replay::measure(args), args.output),
     };
     match measured {

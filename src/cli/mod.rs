@@ -4,6 +4,7 @@
 
 mod check_config;
 mod daemon;
+mod fsck;
 pub mod private_daemon;
 mod purge;
 mod status;
@@ -29,6 +30,8 @@ enum Command {
     Daemon(DaemonArgs),
     /// Explains a configuration file as the daemon understands it, and warns of what is probably not meant.
     CheckConfig(check_config::CheckArgs),
+    /// Checks disks without a daemon: the index, and every page against its checksum
+    Fsck(fsck::FsckArgs),
     /// Decodes a real model with most of its KV outside of tier 0, and compares every logit with the all-resident run.
     Demo(demo::Args),
     /// Says how a running daemon stands.
@@ -60,6 +63,7 @@ pub fn kvtide() -> ExitCode {
     match Kvtide::parse().command {
         Command::Daemon(args) => daemon::run(&args),
         Command::CheckConfig(args) => check_config::run(&args),
+        Command::Fsck(args) => fsck::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Demo(args) => demo::run(&args),

@@ -1,0 +1,42 @@
+//! A file without the page cache, gone when it is dropped.
+
+use super::BenchError;
+use kvtide_tiering::log::Storage;
+use rustix::fs::{Mode, OFlags};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// Opened with `O_DIRECT`: memory must be aligned, as the log's is.
+#[derive(Debug)]
+pub(super) struct Direct(File);
+
+impl Direct {
+    /// In the directory, without a name.
+    pub fn new(dir: &Path, bytes: u64) -> Result<Direct, BenchError> {
+        let failed = |tried: &str| {
+            let tried = format!("{tried} in {}", dir.display());
+            move |source: io::Error| BenchError::System { tried, source }
+        };
+        let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::DIRECT | OFlags::CLOEXEC;
+        let opened = rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR);
+        let file = File::from(opened.map_err(|errno| failed("make a file with O_DIRECT")(errno.into()))?);
+        file.set_len(bytes).map_err(failed("give the file its size"))?;
+        Ok(Direct(file))
+    }
+}
+
+impl Storage for Direct {
+    fn read(&mut self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact_at(into, offset)
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_all_at(bytes, offset)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+}

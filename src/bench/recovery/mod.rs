@@ -1,0 +1,156 @@
+//! What a start costs: the index of a full disk, read and written down anew.
+//!
+//! A log is filled with records of blocks as the log thread fills it, over a file opened with `O_DIRECT`, so that nothing comes
+//! from the page cache; then it is opened as at a start. Beside it stands what the file gives when the same bytes are only read.
+
+mod file;
+
+use super::report::{Report, Target};
+use super::{BenchError, Output};
+use file::Direct;
+use kvtide_tiering::format::Superblock;
+use kvtide_tiering::log::{Log, LogError, Put, Recovered, SlabHeader, SpaceKey, Storage};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Bytes of a block.
+const SLOT_BYTES: u64 = 64 << 10;
+/// Bytes of a region.
+const REGION_BYTES: u64 = 1 << 30;
+const SLOTS: u32 = (REGION_BYTES / SLOT_BYTES) as u32;
+/// Records of one write, about what a log thread gathers.
+const GROUP: u32 = 256;
+/// Bytes that the plain reading reads at once.
+const CHUNK: usize = 2 << 20;
+
+/// What `kvtide bench recovery` takes.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct RecoveryArgs {
+    /// Directory for the file, on the disk that is to be measured
+    #[arg(long, default_value = ".")]
+    dir: PathBuf,
+    /// Blocks that are recorded
+    #[arg(long, default_value_t = 500_000, value_parser = clap::value_parser!(u32).range(1..=4_000_000))]
+    records: u32,
+    /// Planes of a block
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=256))]
+    planes: u16,
+    #[command(flatten)]
+    pub(super) output: Output,
+}
+
+/// Fills a log, and opens it.
+pub(super) fn measure(args: &RecoveryArgs) -> Result<Report, BenchError> {
+    let regions = args.records.div_ceil(SLOTS);
+    let superblock = Superblock::new(1, u64::from(regions) * REGION_BYTES, REGION_BYTES);
+    let superblock = superblock.map_err(|error| BenchError::Odd(error.to_string()))?;
+    let superblock = Superblock { starts: 1, ..superblock };
+    let mut file = Direct::new(&args.dir, superblock.regions_offset)?;
+    super::progress(&format!("recording {} blocks of {} planes", args.records, args.planes));
+    let began = Instant::now();
+    let log_bytes = fill(&mut file, &superblock, args)?;
+    let filled = began.elapsed();
+    let (read, read_bytes) = plain(&mut file, &superblock, log_bytes)?;
+
+    super::progress("opening it");
+    let next = Superblock { starts: 2, ..superblock };
+    let mut reports = 0;
+    let began = Instant::now();
+    let opened = Log::open(&mut file, &next, None, &mut |_| reports += 1);
+    let (log, recovered) = opened.map_err(odd)?;
+    let took = began.elapsed();
+    let found: usize = recovered.slabs.iter().map(|slab| slab.blocks.len()).sum();
+    if found as u64 != u64::from(args.records) {
+        return Err(BenchError::Odd(format!("{found} of {} blocks came back", args.records)));
+    }
+
+    let mut report = Report::default();
+    let per = |bytes: u64| bytes as f64 / f64::from(args.records);
+    let (records, at_most) = (u64::from(args.records), Some(Target::AtMost(2.0)));
+    report.count("recovery.records", "records of blocks", records, "", None);
+    report.fine("recovery.s", "a start: read, and written down anew", (took.as_secs_f64(), 3), "s", at_most);
+    report.fine("recovery.plain_s", "the same bytes, only read", (read.as_secs_f64(), 3), "s", None);
+    report.count("recovery.log_bytes", "bytes of the log", read_bytes, "", None);
+    report.count("recovery.progress", "times that it said how far it was", reports, "", None);
+    report.number("recovery.record_bytes", "bytes of the log a record", per(log_bytes), "", None);
+    report.number("recovery.column_bytes", "bytes of memory a block, as columns", per(columns(&recovered)), "", None);
+    let amplification = 1.0 + per(log_bytes) / SLOT_BYTES as f64;
+    let most = Target::AtMost(1.05);
+    report.fine("recovery.amplification", "bytes written a byte of 64 KiB blocks", (amplification, 4), "", Some(most));
+    report.number("recovery.fill_s", "recording them", filled.as_secs_f64(), "s", None);
+    report.count("recovery.written_bytes", "bytes that the start wrote", log.status().compacted_bytes, "", None);
+    Ok(report)
+}
+
+fn odd(error: LogError) -> BenchError {
+    BenchError::Odd(error.to_string())
+}
+
+/// Records all blocks; says how many bytes the log used for that.
+fn fill(file: &mut Direct, superblock: &Superblock, args: &RecoveryArgs) -> Result<u64, BenchError> {
+    let (mut log, _) = Log::open(file, superblock, None, &mut |_| {}).map_err(odd)?;
+    let planes = usize::from(args.planes);
+    let present = vec![u32::MAX; planes.div_ceil(32)];
+    let mut crcs = vec![0; planes];
+    for block in 0..args.records {
+        let (region, slot) = (block / SLOTS, block % SLOTS);
+        if slot == 0 {
+            let slab = SlabHeader {
+                region,
+                grant: u64::from(region) + 1,
+                key: SpaceKey([7; 32]),
+                domain: "bench".into(),
+                slot_bytes: SLOT_BYTES,
+                shards: 1,
+                codec: 0,
+                encrypted: false,
+                page_bytes: vec![(SLOT_BYTES / u64::from(args.planes)) as u32; planes],
+            };
+            log.grant(&slab).map_err(odd)?;
+        }
+        crcs.fill(block);
+        let hash = u128::from(block) + 1;
+        let put = Put {
+            region,
+            slot,
+            generation: 1 << 16,
+            shard: 0,
+            salt: 0,
+            hash,
+            parent: hash - 1,
+            present: &present,
+            crcs: &crcs,
+            sectors: &[],
+            tags: &[],
+        };
+        log.put(&put).map_err(odd)?;
+        if block % GROUP == GROUP - 1 {
+            log.write().map_err(odd)?;
+        }
+    }
+    log.flush().map_err(odd)?;
+    Ok(log.status().used_bytes)
+}
+
+/// Reads as many bytes as the log used, and says how long that took.
+fn plain(file: &mut Direct, superblock: &Superblock, log_bytes: u64) -> Result<(Duration, u64), BenchError> {
+    // The memory of a buffer that is large enough to have an aligned part.
+    let mut memory = vec![0; CHUNK + 4096];
+    let begin = memory.as_ptr().align_offset(4096).min(4096);
+    let began = Instant::now();
+    let mut done = 0;
+    while done < log_bytes {
+        let count = CHUNK.min((log_bytes - done) as usize);
+        let read = file.read(superblock.log_offset + done, &mut memory[begin..begin + count]);
+        read.map_err(|source| BenchError::System { tried: "read the log".into(), source })?;
+        done += count as u64;
+    }
+    Ok((began.elapsed(), done))
+}
+
+/// Bytes of the columns.
+fn columns(recovered: &Recovered) -> u64 {
+    let blocks = recovered.slabs.iter().flat_map(|slab| slab.blocks.iter());
+    // Slot, generation, shard, salt, flushed, hash, parent, and the slices.
+    blocks.map(|block| (4 + 4 + 2 + 4 + 1 + 32 + 4 * (block.present.len() + block.crcs.len())) as u64).sum()
+}

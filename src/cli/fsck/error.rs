@@ -1,0 +1,23 @@
+//! Why a disk cannot be checked.
+
+use crate::io::KeyError;
+use kvtide_tiering::format::SuperblockError;
+use kvtide_tiering::log::LogError;
+use std::io;
+use std::path::PathBuf;
+
+/// What was tried, on what, and why it failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(super) enum FsckError {
+    #[error("cannot {tried} {}: {source}", .path.display())]
+    Os { tried: &'static str, path: PathBuf, source: io::Error },
+    #[error("{} is in use: a daemon runs on it, or another fsck", .path.display())]
+    InUse { path: PathBuf },
+    #[error("{} cannot be used: {source}", .path.display())]
+    Superblock { path: PathBuf, source: SuperblockError },
+    #[error(transparent)]
+    Log(#[from] LogError),
+    #[error(transparent)]
+    Key(#[from] KeyError),
+}

@@ -1,0 +1,86 @@
+//! Which blocks a lookup can come to: presence is closed under ancestors.
+
+use super::check::Findings;
+use kvtide_tiering::log::SpaceKey;
+use std::collections::HashMap;
+
+/// What is known of a content.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Known {
+    /// Its parent.
+    Parent(u128),
+    Reached,
+    Unreachable,
+}
+
+/// Counts, on each disk, the good blocks whose ancestors are not all on one of the disks. Shards are taken together: a part that
+/// one shard lacks is the space's to find out.
+pub(super) fn mark<'a>(disks: impl Iterator<Item = &'a mut Findings>) {
+    let mut disks: Vec<&mut Findings> = disks.collect();
+    let mut contents: HashMap<(SpaceKey, u128), Known> = HashMap::new();
+    for findings in &disks {
+        for (slab, block) in findings.good() {
+            contents.insert((slab.key, block.hash), Known::Parent(block.parent));
+        }
+    }
+    let keys: Vec<(SpaceKey, u128)> = contents.keys().copied().collect();
+    for key in keys {
+        settle(&mut contents, key);
+    }
+    for findings in &mut disks {
+        let lost = findings.good().filter(|(slab, block)| contents[&(slab.key, block.hash)] == Known::Unreachable);
+        let regions: Vec<u32> = lost.map(|(slab, _)| slab.region).collect();
+        for region in regions {
+            findings.unreachable(region);
+        }
+    }
+}
+
+/// Follows the parents of a content to one of which it is known, and says the same of all on the way.
+fn settle(contents: &mut HashMap<(SpaceKey, u128), Known>, (space, hash): (SpaceKey, u128)) {
+    let mut way = Vec::new();
+    let mut at = hash;
+    let end = loop {
+        match contents.get(&(space, at)) {
+            // Without a root: a circle, which no engine's hashes make.
+            Some(Known::Parent(_)) if way.len() > contents.len() => break Known::Unreachable,
+            Some(Known::Parent(0)) => {
+                way.push(at);
+                break Known::Reached;
+            }
+            Some(Known::Parent(parent)) => {
+                way.push(at);
+                at = *parent;
+            }
+            Some(known) => break *known,
+            None => break Known::Unreachable,
+        }
+    };
+    for hash in way {
+        contents.insert((space, hash), end);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SPACE: SpaceKey = SpaceKey([1; 32]);
+
+    fn settled(parents: &[(u128, u128)]) -> Vec<u128> {
+        let mut contents: HashMap<_, _> =
+            parents.iter().map(|&(hash, parent)| ((SPACE, hash), Known::Parent(parent))).collect();
+        for (hash, _) in parents {
+            settle(&mut contents, (SPACE, *hash));
+        }
+        let reached = parents.iter().map(|(hash, _)| *hash);
+        reached.filter(|hash| contents[&(SPACE, *hash)] == Known::Reached).collect()
+    }
+
+    #[test]
+    fn a_block_is_reached_from_a_root_alone() {
+        assert_eq!(settled(&[(3, 2), (2, 1), (1, 0)]), [3, 2, 1]);
+        assert_eq!(settled(&[(3, 2), (1, 0), (4, 3)]), [1], "2 is missing, so 3 and 4 are not reached");
+        assert_eq!(settled(&[(1, 2), (2, 1)]), [], "a circle");
+    }
+}
