@@ -33,6 +33,9 @@ pub enum CrashError {
     /// A signal came.
     #[error("interrupted; its files were removed")]
     Interrupted,
+    /// A phase in which nothing was reported stored.
+    #[error("nothing was reported stored in the rounds of the phase {0:?}: nothing is proved")]
+    Nothing(&'static str),
     /// A thread could not be started, or panicked.
     #[error("a thread that {0} did not do its work")]
     Thread(&'static str),

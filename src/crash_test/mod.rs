@@ -50,14 +50,14 @@ fn all_rounds(args: &Args) -> Result<Report, CrashError> {
     let plan = Plan::new(args);
     eprintln!("kvtide crash-test: seed {} (--seed {} kills at the same moments)", plan.seed, plan.seed);
     let mut report = Report::new(&plan);
-    for phase in [Phase::Keeping, Phase::Evicting] {
+    for phase in [Phase::Keeping, Phase::Evicting].into_iter().filter(|phase| plan.rounds(*phase) > 0) {
         let mut run = round::Run::new(&plan, phase)?;
         for round in 0..plan.rounds(phase) {
             let outcome = run.round()?;
             eprintln!("kvtide crash-test: {} round {}: {outcome}", phase.name(), round + 1);
             report.add(phase, &outcome);
         }
-        run.end(&mut report)?;
+        run.end(phase, &mut report)?;
     }
     Ok(report)
 }

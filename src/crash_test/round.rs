@@ -24,6 +24,13 @@ const EARLY: Duration = Duration::from_millis(8);
 const TWICE_ONE_IN: u64 = 4;
 /// How long after its start.
 const TWICE: Duration = Duration::from_millis(120);
+/// Blocks that are reported stored before a kill, at most; early kills wait for none. A machine under load is slower, and a kill
+/// before anything was stored proves nothing.
+const ANSWERS_MAX: u64 = 48;
+/// How long a kill waits for them.
+const ANSWERS_WAIT: Duration = Duration::from_secs(10);
+/// How often it looks.
+const LOOK: Duration = Duration::from_millis(1);
 /// How long a load may go on after a kill that it did not notice.
 const NOTICE: Duration = Duration::from_secs(30);
 
@@ -81,9 +88,8 @@ impl<'a> Run<'a> {
         let before = self.book.stored_count();
         let early = self.random.one_in(EARLY_ONE_IN) && self.rounds > 0;
         let moment = self.random.below(if early { EARLY } else { LOAD_MAX }.as_micros() as u64);
-        // Something is stored in the first round at least.
-        let killed_after =
-            Duration::from_micros(moment).max(if self.rounds == 0 { LOAD_MAX / 2 } else { Duration::ZERO });
+        let moment = Duration::from_micros(moment);
+        let answers = if early { 0 } else { 1 + self.random.below(ANSWERS_MAX) };
         self.rounds += 1;
         let twice = self.random.one_in(TWICE_ONE_IN);
         let again_after = Duration::from_micros(self.random.below(TWICE.as_micros() as u64));
@@ -96,14 +102,19 @@ impl<'a> Run<'a> {
             socket: &socket,
             began,
             written: AtomicU64::new(0),
-            until: began + killed_after + NOTICE,
+            until: began + moment + ANSWERS_WAIT + NOTICE,
         };
-        let (seen, successor) = std::thread::scope(|scope| {
+        let (seen, killed_after, successor) = std::thread::scope(|scope| {
             let load = &load;
             let engines: Vec<_> =
                 seeds.into_iter().map(|seed| scope.spawn(move || load.engine(seed, THREADS))).collect();
             // PACE: the load lasts so long by design.
-            std::thread::sleep(killed_after);
+            std::thread::sleep(moment);
+            while book.stored_count() < before + answers && began.elapsed() < ANSWERS_WAIT {
+                // PACE: bounded by ANSWERS_WAIT.
+                std::thread::sleep(LOOK);
+            }
+            let killed_after = began.elapsed();
             let successor = self.daemon.signal(Signal::KILL).map_err(CrashError::from).and_then(|()| {
                 let began = Instant::now();
                 let mut successor = self.store.launch()?;
@@ -121,7 +132,7 @@ impl<'a> Run<'a> {
             for engine in engines {
                 seen.add(engine.join().map_err(|_| CrashError::Thread("loads the daemon"))?);
             }
-            Ok::<_, CrashError>((seen, successor?))
+            Ok::<_, CrashError>((seen, killed_after, successor?))
         })?;
         let (mut successor, started) = successor;
         successor.ready()?;
@@ -132,9 +143,15 @@ impl<'a> Run<'a> {
         Ok(Outcome { killed_after, killed_again: u32::from(twice), restart, stored, seen, checked })
     }
 
-    /// Ends the phase: the last daemon is stopped, the store looked at as a whole.
-    pub fn end(mut self, report: &mut Report) -> Result<(), CrashError> {
+    /// Ends the phase: the last daemon is stopped, the store kept if something is wrong.
+    ///
+    /// # Errors
+    /// Nothing was ever reported stored, so nothing is proved.
+    pub fn end(mut self, phase: Phase, report: &mut Report) -> Result<(), CrashError> {
         self.daemon.stop()?;
+        if report.stored(phase) == 0 {
+            return Err(CrashError::Nothing(phase.name()));
+        }
         if !report.is_good() {
             report.keep(self.store.keep());
         }
