@@ -53,8 +53,10 @@ pub(super) struct Runner {
     health: Arc<Health>,
     desk: Arc<Desk>,
     /// Puts whose records are not written yet, in order.
+    #[expect(clippy::vec_box, reason = "boxes travel between threads: what is kept is what is sent")]
     puts: Vec<Box<Note>>,
     /// Erases and flushes that wait for a flush of the device, in order.
+    #[expect(clippy::vec_box, reason = "boxes travel between threads: what is kept is what is sent")]
     settles: Vec<Box<Note>>,
     /// Grants that do, as region and number.
     grants: Vec<(u32, u64)>,

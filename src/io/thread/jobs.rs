@@ -94,6 +94,7 @@ impl Jobs {
     }
 
     /// Takes all transfers out that the device has nothing of; how many are left.
+    #[expect(clippy::vec_box, reason = "boxes travel between threads: what is kept is what is sent")]
     pub fn take_all(&mut self) -> (Vec<Box<Transfer>>, usize) {
         let idle = self.jobs.iter_mut().filter(|job| job.at_device == 0);
         let idle: Vec<Box<Transfer>> = idle.filter_map(|job| job.transfer.take()).collect();

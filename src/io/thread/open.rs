@@ -45,10 +45,13 @@ struct Opened {
     held: Vec<u32>,
 }
 
+/// Makes an engine of another one.
+pub(in crate::io) type Wrap = Box<dyn FnOnce(Box<dyn Engine>) -> Box<dyn Engine> + Send>;
+
 /// Puts something between a disk and its device: for faults.
 pub(in crate::io) struct Seams {
     /// Makes an engine of the real one.
-    pub engine: Box<dyn FnOnce(Box<dyn Engine>) -> Box<dyn Engine> + Send>,
+    pub engine: Wrap,
 }
 
 /// Opens disks, in order: first all are looked at, and one that must not be used stops it before anything was written anywhere;

@@ -158,8 +158,11 @@ pub(in crate::io::code) mod nonces {
     use std::cell::RefCell;
     use std::collections::HashSet;
 
+    /// Which key, and which nonce under it.
+    type Sealed = ([u8; 16], [u8; NONCE_LEN]);
+
     thread_local! {
-        static SEEN: RefCell<Option<HashSet<([u8; 16], [u8; NONCE_LEN])>>> = const { RefCell::new(None) };
+        static SEEN: RefCell<Option<HashSet<Sealed>>> = const { RefCell::new(None) };
     }
 
     /// Collects what this thread seals from now on; a nonce that comes twice under a key panics.
