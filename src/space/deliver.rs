@@ -21,6 +21,7 @@ impl Space {
             nvme,
             canary,
             node,
+            regions_asked,
             registry,
             number,
             ..
@@ -58,6 +59,7 @@ impl Space {
                 }
                 Action::NeedDisk { disk } => {
                     let wanted = (disk != u16::MAX).then_some(u32::from(disk));
+                    *regions_asked += 1;
                     node.send(NodeLetter::NeedDisk { space: *number, wanted });
                 }
                 Action::ReturnDisk { slab } => {

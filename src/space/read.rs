@@ -15,7 +15,7 @@ impl Space {
             Letter::DiskGranted(region) => self.disk_granted(now_us, &region),
             Letter::Adopted(regions) => self.adopt(now_us, regions),
             Letter::DiskGone { slab } => self.disk_gone(now_us, slab),
-            Letter::DiskRefused => self.tell(now_us, Event::DiskRefused),
+            Letter::DiskRefused => self.disk_refused(now_us),
             Letter::Rate { nvme_bytes_per_day } => {
                 self.nvme_bytes_per_day = Some(nvme_bytes_per_day);
                 let config = self.core.config();

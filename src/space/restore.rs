@@ -76,10 +76,17 @@ impl Space {
 
     /// The node granted a region.
     pub fn disk_granted(&mut self, now_us: u64, region: &Region) {
+        self.regions_asked = self.regions_asked.saturating_sub(1);
         self.nvme.add(region);
         let (grant, generation) = (region.grant, region.generation);
         let (slab, slots, disk) = (grant.slab, grant.slots, grant.disk as u16);
         self.tell(now_us, Event::DiskGranted { slab, slots, disk, generation });
+    }
+
+    /// The node has no region to grant now.
+    pub fn disk_refused(&mut self, now_us: u64) {
+        self.regions_asked = self.regions_asked.saturating_sub(1);
+        self.tell(now_us, Event::DiskRefused);
     }
 
     /// The disk of a slab is out of service: the core lets go of it, and the node has it back when nothing is under way there.

@@ -126,6 +126,7 @@ fn begin(spec: Spec, letters: &Mailbox<Letter>, nvme: Nvme, sleeper: Sleeper) {
         registry: spec.registry,
         slabs: Slabs::default(),
         arrival: Arrival::new(!spec.disks.is_empty()),
+        regions_asked: 0,
         nvme,
         canary: Canary::new(spec.canary_one_in),
         page_bytes,
@@ -144,7 +145,14 @@ fn begin(spec: Spec, letters: &Mailbox<Letter>, nvme: Nvme, sleeper: Sleeper) {
         ending: Vec::new(),
         seated: Vec::new(),
     };
-    match space.run(letters, sleeper, spec.spin.as_micros() as u64) {
+    let finish = space.run(letters, sleeper, spec.spin.as_micros() as u64);
+    // What the node granted at the last moment goes back too.
+    while let Some(letter) = letters.take() {
+        if let Letter::DiskGranted(region) = letter {
+            space.nvme.add(&region);
+        }
+    }
+    match finish {
         Finish::Vacant => {
             space.return_slabs(&node);
             space.give_up_regions(|space, slab| node.send(NodeLetter::ReturnDisk { space, slab }));
@@ -321,7 +329,8 @@ impl Space {
 
     /// Whether nothing lives here: no session, nobody lingering, no block, no transfer on its way.
     pub fn is_vacant(&self) -> bool {
-        let settled = self.arrival.is_over() && self.nvme.in_flight() == 0 && self.nvme.notes_in_flight() == 0;
+        let answered = self.arrival.is_over() && self.regions_asked == 0;
+        let settled = answered && self.nvme.in_flight() == 0 && self.nvme.notes_in_flight() == 0;
         self.seats.is_empty() && self.core.is_vacant() && settled
     }
 

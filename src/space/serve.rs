@@ -50,6 +50,8 @@ pub(super) struct Space {
     pub nvme: Nvme,
     pub canary: Canary,
     pub arrival: Arrival,
+    /// Regions that the node was asked for and has not answered about: one that is granted to a space that has ended is nobody's.
+    pub regions_asked: u32,
     /// Size of each plane's page.
     pub page_bytes: Vec<u32>,
     /// Newcomers seen.
