@@ -30,8 +30,8 @@ const SLOT_BYTES: u64 = 16 << 10;
 const HOST_BYTES: u64 = 12 << 20;
 /// One slab of each tier.
 const SLAB_BYTES: u64 = 1 << 20;
-/// The NVMe tier of the second phase: what some rounds write.
-const EVICTING_BYTES: u64 = 16 << 20;
+/// The NVMe tier of the second phase: about what one round writes.
+const EVICTING_BYTES: u64 = 4 << 20;
 
 const _: () = assert!((PAGE_BYTES[0] + PAGE_BYTES[1] + PAGE_BYTES[2] + PAGE_BYTES[3]) as u64 <= SLOT_BYTES);
 
