@@ -6,7 +6,7 @@
 #![no_main]
 
 use kvtide_tiering::format::Superblock;
-use kvtide_tiering::log::{Log, Recovered, Storage, inspect};
+use kvtide_tiering::log::{Log, LogError, Recovered, Storage, inspect};
 use libfuzzer_sys::fuzz_target;
 use std::io;
 
@@ -144,13 +144,14 @@ fuzz_target!(|bytes: &[u8]| {
             if let Ok((mut log, again)) = Log::open(&mut area, &next, None, &mut |_| {}) {
                 assert_eq!(blocks(&again), blocks(&recovered));
                 let counts = again.counts;
-                assert_eq!(counts.torn + counts.corrupt + counts.lost_unflushed + counts.stale, 0);
+                // Stale there may be: a block that was recorded twice under one generation is copied twice.
+                assert_eq!(counts.torn + counts.corrupt + counts.lost_unflushed, 0);
                 assert!(log.flush().is_ok());
             }
         }
         (Err(error), Err(other)) => assert_eq!(error.to_string(), other.to_string()),
-        // What is live always fits where it came from, unless both halves were read.
-        (Ok(looked), Err(error)) => assert!(looked.counts.mended, "{error}"),
+        // Halves this small have shorter batches than an input may have, and then what is live may not fit.
+        (Ok(_), Err(error)) => assert!(matches!(error, LogError::Full { .. }), "{error}"),
         (Err(error), Ok(_)) => panic!("{error}"),
     }
 });
