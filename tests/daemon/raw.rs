@@ -172,7 +172,9 @@ impl Raw {
             self.jobs.push((kind, job));
             let copies = matches!(kind, JobKind::Load | JobKind::Store | JobKind::Copy | JobKind::LoadCopy);
             let bytes = if copies { PAGE_BYTES.into() } else { 0 };
-            let done = JobDone { id: job.id, status: Status::Ok.code(), bytes, ..JobDone::default() };
+            // It has no bytes to hash: whatever it says of a page's, it says again.
+            let (flags, digest) = (job.flags, job.digest);
+            let done = JobDone { id: job.id, status: Status::Ok.code(), bytes, flags, digest, ..JobDone::default() };
             self.side.pump.done.push(&done).unwrap();
         }
         if any {

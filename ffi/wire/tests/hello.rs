@@ -149,7 +149,7 @@ fn another_version_is_told_apart_and_named() {
     assert_eq!((claimed_version(&bytes), hello::version()), (Some(9), VERSION));
     let error = Hello::decode(&bytes).expect_err("another version");
     assert_eq!(error.status(), Status::Version);
-    assert_eq!(error.to_string(), "the peer speaks protocol version 9, this side speaks 2");
+    assert_eq!(error.to_string(), format!("the peer speaks protocol version 9, this side speaks {VERSION}"));
     bytes[0] ^= 1;
     assert_eq!(claimed_version(&bytes), None);
     assert!(Hello::decode(&bytes).expect_err("no magic").to_string().starts_with("hello: magic is 0x"));

@@ -1,3 +1,5 @@
+//! Regions, as they are granted, kept and given back, against a plain model.
+
 use super::*;
 use proptest::prelude::*;
 
