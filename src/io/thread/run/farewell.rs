@@ -24,6 +24,15 @@ impl Runner {
         if (busy > 0 || self.coding.jobs > 0) && now_us < ends_us {
             return false;
         }
+        if self.coding.jobs > 0 {
+            tracing::error!("disk {}: encoding took too long; what it was for is given up", self.status.number);
+            // Its threads may be in frames that are answered below.
+            self.coding.rest();
+        }
+        // What the device has nothing of.
+        for transfer in self.jobs.take_all().0 {
+            self.answer(transfer, Status::Canceled);
+        }
         if busy > 0 {
             tracing::error!("disk {}: it did not end {busy} requests; their memory is left to it", self.status.number);
         } else if self.health.out().is_none()

@@ -182,7 +182,7 @@ impl Runner {
             self.health.has(self.device.busy() + self.scheduler.len() as u32);
             self.deliver();
             if self.has_ended(now_us) {
-                break;
+                return self.deliver();
             }
             let wait = self.wait(now_us);
             if let Err(errno) = self.device.engine().enter(wait, &mut self.done) {
