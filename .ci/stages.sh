@@ -69,7 +69,10 @@ bench_all() {
     dir=$(mktemp -d "${CARGO_TARGET_DIR:-target}/bench.XXXXXX") || return 1
     target_release kvtide bench core && target_release kvtide bench ring && target_release kvtide bench paging &&
         target_release kvtide bench nvme --dir "$dir" --seconds 1 --fio &&
-        target_release kvtide bench nvme --dir "$dir" --seconds 1 --fio --mixed
+        target_release kvtide bench nvme --dir "$dir" --seconds 1 --fio --mixed &&
+        target_release kvtide bench nvme --dir "$dir" --seconds 1 --encrypted &&
+        target_release kvtide bench recovery --dir "$dir" &&
+        target_release kvtide bench codec
     local status=$?
     rm -rf "$dir"
     return $status
