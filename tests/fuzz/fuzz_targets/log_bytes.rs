@@ -67,7 +67,8 @@ fn build(input: &mut Input<'_>, half: &mut [u8]) {
         let count = input.byte() % 16;
         for _ in 0..count {
             let (kind, bits) = (input.byte() % 7, input.byte());
-            let body = input.bytes(usize::from(input.byte()));
+            let count = usize::from(input.byte());
+            let body = input.bytes(count);
             let mut record = vec![0; 8];
             record.extend_from_slice(body);
             record.resize(record.len().next_multiple_of(8), 0);
