@@ -28,12 +28,13 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// From the daemon's status at the begin and at the end of the run in the space of this name.
+    /// From the daemon's status at the begin of the run in the space of this name, and from two that followed each other at its end:
+    /// threads answer one by one, and of what is still under way the disks shall have counted all that the space has.
     ///
     /// # Errors
     /// The status lacks the space, or a figure.
-    pub fn between(begin: &Value, end: &Value, space: &str) -> Result<Figures, DemoError> {
-        let spaces = end["spaces"].as_array().into_iter().flatten();
+    pub fn between(begin: &Value, [first, end]: [&Value; 2], space: &str) -> Result<Figures, DemoError> {
+        let spaces = first["spaces"].as_array().into_iter().flatten();
         let core = spaces.filter(|candidate| candidate["name"] == space).map(|space| &space["core"]).next_back();
         let core = core.ok_or_else(|| DemoError::Status(format!("space {space}")))?;
         let grown = |path: &str| Ok::<u64, DemoError>(sum(end, path)?.saturating_sub(sum(begin, path)?));
@@ -78,11 +79,16 @@ mod tests {
                 "disks": [{"mode": "threads", "checksum_failures": 0, "classes": [class, class]}],
             })
         };
-        let figures = Figures::between(&status(10), &status(25), "mine").unwrap();
+        let figures = Figures::between(&status(10), [&status(20), &status(25)], "mine").unwrap();
         assert_eq!((figures.bytes_read, figures.bytes_written), (30, 60));
         assert_eq!((figures.page_bytes_read, figures.page_bytes_written, figures.pages_found), (3, 9, 3));
-        let error = Figures::between(&status(1), &status(1), "other").unwrap_err();
+        let error = Figures::between(&status(1), [&status(1), &status(1)], "other").unwrap_err();
         assert_eq!(error.to_string(), "the daemon's status has no /found_nvme");
-        assert!(Figures::between(&status(1), &status(1), "none").unwrap_err().to_string().contains("space none"));
+        assert!(
+            Figures::between(&status(1), [&status(1), &status(1)], "none")
+                .unwrap_err()
+                .to_string()
+                .contains("space none")
+        );
     }
 }

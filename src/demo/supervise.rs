@@ -106,7 +106,7 @@ fn supervise(
     let (plain, resident, tiered) = (of(Stage::Plain)?, of(Stage::Resident)?, of(Stage::Tiered)?);
     let nvme = match (&setup.nvme, checkpoints.as_slice()) {
         (None, _) => None,
-        (Some(_), [begin, end]) => Some(Figures::between(begin, end, Stage::Tiered.space())?),
+        (Some(_), [[begin, _], [first, end]]) => Some(Figures::between(begin, [first, end], Stage::Tiered.space())?),
         (Some(_), _) => return Err(DemoError::Incomplete),
     };
     Ok(Results { setup: setup.clone(), plain, resident, tiered, nvme })
@@ -147,8 +147,8 @@ fn watch(daemon: &PrivateDaemon, events: &Sender<Event>) -> Result<(), DemoError
 #[derive(Default)]
 struct Relayed {
     ended: Vec<(Stage, Measured)>,
-    /// How the daemon stood whenever the engine waited for that.
-    checkpoints: Vec<Value>,
+    /// How the daemon stood whenever the engine waited for that, asked twice.
+    checkpoints: Vec<[Value; 2]>,
 }
 
 /// Shows what an engine says until it has ended; returns what it measured.
@@ -176,7 +176,7 @@ fn relay(
                 console.progress(setup, stage, tokens, token);
             }
             Ok(Message::Checkpoint { .. }) => {
-                relayed.checkpoints.push(daemon.status()?);
+                relayed.checkpoints.push([daemon.status()?, daemon.status()?]);
                 engine.go_on()?;
             }
             Ok(Message::Ended { stage, measured }) => {
