@@ -44,11 +44,12 @@ impl Core {
             return Err(Error::NoSession { session: s });
         }
         self.counters.sessions_lost += 1;
-        self.outbox.retain(|a| !matches!(a, Action::Complete { session, .. } if *session == s));
         self.abandon_ops(s);
         self.abandon_jobs(s);
         self.abandon_seqs(s);
         self.abandon_frames(s);
+        // Also what letting go has ended: a publish that waited for content that nobody refers to any more.
+        self.outbox.retain(|a| !matches!(a, Action::Complete { session, .. } if *session == s));
         let session = &mut self.sessions[usize::from(s)];
         let (quarantine, woken) = (session.quarantine, session.woken);
         let reading = std::mem::take(&mut session.reading);
