@@ -21,7 +21,9 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("kvtide", &["kvtide-tiering", "kvtide-wire", "kvtide-ffi"]),
     ("kvtide-tiering", &[]),
     ("kvtide-wire", &[]),
-    ("kvtide-ffi", &["kvtide-wire"]),
+    ("kvtide-ffi", &["kvtide-wire", "kvtide-kernels"]),
+    ("kvtide-kernels", &["kvtide-wire", "kvtide-cuda-sim"]),
+    ("kvtide-cuda-sim", &[]),
     ("kvtide-sim", &["kvtide-tiering", "kvtide-wire", "kvtide-ffi", "kvtide"]),
     ("xtask", &[]),
 ];
