@@ -49,6 +49,7 @@ install_tools() {
     local missing=()
     command -v cc >/dev/null || missing+=(gcc libc6-dev)
     command -v c++ >/dev/null || missing+=(g++)
+    python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3 python3-venv)
     command -v valgrind >/dev/null || missing+=(valgrind)
     command -v fio >/dev/null || missing+=(fio)
     command -v systemd-analyze >/dev/null || missing+=(systemd)

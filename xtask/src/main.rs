@@ -5,6 +5,7 @@
 
 mod deny;
 mod fuzz;
+mod kernels;
 mod loom;
 mod run;
 
@@ -13,6 +14,8 @@ use std::process::ExitCode;
 const HELP: &str = "cargo xtask COMMAND
 
   deny              cargo-deny check bans licenses sources (installs cargo-deny below target/tools)
+  kernels [--write] [--only NAME]
+                    compile every CUDA kernel for every architecture, print what each takes, and compare (or write) the PTX
   loom              model-check the rings, the wake-up and the page-table protocol
   fuzz [SECONDS]    run every fuzz target for SECONDS each (default 15), on the stable toolchain
   help              this text";
@@ -28,6 +31,7 @@ fn main() -> ExitCode {
             Ok(seconds) => fuzz::all(seconds),
             Err(e) => Err(run::Error::Usage(format!("fuzz takes whole seconds, not {seconds:?}: {e}"))),
         },
+        ["kernels", rest @ ..] => kernels::Options::parse(rest).and_then(|options| kernels::check(&options)),
         ["help" | "--help" | "-h"] => {
             println!("{HELP}");
             Ok(())

@@ -13,12 +13,14 @@ pub enum Error {
     Start(String, std::io::Error),
     /// A command ended with another status than 0.
     Failed(String, std::process::ExitStatus),
+    /// What was checked is not as it should be; one line a finding.
+    Check(String),
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Usage(text) => f.write_str(text),
+            Error::Usage(text) | Error::Check(text) => f.write_str(text),
             Error::Start(command, e) => write!(f, "could not start `{command}`: {e}"),
             Error::Failed(command, status) => write!(f, "`{command}` ended with {status}"),
         }
@@ -48,6 +50,18 @@ pub fn run(command: &mut Command) -> Result<(), Error> {
     eprintln!("xtask: {shown}");
     let status = command.status().map_err(|e| Error::Start(shown.clone(), e))?;
     if status.success() { Ok(()) } else { Err(Error::Failed(shown, status)) }
+}
+
+/// Runs it in silence and returns what it printed, errors first; anything but status 0 is an error that shows that too.
+pub fn output(command: &mut Command) -> Result<String, Error> {
+    let shown = show(command);
+    let output = command.output().map_err(|e| Error::Start(shown.clone(), e))?;
+    let text = [output.stderr, output.stdout].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    if output.status.success() {
+        Ok(text)
+    } else {
+        Err(Error::Check(format!("{text}`{shown}` ended with {}", output.status)))
+    }
 }
 
 fn show(command: &Command) -> String {

@@ -1,0 +1,102 @@
+//! `cargo xtask kernels`: compiles the CUDA kernels and holds the committed PTX to its sources.
+//!
+//! Needs Python and a C++ compiler, no GPU, no driver, no toolkit: the compilers are pinned PyPI wheels in an environment of their
+//! own below target/. NVRTC makes the PTX that is shipped; ptxas assembles that PTX for every architecture, as a driver would, and
+//! says what each kernel takes; nvcc compiles the sources for every architecture with warnings as errors. Knows nothing of what
+//! the kernels do.
+
+mod compile;
+mod pool;
+mod sources;
+mod table;
+mod usage;
+mod venv;
+
+use crate::run::Error;
+use compile::Compilers;
+use sources::Source;
+use std::time::Instant;
+use usage::Usage;
+
+/// What a driver meets: A100, consumer Ampere, Ada, Hopper, Blackwell, consumer Blackwell.
+const ARCHITECTURES: [u32; 6] = [80, 86, 89, 90, 100, 120];
+
+/// How one call was asked for.
+#[derive(Debug, Default)]
+pub struct Options {
+    /// Write the PTX instead of comparing it.
+    write: bool,
+    /// Names of sources without their ending; all if empty.
+    only: Vec<String>,
+}
+
+impl Options {
+    /// From the words after `kernels`.
+    pub fn parse(words: &[&str]) -> Result<Options, Error> {
+        let mut options = Options::default();
+        let mut words = words.iter();
+        while let Some(&word) = words.next() {
+            match (word, word.strip_prefix("--only=")) {
+                ("--write", _) => options.write = true,
+                (_, Some(name)) => options.only.push(name.to_string()),
+                ("--only", _) => match words.next() {
+                    Some(name) => options.only.push(name.to_string()),
+                    None => return Err(Error::Usage("--only takes the name of a kernel source".to_string())),
+                },
+                _ => return Err(Error::Usage(format!("kernels takes --write and --only NAME, not {word:?}"))),
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// Compiles, prints the table, and writes or compares the PTX. All that is wrong is printed before the error.
+pub fn check(options: &Options) -> Result<(), Error> {
+    let began = Instant::now();
+    let sources = sources::list(&options.only)?;
+    let compilers = Compilers::new()?;
+    let ready = Instant::now();
+
+    let mut problems = vec![];
+    let mut texts = vec![];
+    for (source, result) in sources.iter().zip(pool::each(&sources, |source| compilers.ptx(source))) {
+        match result {
+            Ok(text) => texts.push((source, text)),
+            Err(e) => problems.push(e.to_string()),
+        }
+    }
+    let mut tasks: Vec<(&Source, u32, bool)> = vec![];
+    for (source, _) in &texts {
+        tasks.extend(ARCHITECTURES.iter().flat_map(|&arch| [(*source, arch, true), (*source, arch, false)]));
+    }
+    let mut shipped: Vec<Usage> = vec![];
+    let results = pool::each(&tasks, |&(source, arch, ptx)| match ptx {
+        true => compilers.assemble(source, arch),
+        false => compilers.compile(source, arch),
+    });
+    for (&(source, arch, ptx), result) in tasks.iter().zip(results) {
+        match result {
+            Ok(used) => {
+                let from = if ptx { "its PTX" } else { "its source" };
+                problems.extend(used.iter().filter_map(|u| u.complaint(&source.name, arch, from)));
+                shipped.extend(used.into_iter().filter(|_| ptx));
+            }
+            Err(e) => problems.push(e.to_string()),
+        }
+    }
+    for (source, text) in &texts {
+        problems.extend(if options.write { source.write_ptx(text)? } else { source.drift(text) });
+    }
+    if options.only.is_empty() {
+        problems.extend(sources::strays(&sources, options.write)?);
+    }
+    print!("{}", table::render(&texts, &shipped));
+    println!(
+        "kernels: {} sources, {} architectures, compilers ready after {:.0} s, compiled in {:.0} s",
+        sources.len(),
+        ARCHITECTURES.len(),
+        (ready - began).as_secs_f32(),
+        ready.elapsed().as_secs_f32()
+    );
+    if problems.is_empty() { Ok(()) } else { Err(Error::Check(problems.join("\n"))) }
+}

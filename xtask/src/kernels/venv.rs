@@ -1,0 +1,42 @@
+//! The CUDA compilers: pinned wheels in a virtual environment of our own.
+
+use crate::run::{Error, run, target};
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Package versions, and with them the environment's identity.
+const REQUIREMENTS: &str = include_str!("requirements.txt");
+
+/// The version that writes the committed PTX, for its first line.
+pub fn nvrtc_version() -> &'static str {
+    let pin = REQUIREMENTS.lines().find_map(|line| line.strip_prefix("nvidia-cuda-nvrtc-cu12=="));
+    pin.unwrap_or("of unknown version")
+}
+
+/// The environment's site-packages, made if it does not stand yet, or stands for other versions.
+pub fn packages() -> Result<PathBuf, Error> {
+    let folder = target().join("tools/cuda");
+    let stamp = folder.join("requirements.txt");
+    if !std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == REQUIREMENTS) {
+        if folder.exists() {
+            std::fs::remove_dir_all(&folder).map_err(|e| Error::Start(format!("remove {}", folder.display()), e))?;
+        }
+        run(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;
+        let wanted = folder.join("wanted.txt");
+        std::fs::write(&wanted, REQUIREMENTS).map_err(|e| Error::Start(format!("write {}", wanted.display()), e))?;
+        // The closure is listed, so nothing else may come along.
+        let install = ["-m", "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:", "--no-compile", "-r"];
+        run(Command::new(folder.join("bin/python")).args(install).arg(&wanted))?;
+        // Last, so that an installation that broke off is begun again.
+        std::fs::rename(&wanted, &stamp).map_err(|e| Error::Start(format!("rename {}", wanted.display()), e))?;
+    }
+    let lib = folder.join("lib");
+    let entries = std::fs::read_dir(&lib).map_err(|e| Error::Start(format!("list {}", lib.display()), e))?;
+    let packages = entries.filter_map(|entry| Some(entry.ok()?.path().join("site-packages"))).find(|p| p.is_dir());
+    packages.ok_or_else(|| Error::Check(format!("{} holds no site-packages", lib.display())))
+}
+
+/// The environment's Python.
+pub fn python() -> PathBuf {
+    target().join("tools/cuda/bin/python")
+}
