@@ -5,6 +5,7 @@
 
 mod deny;
 mod fuzz;
+mod gpu_sim;
 mod kernels;
 mod loom;
 mod run;
@@ -16,6 +17,7 @@ const HELP: &str = "cargo xtask COMMAND
   deny              cargo-deny check bans licenses sources (installs cargo-deny below target/tools)
   kernels [--write] [--only NAME]
                     compile every CUDA kernel for every architecture, print what each takes, and compare (or write) the PTX
+  gpu-sim [--env]   build the stand-in CUDA driver and print its path, or KVTIDE_LIBCUDA=PATH for `env $(cargo xtask gpu-sim --env)`
   loom              model-check the rings, the wake-up and the page-table protocol
   fuzz [SECONDS]    run every fuzz target for SECONDS each (default 15), on the stable toolchain
   help              this text";
@@ -32,6 +34,8 @@ fn main() -> ExitCode {
             Err(e) => Err(run::Error::Usage(format!("fuzz takes whole seconds, not {seconds:?}: {e}"))),
         },
         ["kernels", rest @ ..] => kernels::Options::parse(rest).and_then(|options| kernels::check(&options)),
+        ["gpu-sim"] => gpu_sim::print(false),
+        ["gpu-sim", "--env"] => gpu_sim::print(true),
         ["help" | "--help" | "-h"] => {
             println!("{HELP}");
             Ok(())
