@@ -2,3 +2,7 @@
 //!
 //! Used by `kvtide-ffi` behind its feature `cuda`, and by nobody else. The only user of cudarc: a machine without a driver gets an
 //! error value, never a panic. Knows layouts from the wire; knows neither the daemon nor the agent's protocol.
+
+pub mod launch;
+pub mod params;
+pub mod reference;

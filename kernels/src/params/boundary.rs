@@ -1,0 +1,86 @@
+/// One change of a lane's table: the page's id and what its entry becomes (0: absent, else frame + 1).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BoundaryUpdate {
+    /// Page id: block × planes + plane.
+    pub page: u32,
+    /// The entry, as `kvtide_wire::table` encodes it.
+    pub entry: u32,
+}
+
+/// What `boundary_apply` reads at run time from host memory that the device can see, 16-byte aligned: the host writes it before
+/// it releases the word that the stream waits for.
+#[repr(C, align(16))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BoundaryWords {
+    /// Free-running index of the first update.
+    pub first: u32,
+    /// How many there are.
+    pub count: u32,
+    /// 0, or why this boundary failed: goes to the lane's status word, where the first failure stays.
+    pub status: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// `boundary_apply`: one CTA writes a ring's updates into a lane's table, in ring order; of two for one page the later one wins.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BoundaryApplyParams {
+    /// `u32[pages]`: the table.
+    pub table: u64,
+    /// `BoundaryUpdate[mask + 1]`: the ring, on the device or in host memory.
+    pub updates: u64,
+    /// `BoundaryWords`, or 0: then `first` and `count` below hold.
+    pub words: u64,
+    /// `u32`: the lane's status word, or 0.
+    pub status: u64,
+    /// Free-running index of the first update.
+    pub first: u32,
+    /// How many there are, at most mask + 1.
+    pub count: u32,
+    /// Slots of the ring, a power of two, less one.
+    pub mask: u32,
+    /// Entries of the table. An update beyond it is not applied; the status word says so.
+    pub pages: u32,
+}
+
+/// `boundary_tables`: builds block tables and miss bits of a batch for a range of planes of one class.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BoundaryTablesParams {
+    /// `u32[blocks × planes]`: the table.
+    pub table: u64,
+    /// `i32[seqs][max_blocks]`: block ids; negative is no block.
+    pub block_ids: u64,
+    /// `i32[seqs]`: tokens that attention covers.
+    pub lengths: u64,
+    /// `i32[seqs]`: first token that attention covers (a window), or 0 for none.
+    pub starts: u64,
+    /// Out, `i32[plane_count][seqs][max_blocks]`: frame − first_frame, or `absent`; or 0.
+    pub block_tables: u64,
+    /// Out, `u32[plane_count][seqs][⌈max_blocks / 32⌉]`: bit i of word w is set if page 32w + i is needed and absent; or 0.
+    pub misses: u64,
+    /// `u32`: the lane's status word, or 0. While it is set, every page is absent.
+    pub status: u64,
+    /// Sequences of the batch.
+    pub seqs: u32,
+    /// Columns of `block_ids`.
+    pub max_blocks: u32,
+    /// Planes of the table.
+    pub planes: u32,
+    /// The first plane to build for.
+    pub plane: u32,
+    /// How many.
+    pub plane_count: u32,
+    /// Tokens of a page.
+    pub page_tokens: u32,
+    /// Blocks of the table. A block id beyond it is absent.
+    pub blocks: u32,
+    /// First frame of the planes' class.
+    pub first_frame: u32,
+    /// What stands for an absent page: −1, or a number that an unmodified kernel may read without harm.
+    pub absent: i32,
+    /// 0.
+    pub reserved: u32,
+}

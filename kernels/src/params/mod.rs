@@ -1,0 +1,30 @@
+//! What a kernel is told: one `repr(C)` struct each, passed by value.
+//!
+//! `kernels/cuda/params.h` is generated from the files of this folder by `tests/params.rs`, which also fails when it is out of
+//! date. Fields are `u32`, `i32`, `u64`, `f32`, arrays and structs of them; device pointers are `u64`; wide fields come first, so
+//! that nothing is padded. Used by `launch`, which checks every value first; knows nothing of drivers.
+
+mod boundary;
+
+pub use boundary::{BoundaryApplyParams, BoundaryTablesParams, BoundaryUpdate, BoundaryWords};
+
+/// A struct that a kernel takes by value.
+///
+/// # Safety
+///
+/// `repr(C)` without padding, declared equally in `kernels/cuda/params.h`.
+pub unsafe trait KernelParams: Copy + 'static {}
+
+/// Says of each struct that it is a kernel's parameter, and notes its size for the header's assertions.
+macro_rules! kernel_params {
+    ($($name:ident),* $(,)?) => {
+        $(
+            // SAFETY: the struct is `repr(C)`; its size is asserted in the generated header, whose fields are the same.
+            unsafe impl KernelParams for $name {}
+        )*
+        /// Name and bytes of every struct in `kernels/cuda/params.h`, for the assertions at its end.
+        pub const SIZES: &[(&str, usize)] = &[$((stringify!($name), size_of::<$name>())),*];
+    };
+}
+
+kernel_params!(BoundaryApplyParams, BoundaryTablesParams, BoundaryUpdate, BoundaryWords);
