@@ -103,6 +103,8 @@ enum kvt_status
     KVT_EINTERNAL = 21,
     /// A page's bytes are not those that were stored.
     KVT_ECORRUPT = 22,
+    /// The device that holds tier 0 is lost, or refused what was asked of it (memory, a copy, a launch).
+    KVT_EDEVICE = 23,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -282,6 +284,15 @@ typedef struct kvt_options {
     /// Path of a file with the token of one of the daemon's tenants, which this process then belongs to; NULL: the environment's
     /// `KVTIDE_TOKEN_FILE`; without that the daemon goes by the process's uid. It is read at each attach.
     const char *token_file;
+    /// Which memory tier 0 is: "cpu", "cuda", "cuda:N" or "cuda:GPU-<uuid>"; NULL: "cpu".
+    const char *device;
+    /// With a CUDA device: an address of its memory, aligned to 256 bytes, that the program allocated and keeps until the last
+    /// handle of the session is closed; 0: the agent allocates.
+    uint64_t device_memory;
+    /// Bytes at `device_memory`.
+    uint64_t device_bytes;
+    /// Bytes that the agent allocates at once on a CUDA device; 0: 64 MiB.
+    uint64_t device_chunk_bytes;
 } kvt_options;
 
 /// What a session counted since it attached: totals that only grow; take differences. Set `struct_size` before the call.

@@ -96,6 +96,8 @@ enum kvt_wire_status
     KVT_WIRE_STATUS_INTERNAL = 21,
     /// A page's bytes are not those that were stored.
     KVT_WIRE_STATUS_CORRUPT = 22,
+    /// The device that holds tier 0 is lost, or refused what was asked of it (memory, a copy, a launch): this session ends.
+    KVT_WIRE_STATUS_DEVICE = 23,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -381,7 +383,7 @@ typedef struct kvt_wire_plane_spec {
 } kvt_wire_plane_spec;
 
 /// Every status, in code order; `ALL[i] as i32 == i`.
-#define kvt_wire_status_ALL { kvt_wire_status_Ok, kvt_wire_status_Again, kvt_wire_status_Invalid, kvt_wire_status_NotFound, kvt_wire_status_Range, kvt_wire_status_NoSpace, kvt_wire_status_TooBig, kvt_wire_status_Busy, kvt_wire_status_TimedOut, kvt_wire_status_Canceled, kvt_wire_status_Daemon, kvt_wire_status_Lost, kvt_wire_status_Io, kvt_wire_status_Fork, kvt_wire_status_Version, kvt_wire_status_Permission, kvt_wire_status_NotAdmitted, kvt_wire_status_Limit, kvt_wire_status_State, kvt_wire_status_Protocol, kvt_wire_status_System, kvt_wire_status_Internal, kvt_wire_status_Corrupt, }
+#define kvt_wire_status_ALL { kvt_wire_status_Ok, kvt_wire_status_Again, kvt_wire_status_Invalid, kvt_wire_status_NotFound, kvt_wire_status_Range, kvt_wire_status_NoSpace, kvt_wire_status_TooBig, kvt_wire_status_Busy, kvt_wire_status_TimedOut, kvt_wire_status_Canceled, kvt_wire_status_Daemon, kvt_wire_status_Lost, kvt_wire_status_Io, kvt_wire_status_Fork, kvt_wire_status_Version, kvt_wire_status_Permission, kvt_wire_status_NotAdmitted, kvt_wire_status_Limit, kvt_wire_status_State, kvt_wire_status_Protocol, kvt_wire_status_System, kvt_wire_status_Internal, kvt_wire_status_Corrupt, kvt_wire_status_Device, }
 
 /// Every operation, in code order.
 #define kvt_wire_op_ALL { kvt_wire_op_Nop, kvt_wire_op_SeqCreate, kvt_wire_op_SeqDrop, kvt_wire_op_Reserve, kvt_wire_op_Bind, kvt_wire_op_Commit, kvt_wire_op_Fork, kvt_wire_op_Truncate, kvt_wire_op_Publish, kvt_wire_op_Map, kvt_wire_op_Park, kvt_wire_op_Resume, kvt_wire_op_Advise, kvt_wire_op_Acquire, kvt_wire_op_Release, kvt_wire_op_Step, kvt_wire_op_StepEnd, kvt_wire_op_Fault, kvt_wire_op_Cancel, kvt_wire_op_Declare, }

@@ -5,7 +5,7 @@ static void versions(void) {
     CHECK(kvt_abi_version() == KVT_ABI_VERSION);
     CHECK(strchr(kvt_version(), '.') != NULL);
     CHECK(strcmp(kvt_strerror(KVT_OK), "ok") == 0);
-    for (int32_t code = 0; code <= KVT_ECORRUPT; code++) {
+    for (int32_t code = 0; code <= KVT_EDEVICE; code++) {
         CHECK(strlen(kvt_strerror(code)) > 1);
         CHECK(strcmp(kvt_strerror(code), kvt_strerror(12345)) != 0);
     }

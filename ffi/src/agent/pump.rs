@@ -85,13 +85,13 @@ impl Pump {
     /// One round: new jobs, lanes that moved, copies, ends.
     ///
     /// # Errors
-    /// `Protocol`, `Daemon`: the session is over, and why.
+    /// `Protocol`, `Daemon`, `Device`: the session is over, and why.
     pub fn round(&mut self, socket: &Socket, counters: &Counters) -> Result<Round, Status> {
         let mut progress = self.take_jobs(socket)?;
         self.mover.poll();
         self.copies.extend(std::iter::from_fn(|| self.mover.next_copy()));
         if !self.copies.is_empty() {
-            let started = self.memory.start(&self.copies);
+            let started = self.memory.start(&self.copies)?;
             self.copies.drain(..started);
         }
         progress |= self.end_copies(socket)?;
@@ -177,7 +177,7 @@ impl Pump {
     /// was copied from them is believed only if the socket was open after the copy had ended.
     fn end_copies(&mut self, socket: &Socket) -> Result<bool, Status> {
         let results = &mut self.results;
-        self.memory.poll(&mut |op, result| results.push((*op, result)));
+        self.memory.poll(&mut |op, result| results.push((*op, result)))?;
         if results.is_empty() {
             return Ok(false);
         }

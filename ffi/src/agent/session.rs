@@ -128,10 +128,14 @@ impl Session {
     /// Whether requests may be sent.
     ///
     /// # Errors
-    /// `Fork`, `Daemon`.
+    /// `Fork`, `Daemon`; `Device`: that is what ended the session.
     pub fn usable(&self) -> std::result::Result<(), Status> {
         self.ours()?;
-        if self.alive() { Ok(()) } else { Err(Status::Daemon) }
+        match self.ended.load(Ordering::Acquire) {
+            0 => Ok(()),
+            code if code == Status::Device.code() => Err(Status::Device),
+            _ => Err(Status::Daemon),
+        }
     }
 
     /// Whether the daemon has closed the socket. Before the copy thread runs, nobody else looks.

@@ -3,7 +3,7 @@
 use super::entry::{array, string};
 use super::error::Fault;
 use super::sized::{self, Sized32};
-use crate::{Options, SpaceSpec};
+use crate::{DeviceChoice, Options, SpaceSpec};
 use kvtide_wire::geometry::{PLANES_MAX, PlaneKind, PlaneSpec};
 use kvtide_wire::status::Status;
 use std::ffi::c_char;
@@ -87,13 +87,22 @@ pub struct kvt_options {
     /// Path of a file with the token of one of the daemon's tenants, which this process then belongs to; NULL: the environment's
     /// `KVTIDE_TOKEN_FILE`; without that the daemon goes by the process's uid. It is read at each attach.
     pub token_file: *const c_char,
+    /// Which memory tier 0 is: "cpu", "cuda", "cuda:N" or "cuda:GPU-<uuid>"; NULL: "cpu".
+    pub device: *const c_char,
+    /// With a CUDA device: an address of its memory, aligned to 256 bytes, that the program allocated and keeps until the last
+    /// handle of the session is closed; 0: the agent allocates.
+    pub device_memory: u64,
+    /// Bytes at `device_memory`.
+    pub device_bytes: u64,
+    /// Bytes that the agent allocates at once on a CUDA device; 0: 64 MiB.
+    pub device_chunk_bytes: u64,
 }
 
 // SAFETY: repr(C), `struct_size` first, integers and raw pointers only.
 unsafe impl Sized32 for kvt_options {
     const BYTES_MIN: usize = 104;
 }
-const _: () = assert!(size_of::<kvt_options>() == 112);
+const _: () = assert!(size_of::<kvt_options>() == 144);
 
 /// The token file of programs that name none.
 const TOKEN_FILE: &str = "KVTIDE_TOKEN_FILE";
@@ -116,6 +125,18 @@ pub(crate) unsafe fn path(name: &'static str, pointer: *const c_char) -> Result<
     // SAFETY: not NULL; NUL-terminated by this function's own contract.
     let bytes = unsafe { std::ffi::CStr::from_ptr(pointer) }.to_bytes();
     Ok(PathBuf::from(std::ffi::OsStr::from_bytes(bytes)))
+}
+
+/// The device that the options name.
+fn choice(name: &str, options: &kvt_options) -> Result<DeviceChoice, Fault> {
+    let invalid = |why: String| Fault::new(Status::Invalid, why);
+    let (pointer, bytes) = (options.device_memory, options.device_bytes);
+    match name.parse().map_err(|why| invalid(format!("`options->device`: {why}")))? {
+        DeviceChoice::Cuda { device, .. } if pointer != 0 => Ok(DeviceChoice::GivenCuda { device, pointer, bytes }),
+        DeviceChoice::Cuda { device, .. } => Ok(DeviceChoice::Cuda { device, chunk_bytes: options.device_chunk_bytes }),
+        _ if pointer != 0 => Err(invalid("`options->device_memory` is given, but the device is \"cpu\"".to_owned())),
+        choice => Ok(choice),
+    }
 }
 
 /// Reads options.
@@ -142,6 +163,11 @@ pub(crate) unsafe fn read_options(options: *const kvt_options) -> Result<Options
         // SAFETY: as above.
         false => Some(unsafe { path("options->token_file", options.token_file) }?),
     };
+    let device = match options.device.is_null() {
+        true => "cpu",
+        // SAFETY: as above.
+        false => unsafe { string("options->device", options.device) }?,
+    };
     let plane = |p: &kvt_plane| PlaneSpec {
         page_bytes: p.page_bytes,
         kind: p.kind,
@@ -158,6 +184,7 @@ pub(crate) unsafe fn read_options(options: *const kvt_options) -> Result<Options
     };
     let mut built = Options::new(socket, space, frames.to_vec());
     built.token_file = token_file;
+    built.device = choice(device, &options)?;
     for (given, field) in
         [(options.lanes, &mut built.lanes), (options.channels, &mut built.channels), (options.depth, &mut built.depth)]
     {

@@ -55,6 +55,8 @@ pub enum kvt_status {
     KVT_EINTERNAL = 21,
     /// A page's bytes are not those that were stored.
     KVT_ECORRUPT = 22,
+    /// The device that holds tier 0 is lost, or refused what was asked of it (memory, a copy, a launch).
+    KVT_EDEVICE = 23,
 }
 
 impl kvt_status {
@@ -84,6 +86,7 @@ impl kvt_status {
             Status::System => kvt_status::KVT_ESYSTEM,
             Status::Internal => kvt_status::KVT_EINTERNAL,
             Status::Corrupt => kvt_status::KVT_ECORRUPT,
+            Status::Device => kvt_status::KVT_EDEVICE,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Attaching: handshake, tables, tier 0, copy thread.
 
 use super::{
-    BlockId, Error, Layout, Options, Result, channel,
+    BlockId, DeviceChoice, Error, Layout, Options, Result, channel,
     inner::{Inner, Parts, Slot},
     lane,
     layout::PlaneLayout,
@@ -15,7 +15,7 @@ use crate::{
         pump::Pump,
         session::{self, Session},
     },
-    memory::{CpuMemory, Tier0},
+    memory::{ClassRoom, CpuMemory, Tier0},
 };
 use kvtide_wire::{
     Error as WireError,
@@ -135,7 +135,10 @@ pub(super) fn connect(options: &Options, tier0: Option<Arc<Tier0>>) -> Result<Co
     let geometry = geometry(options, &limits, &hello)?;
     let tier0 = match tier0 {
         Some(tier0) => tier0,
-        None => Arc::new(Tier0::new(&geometry)?),
+        None => Arc::new(match options.device {
+            DeviceChoice::Cpu => Tier0::host(&geometry)?,
+            _ => return Err(bad("device", "this build of kvtide has no CUDA (feature `cuda`)")),
+        }),
     };
     let shared = Shared::new(geometry).map_err(|_| session::no_memory("the page tables"))?;
     assemble(options, Arc::new(shared), tier0, socket, side, limits.shape.depth)
@@ -175,9 +178,8 @@ fn layout(options: &Options, session: &Session) -> Layout {
     let geometry = session.shared.geometry();
     let planes = options.space.planes.iter().enumerate().filter_map(|(plane, spec)| {
         let class = geometry.class_of(plane as u16)?;
-        let (_, stride, frames) = geometry.class(usize::from(class))?;
-        let (offset, first_frame, _) = session.tier0.class(usize::from(class))?;
-        let (class, offset) = (u32::from(class), offset as u64);
+        let ClassRoom { offset, first_frame, frames_max, stride } = session.tier0.class(usize::from(class))?;
+        let (class, frames) = (u32::from(class), frames_max);
         Some(PlaneLayout { class, page_bytes: spec.page_bytes, stride, first_frame, frames, offset })
     });
     Layout {

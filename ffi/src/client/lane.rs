@@ -261,12 +261,13 @@ impl Lane {
 
     /// Where a page of a sequence in this lane's step is, if it is readable now.
     fn place(&self, seq: SeqId, index: u32, plane: u16) -> Option<(*mut u8, usize)> {
-        self.inner.session.ours().ok()?;
-        self.inner.session.tier0.frame(self.state()?.reader.page(seq, index, plane)?)
+        let session = &self.inner.session;
+        session.ours().ok().filter(|()| session.tier0.is_host())?;
+        session.tier0.frame(self.state()?.reader.page(seq, index, plane)?)
     }
 
     /// The bytes of a page of a sequence in this lane's step, if it is readable now. Valid until the next call of
-    /// `begin`, `boundary` or `end`. `page_bytes` long, 64-byte aligned.
+    /// `begin`, `boundary` or `end`. `page_bytes` long, 64-byte aligned. `None` also if tier 0 is a device's memory.
     #[must_use]
     pub fn page(&self, seq: SeqId, index: u32, plane: u16) -> Option<&[u8]> {
         let (at, bytes) = self.place(seq, index, plane)?;
@@ -276,7 +277,7 @@ impl Lane {
         Some(unsafe { std::slice::from_raw_parts(at, bytes) })
     }
 
-    /// The bytes of an unsealed page of a sequence in this lane's step, to be written.
+    /// The bytes of an unsealed page of a sequence in this lane's step, to be written. `None` also if tier 0 is a device's memory.
     #[must_use]
     pub fn page_mut(&mut self, seq: SeqId, index: u32, plane: u16) -> Option<&mut [u8]> {
         let shared = &self.inner.session.shared;

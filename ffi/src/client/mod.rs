@@ -18,7 +18,7 @@ pub use channel::Channel;
 pub use error::{Error, Result};
 pub use lane::{Lane, Pass, Ready, StepSeq};
 pub use layout::{Layout, PlaneLayout};
-pub use options::{BlockId, FrameId, Options, SeqId, SpaceSpec};
+pub use options::{BlockId, CudaDevice, DeviceChoice, FrameId, Options, SeqId, SpaceSpec};
 pub use request::{Completed, Outcome, PageRange, Pin, Request, Ticket};
 pub use stats::Stats;
 

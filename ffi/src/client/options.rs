@@ -43,6 +43,75 @@ pub struct SpaceSpec {
     pub shard: u16,
 }
 
+/// A CUDA device by its number or by what names it for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CudaDevice {
+    /// The driver's number of it, as `CUDA_VISIBLE_DEVICES` leaves it.
+    Ordinal(u32),
+    /// Its UUID; of a MIG instance, that of the instance.
+    Uuid([u8; 16]),
+}
+
+/// Which memory tier 0 is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DeviceChoice {
+    /// Plain memory of this process.
+    #[default]
+    Cpu,
+    /// A device's memory that the agent allocates, in chunks at one fixed address for each size class.
+    Cuda {
+        /// The device.
+        device: CudaDevice,
+        /// Bytes that are allocated at once, rounded up to what the device can map; 0: 64 MiB.
+        chunk_bytes: u64,
+    },
+    /// A device's memory that the engine allocated and keeps until the last handle of the session is dropped.
+    GivenCuda {
+        /// The device.
+        device: CudaDevice,
+        /// Its first byte, aligned to 256 bytes: a device address.
+        pointer: u64,
+        /// Its length.
+        bytes: u64,
+    },
+}
+
+/// `cpu`, `cuda`, `cuda:N` or `cuda:GPU-<uuid>` (also `cuda:MIG-<uuid>`), as programs take it from their users.
+impl std::str::FromStr for DeviceChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<DeviceChoice, String> {
+        let bad = || format!("`{text}` is no device: `cpu`, `cuda`, `cuda:N` or `cuda:GPU-<uuid>` is one");
+        let device = match text {
+            "cpu" => return Ok(DeviceChoice::Cpu),
+            "cuda" => CudaDevice::Ordinal(0),
+            _ => {
+                let name = text.strip_prefix("cuda:").ok_or_else(bad)?;
+                match name.strip_prefix("GPU-").or_else(|| name.strip_prefix("MIG-")) {
+                    Some(uuid) => CudaDevice::Uuid(uuid_of(uuid).ok_or_else(bad)?),
+                    None => CudaDevice::Ordinal(name.parse().map_err(|_| bad())?),
+                }
+            }
+        };
+        Ok(DeviceChoice::Cuda { device, chunk_bytes: 0 })
+    }
+}
+
+/// 32 hexadecimal digits, dashes anywhere.
+fn uuid_of(text: &str) -> Option<[u8; 16]> {
+    let digits: Vec<u8> = text.bytes().filter(|b| *b != b'-').collect();
+    let digit = |b: u8| char::from(b).to_digit(16).map(|d| d as u8);
+    let mut uuid = [0; 16];
+    if digits.len() != 2 * uuid.len() {
+        return None;
+    }
+    for (byte, pair) in uuid.iter_mut().zip(digits.chunks_exact(2)) {
+        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+    }
+    Some(uuid)
+}
+
 /// How to attach.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -66,6 +135,8 @@ pub struct Options {
     pub seqs_max: u32,
     /// Bound of every wait that has no timeout of its own.
     pub timeout: Duration,
+    /// Which memory tier 0 is.
+    pub device: DeviceChoice,
 }
 
 impl Options {
@@ -82,6 +153,26 @@ impl Options {
             depth: 64,
             seqs_max: 1024,
             timeout: Duration::from_secs(10),
+            device: DeviceChoice::Cpu,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_have_names() {
+        let cuda = |device| Ok(DeviceChoice::Cuda { device, chunk_bytes: 0 });
+        assert_eq!("cpu".parse(), Ok(DeviceChoice::Cpu));
+        assert_eq!("cuda".parse(), cuda(CudaDevice::Ordinal(0)));
+        assert_eq!("cuda:3".parse(), cuda(CudaDevice::Ordinal(3)));
+        let uuid = CudaDevice::Uuid(*b"\x00\x11\x22\x33\x44\x55\x66\x77\x88\x99\xaa\xbb\xcc\xdd\xee\xff");
+        assert_eq!("cuda:GPU-00112233-4455-6677-8899-aabbccddeeff".parse(), cuda(uuid));
+        assert_eq!("cuda:MIG-00112233445566778899AABBCCDDEEFF".parse(), cuda(uuid));
+        for bad in ["", "gpu", "cuda:", "cuda:-1", "cuda:x", "cuda:GPU-0011", "cuda:GPU-0011223344556677889x"] {
+            assert!(bad.parse::<DeviceChoice>().is_err(), "{bad}");
         }
     }
 }

@@ -150,12 +150,15 @@ impl TierMemory for CpuMemory {
         !gone && self.slabs.get(&slab).is_some_and(|s| s.class == class && slot < s.frames)
     }
 
-    fn start(&mut self, copies: &[CopyOp]) -> usize {
+    fn start(&mut self, copies: &[CopyOp]) -> std::result::Result<usize, Status> {
         self.queue.extend(copies);
-        copies.len()
+        Ok(copies.len())
     }
 
-    fn poll(&mut self, ended: &mut dyn FnMut(&CopyOp, std::result::Result<Copied, Status>)) -> usize {
+    fn poll(
+        &mut self,
+        ended: &mut dyn FnMut(&CopyOp, std::result::Result<Copied, Status>),
+    ) -> std::result::Result<usize, Status> {
         let (mut bytes, mut count) = (0, 0);
         while bytes < POLL_BYTES {
             let Some(op) = self.queue.pop_front() else { break };
@@ -166,7 +169,7 @@ impl TierMemory for CpuMemory {
         if !self.gone.is_empty() {
             self.unmap_idle();
         }
-        count
+        Ok(count)
     }
 
     fn in_flight(&self) -> usize {

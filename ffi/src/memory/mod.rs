@@ -4,11 +4,14 @@
 //! start transfers on its streams and be polled for their end. Called by the agent's pump alone. Knows frames and slabs;
 //! never pages, tables or the daemon.
 
-mod arena;
 mod cpu;
+mod frames;
+mod host;
+mod tier0;
 
-pub use arena::Tier0;
 pub use cpu::CpuMemory;
+pub use frames::ClassRoom;
+pub use tier0::Tier0;
 
 use crate::{
     Result,
@@ -40,12 +43,22 @@ pub trait TierMemory: Send {
     /// Whether this host frame is mapped and holds pages of this size class.
     fn knows(&self, class: usize, slab: u32, slot: u32) -> bool;
 
-    /// Starts copies, in order; their places must exist. Returns how many were started; the others are to be offered again.
-    fn start(&mut self, copies: &[CopyOp]) -> usize;
+    /// Starts copies, in order. Returns how many were started; the others are to be offered again. One whose places do not
+    /// exist ends as a failure.
+    ///
+    /// # Errors
+    /// `Device`: the memory is not there any more, and the session with it.
+    fn start(&mut self, copies: &[CopyOp]) -> std::result::Result<usize, Status>;
 
     /// Makes progress and reports copies that ended, with the bytes that arrived and, where [`CopyOp::canary`] asks for it, the
     /// digest of the page's bytes in tier 0 once they had landed. Returns how many.
-    fn poll(&mut self, ended: &mut dyn FnMut(&CopyOp, std::result::Result<Copied, Status>)) -> usize;
+    ///
+    /// # Errors
+    /// As [`TierMemory::start`].
+    fn poll(
+        &mut self,
+        ended: &mut dyn FnMut(&CopyOp, std::result::Result<Copied, Status>),
+    ) -> std::result::Result<usize, Status>;
 
     /// Copies started and not yet reported.
     fn in_flight(&self) -> usize;

@@ -1,12 +1,12 @@
 //! The rules one by one.
 
 use super::model::{FRAMES, PLANES, geometry};
-use kvtide::agent::protocol::{Copied, CopyOp, LaneView, Mover, Shared};
+use kvtide::agent::protocol::{Copied, CopyOp, LaneView, Mover, Shared, Tracks};
 use kvtide_wire::{
     entry::{CANARY, Job, JobDone, JobKind, NONE_U16, NONE_U32},
     status::Status,
 };
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 struct Bench {
     shared: Arc<Shared>,
@@ -297,4 +297,77 @@ fn jobs_that_contradict_what_frames_show_are_refused() {
     assert_eq!(b.status(4), Some(Status::Invalid), "likewise");
     b.send(job(JobKind::Map, 2, (5, 0), 5));
     assert_eq!(b.status(2), Some(Status::Invalid), "an id in flight");
+}
+
+/// What a lane told its shadow, and what the mover believed of the lane at each mark.
+#[derive(Debug, PartialEq)]
+enum Told {
+    Entry(u32, u32),
+    Mark { quiescent: bool },
+    Follow,
+}
+
+struct Recorder(Arc<Shared>, Arc<Mutex<Vec<Told>>>);
+
+impl Tracks for Recorder {
+    fn entry(&mut self, page: u32, entry: u32) {
+        self.1.lock().expect("lock").push(Told::Entry(page, entry));
+    }
+
+    fn mark(&mut self) {
+        self.1.lock().expect("lock").push(Told::Mark { quiescent: self.0.quiescent() });
+    }
+
+    fn follow(&mut self) {
+        self.1.lock().expect("lock").push(Told::Follow);
+    }
+}
+
+#[test]
+fn a_lane_marks_what_it_enqueued_before_the_mover_may_go_on() {
+    let mut b = bench();
+    b.map(1, (0, 0), 0);
+    b.lane.begin(1);
+    b.lane.end();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let take = || std::mem::take(&mut *told.lock().expect("lock"));
+    let mark = |quiescent| Told::Mark { quiescent };
+    b.lane.track(Box::new(Recorder(Arc::clone(&b.shared), Arc::clone(&told))));
+    assert_eq!(take(), [Told::Entry(0, 1)], "it learns what the table shows");
+
+    b.lane.begin(2);
+    b.lane.boundary(0);
+    assert_eq!(take(), [], "nothing has changed");
+    b.map(2, (1, 0), 1);
+    b.lane.boundary(0);
+    let planes = u32::from(PLANES);
+    assert_eq!(
+        take(),
+        [Told::Entry(planes, 2), Told::Follow, mark(false)],
+        "a blank page: others may still read its frame"
+    );
+
+    // A victim that this lane keeps until its use is over: the mark comes before the hold is given up.
+    b.lane.boundary(1);
+    let position = b.lane.position();
+    let load = instead_of(job(JobKind::Load, 3, (2, 0), 0), (0, 0));
+    b.send(Job { use_lane: 0, use_pos: position, ..load });
+    b.lane.refresh();
+    assert_eq!(take(), [mark(false)], "applied, but held");
+    b.mover.poll();
+    assert!(b.mover.next_copy().is_none() && b.lane.frame(0, 0) == Some(0), "a look again gives nothing up");
+    b.lane.boundary(1);
+    assert_eq!(take(), [mark(false), Told::Entry(0, 0)]);
+    b.mover.poll();
+    let op = b.mover.next_copy().expect("nobody reads it");
+    b.finish(&op);
+    b.lane.boundary(1);
+    assert_eq!(
+        take(),
+        [Told::Entry(2 * planes, 1), mark(false)],
+        "a page that was copied: its copy came after every mark"
+    );
+    b.lane.end();
+    assert_eq!(take(), [mark(false)], "before it is quiescent");
+    assert!(b.shared.quiescent());
 }

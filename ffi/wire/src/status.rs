@@ -50,11 +50,13 @@ pub enum Status {
     Internal = 21,
     /// A page's bytes are not those that were stored.
     Corrupt = 22,
+    /// The device that holds tier 0 is lost, or refused what was asked of it (memory, a copy, a launch): this session ends.
+    Device = 23,
 }
 
 impl Status {
     /// Every status, in code order; `ALL[i] as i32 == i`.
-    pub const ALL: [Status; 23] = [
+    pub const ALL: [Status; 24] = [
         Status::Ok,
         Status::Again,
         Status::Invalid,
@@ -78,6 +80,7 @@ impl Status {
         Status::System,
         Status::Internal,
         Status::Corrupt,
+        Status::Device,
     ];
 
     /// Decodes a code that came from the other process; `None` for a code that no version of ours sends.
@@ -119,6 +122,7 @@ impl Status {
             Status::System => c"the system refused memory, a descriptor or a thread",
             Status::Internal => c"internal error in kvtide",
             Status::Corrupt => c"a page's bytes are not those that were stored",
+            Status::Device => c"the device of tier 0 is lost, or refused memory, a copy or a launch",
         }
     }
 }

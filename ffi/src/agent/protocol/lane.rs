@@ -1,7 +1,7 @@
 //! A lane's own page table: what changes take effect at its boundaries, and when.
 
 use super::{
-    Shared, entry_of, frame_of,
+    ABSENT, Shared, Tracks, entry_of, frame_of,
     log::Update,
     mutants::{self, Mutant},
     shared::QUIESCENT,
@@ -53,6 +53,8 @@ pub struct LaneView {
     position: u64,
     /// First boundary at this position.
     first_at: u64,
+    /// Rule 11.
+    tracks: Option<Box<dyn Tracks>>,
 }
 
 impl LaneView {
@@ -76,9 +78,21 @@ impl LaneView {
             boundaries: 0,
             position: 0,
             first_at: NOT_YET,
+            tracks: None,
             shared,
             lane,
         })
+    }
+
+    /// Has `tracks` follow the table from now on; it is told first what the table shows (rule 11). Between steps only.
+    pub fn track(&mut self, mut tracks: Box<dyn Tracks>) {
+        for (frame, shown) in self.frames.iter().enumerate() {
+            let entry = entry_of(frame as u32);
+            if let Some(page) = shown.page.checked_sub(1).filter(|page| self.table[*page as usize] == entry) {
+                tracks.entry(page, entry);
+            }
+        }
+        self.tracks = Some(tracks);
     }
 
     /// What the session shares.
@@ -158,8 +172,15 @@ impl LaneView {
         self.catch_up(true);
     }
 
+    /// Looks again within a boundary: applies what changed, and gives up nothing that this boundary may read.
+    pub fn refresh(&mut self) {
+        self.fresh.clear();
+        self.catch_up(true);
+    }
+
     /// Closes the step: the lane reads nothing and holds nothing.
     pub fn end(&mut self) {
+        self.mark();
         self.release_held(true);
         self.active = false;
         self.words().applied.store(QUIESCENT, Ordering::Release); // rule 2
@@ -194,18 +215,34 @@ impl LaneView {
         &self.shared.lanes[usize::from(self.lane)]
     }
 
+    /// Rule 11.
+    fn mark(&mut self) {
+        if let Some(tracks) = &mut self.tracks {
+            tracks.mark();
+        }
+    }
+
+    /// Rule 11.
+    fn follow(&mut self) {
+        if let Some(tracks) = &mut self.tracks {
+            tracks.follow();
+        }
+    }
+
     /// Applies the log to its end; `hold`: as rule 4 says, or else at once.
     fn catch_up(&mut self, hold: bool) {
         let end = self.shared.log.end();
         if end == self.cursor {
             return;
         }
+        let mut blank = false;
         while self.cursor < end {
             let update = self.shared.log.read(self.cursor);
             self.cursor += 1;
             if update.publish {
                 self.publish(update.page, update.frame);
                 self.fresh.push(update.page);
+                blank |= update.blank;
             } else if hold && self.wants(&update) {
                 self.words().holds[update.slot as usize].store(self.cursor, Ordering::Relaxed);
                 let Update { page, frame, slot, use_pos, .. } = update;
@@ -214,7 +251,11 @@ impl LaneView {
                 self.clear(update.page, update.frame);
             }
         }
+        if blank {
+            self.follow();
+        }
         self.moves += 1;
+        self.mark();
         // Rule 2. Release also orders the holds above: who sees that an unpublish was applied sees that it is held.
         self.words().applied.store(self.cursor, Ordering::Release);
     }
@@ -236,9 +277,13 @@ impl LaneView {
     /// Clears the held entries whose use is over, or all.
     fn release_held(&mut self, all: bool) {
         let mut held = std::mem::take(&mut self.held);
+        let mut marked = all; // `end` has marked
         held.retain(|h| {
             let over = all || self.past(h.use_pos, h.frame);
             if over {
+                if !std::mem::replace(&mut marked, true) {
+                    self.mark();
+                }
                 self.clear(h.page, h.frame);
                 self.drop_hold(h.slot, all);
                 self.moves += 1;
@@ -262,17 +307,25 @@ impl LaneView {
             self.drop_hold(held.slot, false);
         }
         self.frames[frame as usize] = Shown { page: page + 1, at: self.boundaries };
-        let before = std::mem::replace(&mut self.table[page as usize], entry_of(frame));
+        let before = self.set(page, entry_of(frame));
         if frame_of(before).is_none() {
             self.count(page, 1);
         }
+    }
+
+    /// Changes an entry; the one before.
+    fn set(&mut self, page: u32, entry: u32) -> u32 {
+        if let Some(tracks) = &mut self.tracks {
+            tracks.entry(page, entry);
+        }
+        std::mem::replace(&mut self.table[page as usize], entry)
     }
 
     /// Rule 3.
     fn clear(&mut self, page: u32, frame: u32) {
         let shows = self.table[page as usize];
         if shows == entry_of(frame) || (frame_of(shows).is_some() && mutants::on(Mutant::UnconditionalUnpublish)) {
-            self.table[page as usize] = super::ABSENT;
+            self.set(page, ABSENT);
             self.count(page, -1);
             self.epoch += 1;
         }
@@ -306,6 +359,8 @@ impl LaneView {
         }
         self.epoch += 1;
         self.cursor = end;
+        self.follow(); // some of these pages may be blank
+        self.mark();
         self.words().applied.store(end, Ordering::Release);
     }
 }

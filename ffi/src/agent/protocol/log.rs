@@ -13,6 +13,8 @@ pub(super) struct Update {
     pub frame: u32,
     /// Publish, or else unpublish.
     pub publish: bool,
+    /// A publish of a page whose frame no copy has written: its earlier content may still be read (rule 11).
+    pub blank: bool,
     /// Lane that may hold an unpublish until its use is over.
     pub use_lane: u16,
     /// Slot of the job that the unpublish belongs to.
@@ -23,7 +25,11 @@ pub(super) struct Update {
 
 impl Update {
     pub fn publish(page: u32, frame: u32) -> Update {
-        Update { page, frame, publish: true, use_lane: NONE_U16, slot: 0, use_pos: 0 }
+        Update { page, frame, publish: true, blank: false, use_lane: NONE_U16, slot: 0, use_pos: 0 }
+    }
+
+    pub fn unpublish(page: u32, frame: u32, slot: u32, use_lane: u16, use_pos: u64) -> Update {
+        Update { page, frame, publish: false, blank: false, use_lane, slot, use_pos }
     }
 }
 
@@ -56,7 +62,8 @@ impl Log {
 
     /// Writer: stores an update and hands it over. `index` is the writer's own count of updates, below its claimed limit.
     pub fn append(&self, index: u64, update: Update) {
-        let kind = u64::from(update.publish) | u64::from(update.use_lane) << 16 | u64::from(update.slot) << 32;
+        let flags = u64::from(update.publish) | u64::from(update.blank) << 1;
+        let kind = flags | u64::from(update.use_lane) << 16 | u64::from(update.slot) << 32;
         let words = [u64::from(update.page) | u64::from(update.frame) << 32, kind, update.use_pos];
         for (place, word) in self.slot(index).iter().zip(words) {
             place.store(word, Ordering::Relaxed);
@@ -77,6 +84,7 @@ impl Log {
             page: at as u32,
             frame: (at >> 32) as u32,
             publish: kind & 1 == 1,
+            blank: kind & 2 == 2,
             use_lane: (kind >> 16) as u16,
             slot: (kind >> 32) as u32,
             use_pos,

@@ -24,6 +24,10 @@
 //!    is gone and its frame shows nothing. A copy that has begun is waited for, whoever cancels it.
 //! 10. The canary: what a load brings is hashed where it landed, before it is published; bytes that are not those that were
 //!     stored are `Corrupt` and shown to nobody.
+//! 11. A lane whose reads are enqueued, not done, when it calls (a stream of a device) has a [`Tracks`]: it *marks* what is
+//!     enqueued before it stores how far it has applied, before it gives a hold up, and before it becomes quiescent; whoever
+//!     overwrites a frame comes after every lane's mark. A page that was published without a copy (`Map`) shows a frame that
+//!     other lanes' enqueued work may still read: the lane *follows* their marks before it writes there.
 
 pub mod geometry;
 mod lane;
@@ -38,6 +42,7 @@ mod rules;
 pub mod seqs;
 mod shared;
 pub mod step;
+mod tracks;
 mod zeroed;
 
 pub use geometry::Geometry;
@@ -46,6 +51,7 @@ pub use mover::{Copied, CopyOp, Ended, Full, Mover, Place};
 pub use pins::{PageRange, PinId, Pins};
 pub use seqs::SeqTable;
 pub use shared::Shared;
+pub use tracks::Tracks;
 
 /// Entries of a page table: the layout that kernels read is the wire's.
 use kvtide_wire::table::{NOT_PRESENT as ABSENT, decode as frame_of, encode as entry_of};

@@ -258,7 +258,7 @@ impl Mover {
         let victims = std::mem::take(&mut self.victims);
         for &(page, frame) in &victims {
             self.shared.show(frame, None);
-            self.write(slot, Update { page, frame, publish: false, use_lane, slot, use_pos: job.use_pos });
+            self.write(slot, Update::unpublish(page, frame, slot, use_lane, job.use_pos));
         }
         self.work[slot as usize].after = self.end;
         fence(Ordering::SeqCst); // rule 6
@@ -312,7 +312,8 @@ impl Mover {
     fn publish(&mut self, slot: u32, page: u32, frame: u32) {
         self.shared.show(frame, Some(page));
         self.shared.enter(page, frame);
-        self.write(slot, Update::publish(page, frame));
+        let blank = self.work[slot as usize].kind == JobKind::Map;
+        self.write(slot, Update { blank, ..Update::publish(page, frame) });
     }
 
     /// Looks which jobs the lanes no longer hold up. To be called after lanes may have moved, and after `accept`.

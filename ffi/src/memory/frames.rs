@@ -1,0 +1,98 @@
+//! Where the frames of each size class are within tier 0, whatever memory that is.
+//!
+//! A class's room is that of its most frames and never moves; how many of them have memory behind them may change while the
+//! session runs.
+
+use crate::agent::protocol::Geometry;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// One size class.
+#[derive(Debug)]
+struct Class {
+    offset: u64,
+    first_frame: u32,
+    frames_max: u32,
+    /// Frames, counted from the first, that have memory behind them.
+    frames: AtomicU32,
+    stride: u32,
+    page_bytes: u32,
+}
+
+/// A class's room in tier 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClassRoom {
+    /// Byte offset of its first frame.
+    pub offset: u64,
+    /// Number of that frame.
+    pub first_frame: u32,
+    /// Most frames.
+    pub frames_max: u32,
+    /// Bytes from one frame to the next.
+    pub stride: u32,
+}
+
+impl ClassRoom {
+    /// Bytes of the first `frames` frames.
+    #[must_use]
+    pub fn bytes_of(&self, frames: u32) -> u64 {
+        u64::from(frames) * u64::from(self.stride)
+    }
+
+    /// Bytes of all frames.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes_of(self.frames_max)
+    }
+}
+
+/// The classes of a geometry, placed.
+#[derive(Debug)]
+pub(super) struct FrameMap {
+    classes: Vec<Class>,
+}
+
+impl FrameMap {
+    /// Places the classes of a geometry; `place` says where the room of one begins. No frame has memory yet.
+    pub fn new<E>(geometry: &Geometry, mut place: impl FnMut(&ClassRoom) -> Result<u64, E>) -> Result<FrameMap, E> {
+        let mut classes = Vec::with_capacity(geometry.classes());
+        let mut first_frame = 0;
+        for (page_bytes, stride, frames_max) in (0..geometry.classes()).filter_map(|class| geometry.class(class)) {
+            let offset = place(&ClassRoom { offset: 0, first_frame, frames_max, stride })?;
+            let frames = AtomicU32::new(0);
+            classes.push(Class { offset, first_frame, frames_max, frames, stride, page_bytes });
+            first_frame += frames_max;
+        }
+        Ok(FrameMap { classes })
+    }
+
+    /// The room of a class.
+    pub fn room(&self, class: usize) -> Option<ClassRoom> {
+        let Class { offset, first_frame, frames_max, stride, .. } = *self.classes.get(class)?;
+        Some(ClassRoom { offset, first_frame, frames_max, stride })
+    }
+
+    /// Classes.
+    pub fn classes(&self) -> usize {
+        self.classes.len()
+    }
+
+    /// Frames of a class that have memory.
+    pub fn frames(&self, class: usize) -> u32 {
+        self.classes.get(class).map_or(0, |c| c.frames.load(Ordering::Acquire))
+    }
+
+    /// Says how many frames of a class have memory.
+    pub fn set_frames(&self, class: usize, frames: u32) {
+        if let Some(class) = self.classes.get(class) {
+            class.frames.store(frames.min(class.frames_max), Ordering::Release);
+        }
+    }
+
+    /// Byte offset of a frame that has memory, and the bytes of its page.
+    pub fn frame(&self, frame: u32) -> Option<(u64, usize)> {
+        let class = self.classes.iter().rfind(|c| c.first_frame <= frame)?;
+        let within = frame - class.first_frame;
+        let offset = class.offset + u64::from(within) * u64::from(class.stride);
+        (within < class.frames.load(Ordering::Acquire)).then_some((offset, class.page_bytes as usize))
+    }
+}
