@@ -10,7 +10,7 @@ const REQUIREMENTS: &str = include_str!("requirements.txt");
 /// The version that writes the committed PTX, for its first line.
 pub fn nvrtc_version() -> &'static str {
     let pin = REQUIREMENTS.lines().find_map(|line| line.strip_prefix("nvidia-cuda-nvrtc-cu12=="));
-    pin.unwrap_or("of unknown version")
+    pin.and_then(|rest| rest.split_whitespace().next()).unwrap_or("of unknown version")
 }
 
 /// The environment's site-packages, made if it does not stand yet, or stands for other versions.
@@ -25,8 +25,8 @@ pub fn packages() -> Result<PathBuf, Error> {
         let wanted = folder.join("wanted.txt");
         std::fs::write(&wanted, REQUIREMENTS).map_err(|e| Error::Start(format!("write {}", wanted.display()), e))?;
         // The closure is listed, so nothing else may come along.
-        let install = ["-m", "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:", "--no-compile", "-r"];
-        run(Command::new(folder.join("bin/python")).args(install).arg(&wanted))?;
+        let install = ["-m", "pip", "install", "--quiet", "--no-compile", "--no-deps", "--only-binary", ":all:"];
+        run(Command::new(python()).args(install).args(["--require-hashes", "-r"]).arg(&wanted))?;
         // Last, so that an installation that broke off is begun again.
         std::fs::rename(&wanted, &stamp).map_err(|e| Error::Start(format!("rename {}", wanted.display()), e))?;
     }
