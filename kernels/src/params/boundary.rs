@@ -1,3 +1,6 @@
+/// What the status word becomes when an update names a page beyond the table.
+pub const BAD_UPDATE: u32 = 0xffff_fffe;
+
 /// One change of a lane's table: the page's id and what its entry becomes (0: absent, else frame + 1).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,9 +4,19 @@
 //! date. Fields are `u32`, `i32`, `u64`, `f32`, arrays and structs of them; device pointers are `u64`; wide fields come first, so
 //! that nothing is padded. Used by `launch`, which checks every value first; knows nothing of drivers.
 
+mod append;
 mod boundary;
+mod crc;
+mod digest;
+mod gather;
+mod quant;
 
-pub use boundary::{BoundaryApplyParams, BoundaryTablesParams, BoundaryUpdate, BoundaryWords};
+pub use append::{AppendParams, AppendPart};
+pub use boundary::{BAD_UPDATE, BoundaryApplyParams, BoundaryTablesParams, BoundaryUpdate, BoundaryWords};
+pub use crc::{CrcItem, CrcParams};
+pub use digest::{DigestBuildParams, DigestItem, DigestScoresParams, DigestSelectParams};
+pub use gather::{CopyFragment, CopyListParams, GatherItem, GatherLayout, GatherParams};
+pub use quant::{QuantItem, QuantParams};
 
 /// A struct that a kernel takes by value.
 ///
@@ -27,4 +37,24 @@ macro_rules! kernel_params {
     };
 }
 
-kernel_params!(BoundaryApplyParams, BoundaryTablesParams, BoundaryUpdate, BoundaryWords);
+kernel_params!(
+    AppendParams,
+    AppendPart,
+    BoundaryApplyParams,
+    BoundaryTablesParams,
+    BoundaryUpdate,
+    BoundaryWords,
+    CopyFragment,
+    CopyListParams,
+    CrcItem,
+    CrcParams,
+    DigestBuildParams,
+    DigestItem,
+    DigestScoresParams,
+    DigestSelectParams,
+    GatherItem,
+    GatherLayout,
+    GatherParams,
+    QuantItem,
+    QuantParams,
+);

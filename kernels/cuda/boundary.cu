@@ -1,0 +1,101 @@
+// Boundaries of a lane: the agent's updates go into the table; a batch's block tables and miss bits come out of it.
+//
+// Two kernels in stream order, because every block of the second reads what the first has written. The first is one CTA: updates
+// of a page are ordered, and a boundary has few of them.
+#include "pages.cuh"
+
+namespace {
+
+constexpr u32 CHUNK = 256;
+constexpr u32 NO_PAGE = 0xffffffffu;
+
+KVT_DEVICE u64 update_at(const BoundaryApplyParams& p, u32 index) {
+    return ld_relaxed_sys(at<const u64>(p.updates) + (index & p.mask));
+}
+
+KVT_DEVICE void apply(const BoundaryApplyParams& p) {
+    KVT_SHARED(u32, range, 2);
+    KVT_SHARED(u32, pages, CHUNK);
+    const u32 tid = kvt_tid();
+    if (tid == 0) {
+        u64 words = p.first | static_cast<u64>(p.count) << 32;
+        if (p.words != 0) {
+            // Written before the word that the stream waited for was released: the newest value is the right one.
+            words = ld_relaxed_sys(at<const u64>(p.words));
+            const u32 status = ld_relaxed_sys(at<const u32>(p.words) + 2);
+            if (status != 0 && p.status != 0) {
+                atomicCAS(at<u32>(p.status), 0u, status);
+            }
+        }
+        range[0] = static_cast<u32>(words);
+        range[1] = min(static_cast<u32>(words >> 32), p.mask + 1);
+    }
+    __syncthreads();
+    const u32 first = range[0];
+    const u32 count = range[1];
+    u64 next = tid < count ? update_at(p, first + tid) : 0;
+    for (u32 base = 0; base < count; base += CHUNK) {
+        const u64 update = next;
+        const u32 filled = min(CHUNK, count - base);
+        // The next chunk crosses the bus while this one is sorted out.
+        if (tid < count - base - filled) {
+            next = update_at(p, first + base + CHUNK + tid);
+        }
+        const u32 page = static_cast<u32>(update);
+        pages[tid] = tid < filled ? page : NO_PAGE;
+        __syncthreads();
+        bool last = tid < filled;
+        if (last && page >= p.pages) {
+            last = false;
+            if (p.status != 0) {
+                atomicCAS(at<u32>(p.status), 0u, BAD_UPDATE);
+            }
+        }
+        for (u32 later = tid + 1; later < filled; ++later) {
+            last = last && pages[later] != page;
+        }
+        if (last) {
+            at<u32>(p.table)[page] = static_cast<u32>(update >> 32);
+        }
+        // Orders this chunk's writes before the next one's, and frees `pages`.
+        __syncthreads();
+    }
+}
+
+// One warp a word of miss bits, that is 32 pages of a sequence, for all planes: a block's entries lie side by side.
+KVT_DEVICE void tables(const BoundaryTablesParams& p) {
+    const u32 words = (p.max_blocks + 31) / 32;
+    const u32 item = kvt_bid() * (kvt_bdim() / WARP) + kvt_warp();
+    if (item >= p.seqs * words) {
+        return;
+    }
+    const u32 seq = item / words;
+    const u32 word = item % words;
+    const u32 index = word * 32 + kvt_lane();
+    const bool column = index < p.max_blocks;
+    const u64 length = tokens_of(at<const i32>(p.lengths)[seq]);
+    const u32 first = p.starts == 0 ? 0 : tokens_of(at<const i32>(p.starts)[seq]) / p.page_tokens;
+    const bool needed = column && index >= first && static_cast<u64>(index) * p.page_tokens < length;
+    i32 block = needed ? at<const i32>(p.block_ids)[static_cast<u64>(seq) * p.max_blocks + index] : -1;
+    if (failed(p.status)) {
+        block = -1;
+    }
+#pragma unroll 4
+    for (u32 i = 0; i < p.plane_count; ++i) {
+        const u32 entry = entry_of(p.table, block, p.blocks, p.planes, p.plane + i);
+        const u64 row = static_cast<u64>(i) * p.seqs + seq;
+        if (p.block_tables != 0 && column) {
+            at<i32>(p.block_tables)[row * p.max_blocks + index] =
+                entry == 0 ? p.absent : static_cast<i32>(entry - 1 - p.first_frame);
+        }
+        const u32 missing = __ballot_sync(FULL, needed && entry == 0);
+        if (p.misses != 0 && kvt_lane() == 0) {
+            at<u32>(p.misses)[row * words + word] = missing;
+        }
+    }
+}
+
+}  // namespace
+
+KVT_KERNEL(boundary_apply, BoundaryApplyParams, 256, apply)
+KVT_KERNEL(boundary_tables, BoundaryTablesParams, 256, tables)
