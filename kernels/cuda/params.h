@@ -184,7 +184,7 @@ struct CrcItem {
 struct CrcParams {
     /// `CrcItem[count]`, 16-byte aligned, on the device or in host memory.
     u64 items;
-    /// Out, `u32[count]`, zero before: each CTA folds its segment in.
+    /// Out, `u32[count][segments]`, on the device or in host memory: a page's sum is the XOR of its words.
     u64 sums;
     /// Pages.
     u32 count;

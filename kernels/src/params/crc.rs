@@ -16,7 +16,7 @@ pub struct CrcItem {
 pub struct CrcParams {
     /// `CrcItem[count]`, 16-byte aligned, on the device or in host memory.
     pub items: u64,
-    /// Out, `u32[count]`, zero before: each CTA folds its segment in.
+    /// Out, `u32[count][segments]`, on the device or in host memory: a page's sum is the XOR of its words.
     pub sums: u64,
     /// Pages.
     pub count: u32,
