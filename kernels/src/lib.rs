@@ -1,8 +1,21 @@
 //! CUDA for the engine's side: driver probe, device memory, streams, copies, and the kernels that read KV through page tables.
 //!
-//! Used by `kvtide-ffi` behind its feature `cuda`, and by nobody else. The only user of cudarc: a machine without a driver gets an
-//! error value, never a panic. Knows layouts from the wire; knows neither the daemon nor the agent's protocol.
+//! Used by `kvtide-ffi` behind its feature `cuda`, and by nobody else. The only user of cudarc, and of that only the types: the
+//! driver's functions are found by [`Driver::probe`], so a machine without a driver gets an error value, never a panic. Knows
+//! layouts from the wire; knows neither the daemon nor the agent's protocol.
 
+pub mod copy;
+pub mod driver;
+pub mod error;
 pub mod launch;
+pub mod memory;
+pub mod module;
 pub mod params;
 pub mod reference;
+pub mod stream;
+
+pub use driver::{Device, DeviceInfo, Driver, Report, Trial, Uuid, Version, Which, Works};
+pub use error::{Error, Result};
+pub use memory::{Arena, Buffer, HostRegion, Pinned};
+pub use module::{Function, Module, Params, Shape, Source};
+pub use stream::{Event, Priority, Stream, WaitWord};

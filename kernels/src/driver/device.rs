@@ -1,0 +1,257 @@
+//! One device, through its primary context: the one that the engine's own framework uses.
+
+use super::{Code, DeviceInfo, Driver, Uuid, Works, trials};
+use crate::{Error, Result, module::Loaded, stream::Words};
+use cudarc::driver::sys::CUcontext;
+use std::{
+    marker::PhantomData,
+    str::FromStr,
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+/// Which device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// By its number in this process.
+    Ordinal(u32),
+    /// By its identity.
+    Uuid(Uuid),
+}
+
+impl FromStr for Which {
+    type Err = Error;
+
+    /// `0`, `cuda:0`, `GPU-…` or `MIG-…`.
+    fn from_str(text: &str) -> Result<Self> {
+        match text.strip_prefix("cuda:").unwrap_or(text).parse() {
+            Ok(ordinal) => Ok(Self::Ordinal(ordinal)),
+            Err(_) => text.parse().map(Self::Uuid).map_err(|_| {
+                Error::invalid(
+                    "device",
+                    format!("`{text}` is neither a number, cuda:NUMBER, nor GPU-… or MIG-… with its identity"),
+                )
+            }),
+        }
+    }
+}
+
+impl std::fmt::Display for Which {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Ordinal(ordinal) => write!(f, "cuda:{ordinal}"),
+            Self::Uuid(uuid) => uuid.fmt(f),
+        }
+    }
+}
+
+/// A device whose primary context is held. Whatever lives on it holds it in turn, so it goes last. From any thread.
+pub struct Device {
+    driver: Arc<Driver>,
+    info: DeviceInfo,
+    context: CUcontext,
+    /// The result by which the device was lost, or 0.
+    lost: AtomicU32,
+    works: OnceLock<Works>,
+    /// Held while that is found out, so that it is tried by one thread.
+    trying: Mutex<()>,
+    pub(crate) words: Words,
+    pub(crate) modules: Loaded,
+}
+
+// SAFETY: a context may be used by any thread that makes it current, which every call does.
+unsafe impl Send for Device {}
+// SAFETY: as above; the driver's functions may be called by several threads at a time.
+unsafe impl Sync for Device {}
+
+impl Device {
+    /// Holds the primary context of a device: the one that PyTorch and the CUDA runtime use too, made if nobody has it yet.
+    ///
+    /// # Errors
+    /// There is no such device, or its context cannot be had.
+    pub fn open(driver: &Arc<Driver>, which: Which) -> Result<Arc<Self>> {
+        driver.same_process("Device::open")?;
+        let info = driver.devices().iter().find(|info| match which {
+            Which::Ordinal(ordinal) => info.ordinal == ordinal,
+            Which::Uuid(uuid) => info.uuid == uuid,
+        });
+        let info =
+            info.cloned().ok_or_else(|| Error::NoSuchDevice { asked: which.to_string(), there: there(driver) })?;
+        let mut context = std::ptr::null_mut();
+        // SAFETY: writes one handle; the device came from the driver.
+        let code = unsafe { (driver.api.cuDevicePrimaryCtxRetain)(&mut context, info.raw) };
+        if code == Code::OUT_OF_MEMORY {
+            // No context, so the driver cannot be asked what is free.
+            return Err(Error::OutOfMemory {
+                call: "cuDevicePrimaryCtxRetain",
+                on: info.label(),
+                wanted: 0,
+                free: 0,
+                total: info.memory_bytes,
+            });
+        }
+        driver.check(code, "cuDevicePrimaryCtxRetain", || info.label())?;
+        Ok(Arc::new(Self {
+            driver: Arc::clone(driver),
+            info,
+            context,
+            lost: AtomicU32::new(0),
+            works: OnceLock::new(),
+            trying: Mutex::new(()),
+            words: Words::default(),
+            modules: Loaded::default(),
+        }))
+    }
+
+    /// The driver.
+    #[must_use]
+    pub fn driver(&self) -> &Arc<Driver> {
+        &self.driver
+    }
+
+    /// What the driver says of it.
+    #[must_use]
+    pub fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    /// What works on it, tried once with real calls: milliseconds, and a moment's wait for its own small copies.
+    ///
+    /// # Errors
+    /// The device is full or lost, so that nothing could be tried. A later call tries again.
+    pub fn works(self: &Arc<Self>) -> Result<&Works> {
+        if let Some(works) = self.works.get() {
+            return Ok(works);
+        }
+        let _alone = self.trying.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(works) = self.works.get() {
+            return Ok(works);
+        }
+        let works = trials::of(self)?;
+        Ok(self.works.get_or_init(|| works))
+    }
+
+    /// The raw primary context, for those who share it.
+    #[must_use]
+    pub fn context(&self) -> u64 {
+        self.context as usize as u64
+    }
+
+    /// Whether a call has found the device lost to this process.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed) != 0
+    }
+
+    /// Free and total memory of the device, bytes.
+    ///
+    /// # Errors
+    /// The device is lost.
+    pub fn memory(&self) -> Result<(u64, u64)> {
+        let _entered = self.enter()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: writes two sizes; the context is current.
+        let code = unsafe { (self.driver.api.cuMemGetInfo_v2)(&mut free, &mut total) };
+        self.check(code, "cuMemGetInfo", || self.info.label())?;
+        Ok((free as u64, total as u64))
+    }
+
+    /// Makes the context current for this thread until the guard goes. Costs one look where it is current already, as it is in
+    /// the engine's own threads.
+    pub(crate) fn enter(&self) -> Result<Entered<'_>> {
+        let api = &self.driver.api;
+        let mut current = std::ptr::null_mut();
+        // SAFETY: writes one handle.
+        let code = unsafe { (api.cuCtxGetCurrent)(&mut current) };
+        if code != Code::SUCCESS {
+            self.driver.same_process("a call on a device")?;
+            self.check(code, "cuCtxGetCurrent", || self.info.label())?;
+        }
+        let pushed = current != self.context;
+        if pushed {
+            // SAFETY: the context is held.
+            let code = unsafe { (api.cuCtxPushCurrent_v2)(self.context) };
+            self.check(code, "cuCtxPushCurrent", || self.info.label())?;
+        }
+        Ok(Entered { device: self, pushed, _one_thread: PhantomData })
+    }
+
+    /// The driver's functions.
+    pub(crate) fn api(&self) -> &super::Api {
+        &self.driver.api
+    }
+
+    /// Turns a result into an error that says what was tried on what; remembers a lost device.
+    pub(crate) fn check(&self, code: Code, call: &'static str, on: impl FnOnce() -> String) -> Result<()> {
+        match code {
+            Code::SUCCESS => Ok(()),
+            code if code.is_lost() => {
+                self.lost.store(code.0, Ordering::Relaxed);
+                let (device, on) = (self.info.label(), on());
+                Err(Error::Lost { device, call, on, code: code.0, name: self.driver.name_of(code) })
+            }
+            code => self.driver.check(code, call, on),
+        }
+    }
+
+    /// The same for a call that takes memory: running out says how much was wanted and how much there is. The context is current.
+    pub(crate) fn check_memory(
+        &self,
+        code: Code,
+        call: &'static str,
+        wanted: u64,
+        on: impl FnOnce() -> String,
+    ) -> Result<()> {
+        if code != Code::OUT_OF_MEMORY {
+            return self.check(code, call, on);
+        }
+        let (free, total) = self.memory().unwrap_or((0, self.info.memory_bytes));
+        Err(Error::OutOfMemory { call, on: on(), wanted, free, total })
+    }
+
+    /// For drops: whether handles may still be given back. Not in a forked child, which does not own them.
+    pub(crate) fn is_ours(&self) -> bool {
+        !self.driver.is_parent()
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        if self.is_ours() {
+            // SAFETY: held since `open`, given back once. Its result changes nothing: a lost context goes with the process.
+            let _ = unsafe { (self.driver.api.cuDevicePrimaryCtxRelease_v2)(self.info.raw) };
+        }
+    }
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Device").field("info", &self.info).field("lost", &self.is_lost()).finish_non_exhaustive()
+    }
+}
+
+/// The devices there are, for an error's text.
+fn there(driver: &Driver) -> String {
+    let all: Vec<String> = driver.devices().iter().map(DeviceInfo::label).collect();
+    if all.is_empty() { "none; look at CUDA_VISIBLE_DEVICES".to_owned() } else { all.join(", ") }
+}
+
+/// While it lives, the device's context is current for this thread; then what was current before is again.
+pub(crate) struct Entered<'a> {
+    device: &'a Device,
+    pushed: bool,
+    /// A context is current for a thread, so the guard stays on it.
+    _one_thread: PhantomData<*const ()>,
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        if self.pushed {
+            let mut popped = std::ptr::null_mut();
+            // SAFETY: undoes the push of `enter` on the same thread. A failure leaves the context current, which harms nobody.
+            let _ = unsafe { (self.device.driver.api.cuCtxPopCurrent_v2)(&mut popped) };
+        }
+    }
+}

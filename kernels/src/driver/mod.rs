@@ -1,0 +1,172 @@
+//! The driver: found, checked and started at run time; its devices; what really works on each.
+//!
+//! [`Driver::probe`] is the only way in. Everything else of this crate holds a [`Device`], which holds the driver, so no function of
+//! the driver can be called before it was found to be there. Never unloaded: the driver's own threads run in it.
+//!
+//! cudarc gives the types of the driver's ABI; its functions are not used, because they panic where a symbol is missing.
+
+mod api;
+mod code;
+mod device;
+mod find;
+mod info;
+mod report;
+mod trials;
+
+pub(crate) use api::Api;
+pub(crate) use code::Code;
+pub use device::{Device, Which};
+pub use info::{DeviceInfo, Uuid, Version};
+pub use report::{DeviceReport, Report};
+pub use trials::{Trial, Works};
+
+use crate::{Error, Result};
+use libloading::Library;
+use std::{
+    mem::ManuallyDrop,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// The driver of this process, once it was found and started.
+static FOUND: Mutex<Option<Arc<Driver>>> = Mutex::new(None);
+
+/// The CUDA driver of this process, started, and its devices.
+pub struct Driver {
+    pub(crate) api: Api,
+    library: String,
+    version: Version,
+    devices: Vec<DeviceInfo>,
+    /// The process that started it: a forked child cannot use it.
+    process: u32,
+    /// Never closed: the driver's own threads run in it.
+    _library: ManuallyDrop<Library>,
+}
+
+impl Driver {
+    /// Finds the driver (`KVTIDE_LIBCUDA`, else `libcuda.so.1` as the loader finds it), checks that it has what is needed, starts
+    /// it and asks for its devices. No context is made. The first success is kept for the life of the process; a failure is not,
+    /// so that it can be tried again. From any thread.
+    ///
+    /// # Errors
+    /// There is none, it is too old, it lacks a function, it does not start, or it was started before this process was forked off.
+    pub fn probe() -> Result<Arc<Self>> {
+        // Nothing that panics runs under the lock but the loader's own code; what it holds is whole either way.
+        let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(driver) = &*found {
+            driver.same_process("Driver::probe")?;
+            return Ok(Arc::clone(driver));
+        }
+        let (library, name) = find::load()?;
+        let driver = Arc::new(Self::start(library, name)?);
+        *found = Some(Arc::clone(&driver));
+        Ok(driver)
+    }
+
+    fn start(library: Library, name: String) -> Result<Self> {
+        // Kept open from here on, whatever comes: a driver that was started and failed has threads all the same.
+        let library = ManuallyDrop::new(library);
+        // SAFETY: the library exports the driver's API by these names: the contract of `libcuda.so.1`.
+        let api =
+            unsafe { Api::load(&library) }.map_err(|missing| Error::Symbols { library: name.clone(), missing })?;
+        let mut driver = Self {
+            api,
+            library: name,
+            version: Version { major: 0, minor: 0 },
+            devices: Vec::new(),
+            process: std::process::id(),
+            _library: library,
+        };
+        driver.version = driver.ask_version()?;
+        if driver.version < Version::NEEDED {
+            return Err(Error::DriverTooOld {
+                library: driver.library,
+                found: driver.version,
+                needed: Version::NEEDED,
+            });
+        }
+        // SAFETY: cuInit takes no pointer; 0 is the only flag there is.
+        let code = unsafe { (driver.api.cuInit)(0) };
+        if code != Code::SUCCESS {
+            return Err(Error::Start {
+                name: driver.name_of(code),
+                code: code.0,
+                hint: code.hint(),
+                library: driver.library,
+            });
+        }
+        driver.devices = info::devices(&driver)?;
+        Ok(driver)
+    }
+
+    /// Which library was loaded: its path where the loader tells.
+    #[must_use]
+    pub fn library(&self) -> &str {
+        &self.library
+    }
+
+    /// The CUDA version that the driver speaks.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// The devices that this process may see, by ordinal. May be empty.
+    #[must_use]
+    pub fn devices(&self) -> &[DeviceInfo] {
+        &self.devices
+    }
+
+    /// Tries everything on every device. Makes a context on each, for a moment: seconds on a machine with many.
+    #[must_use]
+    pub fn report(self: &Arc<Self>) -> Report {
+        report::of(self)
+    }
+
+    /// Refuses a forked child, in which the driver does not work.
+    pub(crate) fn same_process(&self, what: &'static str) -> Result<()> {
+        if self.is_parent() { Err(Error::Forked { what, parent: self.process }) } else { Ok(()) }
+    }
+
+    /// Whether this process is a forked child of the one that started the driver: handles are then left alone.
+    pub(crate) fn is_parent(&self) -> bool {
+        self.process != std::process::id()
+    }
+
+    fn ask_version(&self) -> Result<Version> {
+        let mut number = 0;
+        // SAFETY: writes one int; may be called before cuInit.
+        let code = unsafe { (self.api.cuDriverGetVersion)(&mut number) };
+        self.check(code, "cuDriverGetVersion", || self.library.clone())?;
+        Ok(Version::from_number(number))
+    }
+
+    /// CUDA's name of a result.
+    pub(crate) fn name_of(&self, code: Code) -> String {
+        let mut name = std::ptr::null();
+        // SAFETY: writes a pointer to a static string, or leaves null for a code that it does not know.
+        let asked = unsafe { (self.api.cuGetErrorName)(code, &mut name) };
+        if asked != Code::SUCCESS || name.is_null() {
+            return "an error unknown to this driver".to_owned();
+        }
+        // SAFETY: the driver's strings are static and end in a zero byte.
+        unsafe { std::ffi::CStr::from_ptr(name) }.to_string_lossy().into_owned()
+    }
+
+    /// Turns a result into an error that says what was tried on what.
+    pub(crate) fn check(&self, code: Code, call: &'static str, on: impl FnOnce() -> String) -> Result<()> {
+        if code == Code::SUCCESS {
+            return Ok(());
+        }
+        Err(Error::Call { call, on: on(), code: code.0, name: self.name_of(code) })
+    }
+}
+
+impl std::fmt::Debug for Driver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Driver")
+            .field("library", &self.library)
+            .field("version", &self.version)
+            .field("devices", &self.devices)
+            .finish_non_exhaustive()
+    }
+}

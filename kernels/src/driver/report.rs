@@ -1,0 +1,152 @@
+//! What was found, for people and for scripts.
+
+use super::{Device, DeviceInfo, Driver, Version, Which, Works, trials};
+use std::{fmt, sync::Arc};
+
+/// The driver, and what works on each device.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Where the driver's library is.
+    pub library: String,
+    /// What it speaks.
+    pub version: Version,
+    /// By ordinal.
+    pub devices: Vec<DeviceReport>,
+}
+
+/// One device.
+#[derive(Clone, Debug)]
+pub struct DeviceReport {
+    /// What the driver says of it.
+    pub info: DeviceInfo,
+    /// Free memory, bytes; nothing where it could not be asked.
+    pub free_bytes: Option<u64>,
+    /// What works, or why that could not be tried.
+    pub works: Result<Works, String>,
+}
+
+/// Tries every device.
+pub(super) fn of(driver: &Arc<Driver>) -> Report {
+    let devices = driver.devices().iter().map(|info| {
+        let opened = Device::open(driver, Which::Ordinal(info.ordinal));
+        let (free_bytes, works) = match opened {
+            Ok(device) => {
+                let works = device.works().cloned().map_err(|e| e.to_string());
+                (device.memory().ok().map(|(free, _)| free), works)
+            }
+            Err(e) => (None, Err(e.to_string())),
+        };
+        DeviceReport { info: info.clone(), free_bytes, works }
+    });
+    Report { library: driver.library().to_owned(), version: driver.version(), devices: devices.collect() }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "driver: {}, {}", self.version, self.library)?;
+        if let Some(need) = trials::kernels_need(self.version) {
+            writeln!(f, "  {need}")?;
+        }
+        if self.devices.is_empty() {
+            writeln!(f, "no device is visible")?;
+        }
+        for device in &self.devices {
+            device.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for DeviceReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let info = &self.info;
+        let (major, minor) = info.capability;
+        writeln!(f, "cuda:{}: {}{}", info.ordinal, info.name, if info.uuid.mig { " (a MIG instance)" } else { "" })?;
+        writeln!(f, "  identity            {}, PCI {}", info.uuid, info.pci)?;
+        writeln!(
+            f,
+            "  hardware            compute capability {major}.{minor}, {} multiprocessors, {} copy engines, {} MiB L2",
+            info.multiprocessors,
+            info.copy_engines,
+            info.l2_bytes >> 20
+        )?;
+        let free = self.free_bytes.map_or_else(|| "unknown".to_owned(), |free| format!("{} MiB", free >> 20));
+        writeln!(f, "  memory              {} MiB, {free} of it free", info.memory_bytes >> 20)?;
+        match &self.works {
+            Ok(works) => works.all().iter().try_for_each(|(name, trial)| writeln!(f, "  {name:<20}{trial}")),
+            Err(why) => writeln!(f, "  nothing could be tried: {why}"),
+        }
+    }
+}
+
+impl Report {
+    /// The same as one JSON object.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        let devices: Vec<String> = self.devices.iter().map(device_json).collect();
+        format!(
+            r#"{{"library":{},"cuda":"{}.{}","devices":[{}]}}"#,
+            quoted(&self.library),
+            self.version.major,
+            self.version.minor,
+            devices.join(",")
+        )
+    }
+}
+
+fn device_json(device: &DeviceReport) -> String {
+    let info = &device.info;
+    let works = match &device.works {
+        Ok(works) => {
+            let each = works.all().map(|(name, trial)| match trial {
+                super::Trial::Works { took } => format!(r#""{name}":{{"works":true,"tried_us":{}}}"#, took.as_micros()),
+                super::Trial::Fails { why } => format!(r#""{name}":{{"works":false,"why":{}}}"#, quoted(why)),
+            });
+            format!("{{{}}}", each.join(","))
+        }
+        Err(why) => format!(r#"{{"error":{}}}"#, quoted(why)),
+    };
+    format!(
+        concat!(
+            r#"{{"ordinal":{},"name":{},"uuid":"{}","mig":{},"pci":{},"compute_capability":"{}.{}","multiprocessors":{},"#,
+            r#""copy_engines":{},"l2_bytes":{},"memory_bytes":{},"free_bytes":{},"works":{}}}"#
+        ),
+        info.ordinal,
+        quoted(&info.name),
+        info.uuid,
+        info.uuid.mig,
+        quoted(&info.pci),
+        info.capability.0,
+        info.capability.1,
+        info.multiprocessors,
+        info.copy_engines,
+        info.l2_bytes,
+        info.memory_bytes,
+        device.free_bytes.map_or_else(|| "null".to_owned(), |free| free.to_string()),
+        works,
+    )
+}
+
+/// A JSON string.
+fn quoted(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            c if u32::from(c) < 0x20 => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn text_from_a_driver_cannot_break_the_json() {
+        assert_eq!(super::quoted("a\"b\\c\nd"), r#""a\"b\\c\u000ad""#);
+    }
+}

@@ -1,0 +1,329 @@
+//! What works on a device, each thing tried with a real call and its bytes compared: attributes lie.
+//!
+//! Milliseconds, a few KiB of device memory and one chunk of the smallest size. Every wait has a bound; what a device might still
+//! touch after one was passed is kept for ever.
+
+use super::{Device, Version};
+use crate::{
+    Buffer, Error, Event, HostRegion, Pinned, Priority, Result, Stream, WaitWord, copy::batch, memory::vmm::Range,
+};
+use rustix::{
+    fs::MemfdFlags,
+    mm::{MapFlags, ProtFlags},
+};
+use std::{
+    ffi::c_void,
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// A device that has not done a copy of a page within this time is not working.
+const BOUND: Duration = Duration::from_secs(5);
+
+/// Bytes that are copied.
+const BYTES: usize = 4096;
+
+/// Bytes of host memory that are registered: as small as a slab of host frames can be.
+const SEGMENT: usize = 1 << 20;
+
+/// How one thing ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trial {
+    /// It did what it should.
+    Works {
+        /// How long the trial took.
+        took: Duration,
+    },
+    /// It did not.
+    Fails {
+        /// What was tried, on what, and how it failed.
+        why: String,
+    },
+}
+
+impl Trial {
+    /// Whether it works.
+    #[must_use]
+    pub fn works(&self) -> bool {
+        matches!(self, Self::Works { .. })
+    }
+
+    /// An error for whoever cannot do without it.
+    pub(crate) fn demand(&self, what: &str, device: &Device) -> Result<()> {
+        match self {
+            Self::Works { .. } => Ok(()),
+            Self::Fails { why } => {
+                Err(Error::Unsupported { what: format!("{what} on {}", device.info().label()), needs: why.clone() })
+            }
+        }
+    }
+
+    /// Tries it. Running out of memory and losing the device say nothing about what works: those are errors of the trial itself.
+    fn of(try_it: impl FnOnce() -> Result<()>) -> Result<Self> {
+        let began = Instant::now();
+        match try_it() {
+            Ok(()) => Ok(Self::Works { took: began.elapsed() }),
+            Err(e) if e.is_lost() || e.is_out_of_memory() => Err(e),
+            Err(e) => Ok(Self::Fails { why: e.to_string() }),
+        }
+    }
+}
+
+impl fmt::Display for Trial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Works { took } => write!(f, "works (tried in {:.1} ms)", took.as_secs_f64() * 1e3),
+            Self::Fails { why } => write!(f, "does not work: {why}"),
+        }
+    }
+}
+
+/// What works on a device.
+#[derive(Clone, Debug)]
+pub struct Works {
+    /// Memory mapped into a reserved range, used, and unmapped: [`crate::Arena::reserve`] needs it.
+    pub vmm: Trial,
+    /// A shared segment (memfd) registered and copied to and from: copies at the bus's speed need it.
+    pub host_registration: Trial,
+    /// Many copies in one call (CUDA 12.8); without it each is a call of its own.
+    pub batched_copies: Trial,
+    /// A stream waits for a word that the host writes: waits inside a stream need it.
+    pub stream_waits: Trial,
+    /// A stream writes a word that the host reads.
+    pub stream_writes: Trial,
+}
+
+impl Works {
+    /// Each with its name, in the order of the report.
+    #[must_use]
+    pub fn all(&self) -> [(&'static str, &Trial); 5] {
+        [
+            ("vmm", &self.vmm),
+            ("host_registration", &self.host_registration),
+            ("batched_copies", &self.batched_copies),
+            ("stream_waits", &self.stream_waits),
+            ("stream_writes", &self.stream_writes),
+        ]
+    }
+}
+
+/// Tries everything.
+pub(super) fn of(device: &Arc<Device>) -> Result<Works> {
+    let bench = Bench::new(device)?;
+    Ok(Works {
+        vmm: Trial::of(|| vmm(&bench))?,
+        host_registration: Trial::of(|| host_registration(&bench))?,
+        batched_copies: Trial::of(|| batched_copies(&bench))?,
+        stream_waits: Trial::of(|| stream_waits(&bench))?,
+        stream_writes: Trial::of(|| stream_writes(&bench))?,
+    })
+}
+
+/// A stream, and memory on both sides, small.
+struct Bench {
+    device: Arc<Device>,
+    stream: Stream,
+    event: Event,
+    there: Arc<Buffer>,
+    here: Arc<Pinned>,
+}
+
+impl Bench {
+    fn new(device: &Arc<Device>) -> Result<Self> {
+        Ok(Self {
+            device: Arc::clone(device),
+            stream: Stream::new(device, Priority::Normal)?,
+            event: Event::new(device)?,
+            there: Arc::new(Buffer::new(device, BYTES)?),
+            here: Arc::new(Pinned::new(device, 2 * BYTES)?),
+        })
+    }
+
+    /// The first half of the host memory holds this pattern, the second nothing of it.
+    fn pattern(&self, seed: u8) {
+        for at in 0..BYTES {
+            // SAFETY: within the two halves; the stream is idle between trials.
+            unsafe {
+                self.here.as_ptr().add(at).write_volatile(byte(seed, at));
+                self.here.as_ptr().add(BYTES + at).write_volatile(!byte(seed, at));
+            }
+        }
+    }
+
+    fn source(&self) -> u64 {
+        self.here.address()
+    }
+
+    fn target(&self) -> u64 {
+        self.here.address() + BYTES as u64
+    }
+
+    /// Waits for the stream; then the second half must hold the pattern.
+    fn arrived(&self, seed: u8, what: &str) -> Result<()> {
+        self.done(what)?;
+        for at in 0..BYTES {
+            // SAFETY: within the second half; the copies have ended.
+            let got = unsafe { self.here.as_ptr().add(BYTES + at).read_volatile() };
+            if got != byte(seed, at) {
+                let needs = format!("byte {at} arrived as {got:#04x} and not as {:#04x}", byte(seed, at));
+                return Err(Error::Unsupported { what: what.to_owned(), needs });
+            }
+        }
+        Ok(())
+    }
+
+    fn done(&self, what: &str) -> Result<()> {
+        self.stream.record(&self.event)?;
+        if self.event.wait_until(Instant::now() + BOUND)? {
+            return Ok(());
+        }
+        Err(Error::TimedOut { what: what.to_owned(), after: BOUND })
+    }
+}
+
+impl Drop for Bench {
+    /// What a device may still come to is kept for ever: a trial may have failed half way.
+    fn drop(&mut self) {
+        if self.done("a trial").is_err() {
+            std::mem::forget((Arc::clone(&self.here), Arc::clone(&self.there)));
+        }
+    }
+}
+
+fn byte(seed: u8, at: usize) -> u8 {
+    (at as u8).wrapping_mul(31).wrapping_add(seed).rotate_left(3)
+}
+
+fn vmm(bench: &Bench) -> Result<()> {
+    let range = Range::reserve(&bench.device, 1)?;
+    let bytes = range.granularity();
+    // Twice: memory that went must be able to come again, at the same address.
+    for seed in [1, 2] {
+        range.map(0, bytes)?;
+        bench.pattern(seed);
+        let last = range.base() + bytes - BYTES as u64;
+        // SAFETY: within what was mapped and what the bench holds, which stays until the stream is done, or for ever.
+        let copied = unsafe {
+            bench.stream.copy(last, bench.source(), BYTES).and_then(|()| bench.stream.copy(bench.target(), last, BYTES))
+        };
+        let ended = copied.and_then(|()| bench.arrived(seed, "copies to mapped memory and back"));
+        if ended.is_err() {
+            std::mem::forget(range);
+            return ended;
+        }
+        range.unmap(0, bytes)?;
+    }
+    Ok(())
+}
+
+fn host_registration(bench: &Bench) -> Result<()> {
+    let system =
+        |e: rustix::io::Errno| Error::System { doing: "making a segment to register".to_owned(), source: e.into() };
+    let memfd = rustix::fs::memfd_create("kvtide trial", MemfdFlags::CLOEXEC).map_err(system)?;
+    rustix::fs::ftruncate(&memfd, SEGMENT as u64).map_err(system)?;
+    // SAFETY: a fresh shared mapping of a file of this size, at an address of the kernel's choice.
+    let map = unsafe {
+        rustix::mm::mmap(std::ptr::null_mut(), SEGMENT, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &memfd, 0)
+    };
+    let map = map.map_err(system)?;
+    // SAFETY: mapped above, unmapped below after the region is gone, or never.
+    let region = unsafe { HostRegion::new(&bench.device, map.cast(), SEGMENT) }?;
+    let ended = region.address().and_then(|address| {
+        let last = address + (SEGMENT - BYTES) as u64;
+        bench.pattern(3);
+        // SAFETY: within the region and what the bench holds, which stay until the stream is done, or for ever.
+        unsafe {
+            bench.stream.copy(last, bench.source(), BYTES)?;
+            bench.stream.copy(bench.there.address(), last, BYTES)?;
+            bench.stream.copy(bench.target(), bench.there.address(), BYTES)?;
+        }
+        bench.arrived(3, "copies between the device and a registered segment")
+    });
+    if ended.is_err() {
+        std::mem::forget(region);
+        return ended;
+    }
+    drop(region);
+    unmap(map);
+    Ok(())
+}
+
+fn unmap(map: *mut c_void) {
+    // SAFETY: exactly the mapping of the trial, registered no more.
+    let _ = unsafe { rustix::mm::munmap(map, SEGMENT) };
+}
+
+fn batched_copies(bench: &Bench) -> Result<()> {
+    const PIECE: usize = BYTES / 4;
+    bench.pattern(4);
+    let pieces = |to: u64, from: u64| {
+        // Out of order, so that one large copy of the whole does not look like four.
+        [3, 0, 2, 1].map(|n: u64| batch::Piece {
+            to: to + n * PIECE as u64,
+            from: from + n * PIECE as u64,
+            bytes: PIECE,
+        })
+    };
+    let mut lists = batch::Lists::default();
+    // SAFETY: within what the bench holds, which stays until the stream is done, or for ever.
+    unsafe {
+        batch::enqueue(&bench.stream, &pieces(bench.there.address(), bench.source()), &mut lists)?;
+        batch::enqueue(&bench.stream, &pieces(bench.target(), bench.there.address()), &mut lists)?;
+    }
+    bench.arrived(4, "batched copies to the device and back")
+}
+
+fn stream_waits(bench: &Bench) -> Result<()> {
+    let word = WaitWord::untried(&bench.device)?;
+    bench.pattern(5);
+    let target = word.arm()?;
+    bench.stream.wait_word(&word, target)?;
+    // SAFETY: within what the bench holds.
+    let copied = unsafe {
+        bench
+            .stream
+            .copy(bench.there.address(), bench.source(), BYTES)
+            .and_then(|()| bench.stream.copy(bench.target(), bench.there.address(), BYTES))
+    };
+    let held = copied.and_then(|()| bench.stream.record(&bench.event)).and_then(|()| still_waits(bench));
+    word.release(target);
+    held?;
+    bench.arrived(5, "work behind a word that was released")
+}
+
+/// Whether the stream is still held after as long as the copies behind the wait would have taken many times over.
+fn still_waits(bench: &Bench) -> Result<()> {
+    if bench.event.wait_until(Instant::now() + Duration::from_millis(2))? {
+        let needs = "the stream did not wait for a word that nobody had written".to_owned();
+        return Err(Error::Unsupported { what: "waiting for a word in a stream".to_owned(), needs });
+    }
+    Ok(())
+}
+
+fn stream_writes(bench: &Bench) -> Result<()> {
+    let Some(write) = bench.device.api().cuStreamWriteValue64_v2 else {
+        let needs = "the driver lacks cuStreamWriteValue64_v2".to_owned();
+        return Err(Error::Unsupported { what: "writing a word from a stream".to_owned(), needs });
+    };
+    const VALUE: u64 = 0x1234_5678_9abc_def0;
+    bench.pattern(6);
+    {
+        let _entered = bench.device.enter()?;
+        // SAFETY: 8 bytes within the second half; the stream lives.
+        let code = unsafe { write(bench.stream.handle(), bench.target(), VALUE, 0) };
+        bench.device.check(code, "cuStreamWriteValue64", || bench.device.info().label())?;
+    }
+    bench.done("a word written by a stream")?;
+    // SAFETY: aligned and within the second half; the stream is done.
+    let got = unsafe { bench.here.as_ptr().add(BYTES).cast::<u64>().read_volatile() };
+    if got == VALUE {
+        return Ok(());
+    }
+    Err(Error::Unsupported { what: "writing a word from a stream".to_owned(), needs: format!("{got:#x} arrived") })
+}
+
+/// What the kernels need of the driver, in words, where it lacks that.
+pub(super) fn kernels_need(version: Version) -> Option<String> {
+    (version < Version::KERNELS).then(|| format!("the shipped kernels need {} or newer", Version::KERNELS))
+}

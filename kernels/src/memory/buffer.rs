@@ -1,0 +1,67 @@
+//! Plain device memory, for tables and workspaces: taken once, given back at the end.
+
+use crate::{Device, Error, Result};
+use std::sync::Arc;
+
+/// Device memory of a fixed size at a fixed address.
+///
+/// Giving it back (`cuMemFree`) waits for the whole device, so buffers are made at set-up and dropped at the end.
+pub struct Buffer {
+    device: Arc<Device>,
+    address: u64,
+    bytes: usize,
+}
+
+impl Buffer {
+    /// Takes memory; its content is anything.
+    ///
+    /// # Errors
+    /// The device is full or lost, or nothing was asked for.
+    pub fn new(device: &Arc<Device>, bytes: usize) -> Result<Self> {
+        if bytes == 0 {
+            return Err(Error::invalid("buffer", "it would be empty"));
+        }
+        let _entered = device.enter()?;
+        let mut address = 0;
+        // SAFETY: writes one address; the context is current.
+        let code = unsafe { (device.api().cuMemAlloc_v2)(&mut address, bytes) };
+        device.check_memory(code, "cuMemAlloc", bytes as u64, || device.info().label())?;
+        Ok(Self { device: Arc::clone(device), address, bytes })
+    }
+
+    /// Where it begins; aligned to 256 bytes.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Its size, bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The device that it is on.
+    #[must_use]
+    pub fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if !self.device.is_ours() {
+            return;
+        }
+        if let Ok(_entered) = self.device.enter() {
+            // SAFETY: taken here, given back once; the driver waits for work that uses it.
+            let _ = unsafe { (self.device.api().cuMemFree_v2)(self.address) };
+        }
+    }
+}
+
+impl std::fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buffer({} bytes at {:#x} of cuda:{})", self.bytes, self.address, self.device.info().ordinal)
+    }
+}
