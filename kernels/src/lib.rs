@@ -17,5 +17,5 @@ pub mod stream;
 pub use driver::{Device, DeviceInfo, Driver, Report, Trial, Uuid, Version, Which, Works};
 pub use error::{Error, Result};
 pub use memory::{Arena, Buffer, HostRegion, Pinned};
-pub use module::{Function, Module, Params, Shape, Source};
+pub use module::{Function, Module, Shape, Source};
 pub use stream::{Event, Priority, Stream, WaitWord};

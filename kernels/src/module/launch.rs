@@ -1,7 +1,7 @@
 //! Launching a kernel.
 
 use super::Module;
-use crate::{Error, Result, Stream};
+use crate::{Error, Result, Stream, params::KernelParams};
 use cudarc::driver::sys::{CUfunction, CUfunction_attribute_enum as Attribute};
 use std::{ffi::c_void, sync::Arc};
 
@@ -10,12 +10,6 @@ pub const PARAMS_BYTES_MAX: usize = 4096;
 
 /// Shared memory that a block may have unasked, bytes.
 const SHARED_UNASKED: u32 = 48 << 10;
-
-/// What a kernel takes: one struct, by value.
-///
-/// # Safety
-/// It must be `repr(C)`, hold only integers, floats and arrays and structs of them, and be laid out as the kernel's own.
-pub unsafe trait Params: Copy {}
 
 /// How many threads run a kernel, and what they share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,7 +162,7 @@ impl Function {
     /// # Safety
     /// The parameters must be those that the kernel takes; what they point at must stay what it is, and nobody may touch what the
     /// kernel writes, until it has ended.
-    pub unsafe fn launch<P: Params>(&self, stream: &Stream, shape: Shape, params: &P) -> Result<()> {
+    pub unsafe fn launch<P: KernelParams>(&self, stream: &Stream, shape: Shape, params: &P) -> Result<()> {
         const { assert!(size_of::<P>() > 0 && size_of::<P>() <= PARAMS_BYTES_MAX, "parameters do not fit") };
         let device = self.module.device();
         if stream.device().context() != device.context() {

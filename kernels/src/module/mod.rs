@@ -7,6 +7,6 @@
 mod launch;
 mod load;
 
-pub use launch::{Function, Params, Shape};
+pub use launch::{Function, Shape};
 pub(crate) use load::Loaded;
 pub use load::{Module, Source};
