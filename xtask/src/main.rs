@@ -8,6 +8,7 @@ mod fuzz;
 mod gpu_sim;
 mod kernels;
 mod loom;
+mod python;
 mod run;
 
 use std::process::ExitCode;
@@ -20,6 +21,7 @@ const HELP: &str = "cargo xtask COMMAND
   gpu-sim [--env]   build the stand-in CUDA driver and print its path, or KVTIDE_LIBCUDA=PATH for `env $(cargo xtask gpu-sim --env)`
   loom              model-check the rings, the wake-up and the page-table protocol
   fuzz [SECONDS]    run every fuzz target for SECONDS each (default 15), on the stable toolchain
+  python [--wheel]  test the Python package against a daemon of this build, or build its release wheel and print the path
   help              this text";
 
 fn main() -> ExitCode {
@@ -36,6 +38,8 @@ fn main() -> ExitCode {
         ["kernels", rest @ ..] => kernels::Options::parse(rest).and_then(|options| kernels::check(&options)),
         ["gpu-sim"] => gpu_sim::print(false),
         ["gpu-sim", "--env"] => gpu_sim::print(true),
+        ["python"] => python::check(),
+        ["python", "--wheel"] => python::wheel().map(|wheel| println!("{}", wheel.display())),
         ["help" | "--help" | "-h"] => {
             println!("{HELP}");
             Ok(())

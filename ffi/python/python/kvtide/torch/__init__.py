@@ -1,0 +1,30 @@
+"""kvtide for PyTorch: tier 0 as tensors, the kernels as operators, and a cache for `transformers`.
+
+    pages(session, plane, shape)   a plane's frames as a tensor, where they are
+    table(lane)                    a lane's page table as a tensor
+    ops                            attention over pages, whole or in passes: torch.ops.kvtide.*
+    Paging                         a batch of sequences, step by step, for engines of one's own
+    KvtideCache                    past_key_values for transformers (`kvtide.torch.transformers`)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from . import ops
+from .memory import KvShape, frames, pages, table
+from .paging import Paging
+
+if TYPE_CHECKING:
+    from .transformers import KvtideCache
+
+__all__ = ["KvShape", "KvtideCache", "Paging", "frames", "ops", "pages", "table"]
+
+
+def __getattr__(name: str) -> Any:
+    # transformers is imported when its cache is asked for, and not by who has no use for it.
+    if name == "KvtideCache":
+        from .transformers import KvtideCache
+
+        return KvtideCache
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,65 @@
+"""Tier 0 and page tables as tensors. Each keeps the memory that it shows alive, also after the session has ended.
+
+What may be read and written there when, the lanes say: between a lane's `begin` and `end`, what its table shows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.utils.dlpack import from_dlpack
+
+import kvtide
+
+#: Element types that pages may have.
+DTYPES = (torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class KvShape:
+    """What a page of a plane of attention holds: `K[kv_heads][page_tokens][head_dim]`, then V in the same order."""
+
+    kv_heads: int
+    page_tokens: int
+    head_dim: int
+    dtype: torch.dtype
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ValueError(f"pages hold float16 or bfloat16, not {self.dtype}")
+        if min(self.kv_heads, self.page_tokens, self.head_dim) < 1:
+            raise ValueError(f"{self} holds nothing")
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of a page."""
+        return 2 * self.kv_heads * self.page_tokens * self.head_dim * self.dtype.itemsize
+
+    def plane(self, window_tokens: int = 0) -> kvtide.Plane:
+        """The plane of such pages: of a layer of full attention, or of one that sees the last `window_tokens` tokens."""
+        return kvtide.Plane(self.page_bytes, "window" if window_tokens else "full", window_tokens)
+
+
+def frames(session: kvtide.Session, plane: int) -> Tensor:
+    """The frames of the plane's size class as bytes, [frames, stride]."""
+    return from_dlpack(session.frames(plane))
+
+
+def pages(session: kvtide.Session, plane: int, shape: KvShape) -> Tensor:
+    """The same as [frames, 2 (K, V), kv_heads, page_tokens, head_dim]."""
+    layout = session.layout
+    at = layout.planes[plane] if 0 <= plane < len(layout.planes) else None
+    if at is not None and (at.page_bytes, layout.page_tokens) != (shape.page_bytes, shape.page_tokens):
+        raise ValueError(
+            f"plane {plane} has pages of {at.page_bytes} bytes and {layout.page_tokens} tokens; {shape} has pages of "
+            f"{shape.page_bytes} bytes and {shape.page_tokens} tokens"
+        )
+    rows = frames(session, plane)[:, : shape.page_bytes].view(shape.dtype)
+    return rows.view(-1, 2, shape.kv_heads, shape.page_tokens, shape.head_dim)
+
+
+def table(lane: kvtide.Lane) -> Tensor:
+    """A lane's page table, int32 [blocks, planes]: 0 is absent, else frame + 1. To be read only."""
+    return from_dlpack(lane.table())

@@ -1,0 +1,280 @@
+"""A batch of sequences over one lane and one channel, step by step: what a cache does, without a model around it.
+
+A step is `begin(new tokens of each sequence)`, for each plane in order `append` and `attend`, then `end`. A plane that does not
+fit into tier 0 is read in passes: partials of what is readable now, until the last page has come, then the merge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+
+import torch
+from torch import Tensor
+from torch.utils.dlpack import from_dlpack
+
+import kvtide
+from kvtide.errors import NoSpace, TooBig, WrongState
+
+from . import ops
+from .memory import KvShape, pages, table
+
+
+@dataclass
+class _Sequence:
+    """One sequence, as far as this process knows it."""
+
+    seq: int
+    tokens: int = 0
+    #: Tokens that are reserved, and the block ids that they have.
+    reserved: int = 0
+    blocks: list[int] = field(default_factory=list)
+
+
+@dataclass
+class _Step:
+    """The open step, as tensors that all planes share."""
+
+    rows: list[_Sequence]
+    new: list[int]
+    lengths: Tensor
+    starts: Tensor
+    #: [seqs, blocks]: block ids, padded with 0; how many of a row count.
+    ids: Tensor
+    blocks: int
+    #: Of each new token: its block id, its position in the page.
+    token_blocks: Tensor
+    token_offsets: Tensor
+    plane: int = 0
+    appended: bool = False
+
+
+@dataclass
+class Totals:
+    """What was read so far."""
+
+    #: Planes that were readable whole, and those that were read in passes; the passes that took.
+    planes_whole: int = 0
+    planes_in_passes: int = 0
+    passes: int = 0
+
+
+class Paging:
+    """Sequences of one session, driven by one thread. All planes have pages of the same shape."""
+
+    def __init__(
+        self,
+        session: kvtide.Session,
+        shape: KvShape,
+        windows: Sequence[int],
+        *,
+        channel: int = 0,
+        lane: int = 0,
+    ) -> None:
+        """`windows`: for each plane the tokens that a query sees at most, 0 for all."""
+        planes = len(session.layout.planes)
+        if len(windows) != planes:
+            raise ValueError(f"{len(windows)} windows for the {planes} planes of the space")
+        self.session = session
+        self.shape = shape
+        self.windows = list(windows)
+        self.totals = Totals()
+        self._pages = [pages(session, plane, shape) for plane in range(planes)]
+        self._first_frame = [at.first_frame for at in session.layout.planes]
+        self._channel = session.channel(channel)
+        self._lane = session.lane(lane)
+        self._table = table(self._lane)
+        self._rows: list[_Sequence] = []
+        self._step: _Step | None = None
+
+    @property
+    def sequences(self) -> int:
+        """Sequences of the batch."""
+        return len(self._rows)
+
+    def tokens(self, row: int) -> int:
+        """Tokens that a sequence has."""
+        return self._rows[row].tokens
+
+    def resize(self, sequences: int) -> None:
+        """So many sequences: new ones are empty, those beyond are dropped."""
+        self._no_step("resize the batch")
+        while len(self._rows) > sequences:
+            self._channel.seq_drop(self._rows.pop().seq)
+        while len(self._rows) < sequences:
+            self._rows.append(_Sequence(self._channel.seq_create()))
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Sequence i of the batch becomes what sequence `rows[i]` was: beams that go on, requests that are repeated or left.
+        The first taker of a sequence has it, every other one a fork, which shares its sealed pages."""
+        self._no_step("select sequences")
+        wrong = [row for row in rows if not 0 <= row < len(self._rows)]
+        if wrong:
+            raise IndexError(f"sequences {wrong} of a batch of {len(self._rows)}")
+        taken: set[int] = set()
+        chosen: list[_Sequence] = []
+        try:
+            for row in rows:
+                chosen.append(self._fork(self._rows[row]) if row in taken else self._rows[row])
+                taken.add(row)
+        except BaseException:
+            # All or nothing: the batch stays as it was.
+            kept = {row.seq for row in self._rows}
+            for row_new in chosen:
+                if row_new.seq not in kept:
+                    self._channel.seq_drop(row_new.seq)
+            raise
+        for index, left in enumerate(self._rows):
+            if index not in taken:
+                self._channel.seq_drop(left.seq)
+        self._rows = chosen
+
+    def _fork(self, parent: _Sequence) -> _Sequence:
+        return _Sequence(self._channel.fork(parent.seq), tokens=parent.tokens)
+
+    def truncate(self, tokens: Sequence[int]) -> None:
+        """Rolls each sequence back to so many tokens."""
+        self._no_step("truncate sequences")
+        if len(tokens) != len(self._rows):
+            raise ValueError(f"{len(tokens)} lengths for a batch of {len(self._rows)}")
+        for row, keep in zip(self._rows, tokens):
+            if keep != row.tokens:
+                self._channel.truncate(row.seq, keep)
+                row.tokens, row.reserved, row.blocks = keep, 0, []
+
+    def begin(self, new: Sequence[int]) -> None:
+        """Begins a step in which sequence i gets `new[i]` tokens (0: it takes no part, and has no queries)."""
+        self._no_step("begin a step")
+        if len(new) != len(self._rows) or sum(new) == 0 or min(new) < 0:
+            raise ValueError(f"new tokens {list(new)} for a batch of {len(self._rows)}: one number each, not all of them 0")
+        active = [(row, count) for row, count in zip(self._rows, new) if count]
+        for row, count in active:
+            self._reserve(row, row.tokens + count)
+        self._lane.begin([(row.seq, row.tokens + count) for row, count in active])
+        try:
+            self._step = self._layout([row for row, _ in active], [count for _, count in active])
+        except BaseException:
+            self._lane.end()
+            raise
+
+    def _reserve(self, row: _Sequence, tokens: int) -> None:
+        if tokens <= row.reserved:
+            return
+        page_tokens = self.shape.page_tokens
+        try:
+            self._channel.reserve(row.seq, tokens)
+        except (TooBig, NoSpace) as error:
+            blocks = -(-tokens // page_tokens) - row.tokens // page_tokens
+            raise type(error)(
+                f"{error}: {tokens - row.tokens} new tokens at once need {blocks} blocks of {len(self._pages)} pages in tier 0 until "
+                "they are committed; prefill in smaller chunks (prefill_chunk_size of generate), or give tier 0 more frames"
+            ) from error
+        row.reserved = -(-tokens // page_tokens) * page_tokens
+        row.blocks = self.session.seq_blocks(row.seq)
+
+    def _layout(self, rows: list[_Sequence], new: list[int]) -> _Step:
+        page_tokens = self.shape.page_tokens
+        lengths = [row.tokens + count for row, count in zip(rows, new)]
+        blocks = max(-(-length // page_tokens) for length in lengths)
+        ids = torch.zeros(len(rows), blocks, dtype=torch.int64)
+        token_blocks, token_offsets = [], []
+        for index, (row, length, count) in enumerate(zip(rows, lengths, new)):
+            used = -(-length // page_tokens)
+            ids[index, :used] = torch.tensor(row.blocks[:used])
+            positions = torch.arange(length - count, length)
+            token_blocks.append(ids[index, positions // page_tokens])
+            token_offsets.append(positions % page_tokens)
+        starts = torch.tensor([0, *new]).cumsum(0)
+        return _Step(
+            rows, new, torch.tensor(lengths), starts, ids, blocks, torch.cat(token_blocks), torch.cat(token_offsets)
+        )
+
+    def append(self, plane: int, key: Tensor, value: Tensor) -> None:
+        """Writes the new tokens' keys and values [tokens, kv_heads, head_dim], sequence after sequence."""
+        step = self._at(plane, appended=False)
+        frame = self._table[step.token_blocks, plane].to(torch.int64) - 1
+        if bool((frame < 0).any()):
+            raise WrongState(f"append to plane {plane}: a reserved page is not in the table")
+        slots = (frame - self._first_frame[plane]) * self.shape.page_tokens + step.token_offsets
+        ops.append(self._pages[plane], key, value, slots)
+        step.appended = True
+
+    def attend(self, plane: int, query: Tensor, scale: float) -> Tensor:
+        """What the queries [tokens, heads, head_dim] of the new tokens see in this plane."""
+        step = self._at(plane, appended=True)
+        given = (step.lengths, step.starts, scale, self.windows[plane])
+        found = self._lane.boundary(plane)
+        if found.all:
+            self.totals.planes_whole += 1
+            block_table = self._table[step.ids, plane].to(torch.int64) - 1 - self._first_frame[plane]
+            out: Tensor = ops.attend(query, self._pages[plane], block_table, *given)
+        else:
+            self.totals.planes_in_passes += 1
+            out = self._passes(plane, query, given, found, step)
+        step.plane, step.appended = plane + 1, False
+        return out
+
+    def _passes(
+        self, plane: int, query: Tensor, given: tuple[Tensor, Tensor, float, int], found: kvtide.Pass, step: _Step
+    ) -> Tensor:
+        workspace = ops.workspace(query, step.blocks)
+        while True:
+            self.totals.passes += 1
+            work = from_dlpack(self._lane.ready_memory())
+            work[:, 2] -= self._first_frame[plane]
+            ops.attend_pages(query, self._pages[plane], work, *given, workspace)
+            if found.last:
+                merged: Tensor = ops.attend_merge(query, self._pages[plane], *given, workspace)
+                return merged
+            found = self._lane.boundary(plane)
+
+    def end(self) -> None:
+        """Ends the step and commits its tokens."""
+        step = self._step
+        if step is None or step.plane != len(self._pages):
+            at = "no step is open" if step is None else f"plane {step.plane} of {len(self._pages)} was not read"
+            raise WrongState(f"end a step: {at}")
+        self._step = None
+        self._lane.end()
+        for row, count in zip(step.rows, step.new):
+            self._channel.commit(row.seq, row.tokens + count)
+            row.tokens += count
+
+    def abandon(self) -> None:
+        """Ends the step, if one is open, as if it had not been: its tokens are not committed."""
+        if self._step is not None:
+            self._step = None
+            self._lane.end()
+
+    def close(self) -> None:
+        """Drops the sequences and gives channel and lane back. The session goes on."""
+        try:
+            self.abandon()
+            if self.session.alive:
+                self.resize(0)
+        finally:
+            self._rows.clear()
+            self._lane.close()
+            self._channel.close()
+
+    def _no_step(self, doing: str) -> None:
+        if self._step is not None:
+            raise WrongState(f"{doing}: a step is open, at plane {self._step.plane}")
+
+    def _at(self, plane: int, *, appended: bool) -> _Step:
+        step, doing = self._step, "read" if appended else "append to"
+        if step is None or step.plane != plane or step.appended != appended:
+            if step is None:
+                raise WrongState(f"{doing} plane {plane}: no step is open")
+            now = "reading" if step.appended else "appending to"
+            raise WrongState(f"{doing} plane {plane}: the step is at {now} plane {step.plane}")
+        return step
+
+    def __enter__(self) -> Paging:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

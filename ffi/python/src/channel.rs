@@ -1,0 +1,239 @@
+//! A channel as a Python object: the calls of one engine thread.
+
+use crate::{
+    error::{self, raise, value},
+    options::seconds,
+};
+use kvtide_client::{Channel as Native, PageRange, Result};
+use kvtide_wire::{
+    entry::{Advice, Level},
+    status::Status,
+};
+use pyo3::{prelude::*, types::PyTuple};
+use std::{
+    sync::{Mutex, MutexGuard, TryLockError},
+    time::Duration,
+};
+
+/// The calls of one thread: `kvtide.Channel`.
+#[pyclass(frozen, module = "kvtide")]
+pub struct Channel {
+    native: Mutex<Option<Native>>,
+    index: u16,
+    timeout: f64,
+}
+
+/// Pinned pages: `kvtide.Pin`.
+#[pyclass(frozen, module = "kvtide")]
+pub struct Pin {
+    raw: u64,
+}
+
+fn level(name: &str) -> PyResult<Level> {
+    match name {
+        "published" => Ok(Level::Published),
+        "stored" => Ok(Level::Stored),
+        "durable" => Ok(Level::Durable),
+        name => Err(value(format!("level {name:?} is none of \"published\", \"stored\", \"durable\""))),
+    }
+}
+
+fn advice(name: &str) -> PyResult<Advice> {
+    match name {
+        "willneed" => Ok(Advice::WillNeed),
+        "dontneed" => Ok(Advice::DontNeed),
+        "sequential" => Ok(Advice::Sequential),
+        "cold" => Ok(Advice::Cold),
+        "priority" => Ok(Advice::Priority),
+        name => Err(value(format!(
+            "advice {name:?} is none of \"willneed\", \"dontneed\", \"sequential\", \"cold\", \"priority\""
+        ))),
+    }
+}
+
+impl Channel {
+    /// A channel whose calls wait `timeout` seconds where they are not told otherwise.
+    pub fn new(native: Native, index: u16, timeout: f64) -> Channel {
+        Channel { native: Mutex::new(Some(native)), index, timeout }
+    }
+
+    fn lock(&self) -> PyResult<MutexGuard<'_, Option<Native>>> {
+        match self.native.try_lock() {
+            Ok(native) => Ok(native),
+            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => {
+                let text = format!("channel {} is in a call of another thread: give each thread its own", self.index);
+                Err(raise(Status::State, &text))
+            }
+        }
+    }
+
+    /// Runs a call of the channel without the interpreter's lock.
+    fn call<T: Send>(&self, py: Python<'_>, call: impl Send + FnOnce(&mut Native) -> Result<T>) -> PyResult<T> {
+        let mut native = self.lock()?;
+        let Some(native) = native.as_mut() else {
+            return Err(raise(Status::State, &format!("channel {} is closed", self.index)));
+        };
+        py.detach(|| call(native)).map_err(|e| error::from(&e))
+    }
+
+    fn timeout(&self, timeout: Option<f64>) -> PyResult<Duration> {
+        seconds("timeout", timeout.unwrap_or(self.timeout))
+    }
+}
+
+#[pymethods]
+impl Channel {
+    /// Which of the session's channels this is.
+    #[getter]
+    fn index(&self) -> u16 {
+        self.index
+    }
+
+    /// Round trip to the daemon without effect.
+    #[pyo3(signature = (*, timeout=None))]
+    fn nop(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        let timeout = self.timeout(timeout)?;
+        self.call(py, |channel| channel.nop(timeout))
+    }
+
+    /// Creates an empty sequence.
+    fn seq_create(&self, py: Python<'_>) -> PyResult<u32> {
+        self.call(py, Native::seq_create)
+    }
+
+    /// Drops a sequence and its pins.
+    fn seq_drop(&self, py: Python<'_>, seq: u32) -> PyResult<()> {
+        self.call(py, |channel| channel.seq_drop(seq))
+    }
+
+    /// Makes room for positions below `tokens`.
+    #[pyo3(signature = (seq, tokens, *, timeout=None))]
+    fn reserve(&self, py: Python<'_>, seq: u32, tokens: u64, timeout: Option<f64>) -> PyResult<()> {
+        let timeout = self.timeout(timeout)?;
+        self.call(py, |channel| channel.reserve(seq, tokens, timeout))
+    }
+
+    /// Adds blocks to the session's own reserve; returns how many were granted.
+    #[pyo3(signature = (blocks, *, timeout=None))]
+    fn reserve_session(&self, py: Python<'_>, blocks: u32, timeout: Option<f64>) -> PyResult<usize> {
+        let timeout = self.timeout(timeout)?;
+        self.call(py, |channel| channel.reserve_session(blocks, timeout))
+    }
+
+    /// Makes room for `tokens` more tokens from the session's reserve, without a round trip.
+    #[pyo3(signature = (seq, tokens=1))]
+    fn append(&self, py: Python<'_>, seq: u32, tokens: u64) -> PyResult<()> {
+        self.call(py, |channel| channel.append(seq, tokens))
+    }
+
+    /// Tokens below `tokens` are final.
+    fn commit(&self, py: Python<'_>, seq: u32, tokens: u64) -> PyResult<()> {
+        self.call(py, |channel| channel.commit(seq, tokens))
+    }
+
+    /// A child that shares the sealed blocks and has copies of the unsealed ones.
+    #[pyo3(signature = (seq, *, timeout=None))]
+    fn fork(&self, py: Python<'_>, seq: u32, timeout: Option<f64>) -> PyResult<u32> {
+        let timeout = self.timeout(timeout)?;
+        self.call(py, |channel| channel.fork(seq, timeout))
+    }
+
+    /// Rolls back to `tokens`.
+    #[pyo3(signature = (seq, tokens, *, timeout=None))]
+    fn truncate(&self, py: Python<'_>, seq: u32, tokens: u64, timeout: Option<f64>) -> PyResult<()> {
+        let timeout = self.timeout(timeout)?;
+        self.call(py, |channel| channel.truncate(seq, tokens, timeout))
+    }
+
+    /// Gives sealed blocks from block index `first` their content hashes; returns the level reached.
+    #[pyo3(signature = (seq, first, parent, hashes, *, level="published", timeout=None))]
+    #[allow(clippy::too_many_arguments)] // the call's own, by keyword
+    fn publish(
+        &self,
+        py: Python<'_>,
+        seq: u32,
+        first: u32,
+        parent: u128,
+        hashes: Vec<u128>,
+        level: &str,
+        timeout: Option<f64>,
+    ) -> PyResult<&'static str> {
+        let (level, timeout) = (self::level(level)?, self.timeout(timeout)?);
+        let reached = self.call(py, |channel| channel.publish(seq, first, parent, &hashes, level, timeout))?;
+        Ok(match reached {
+            Level::Published => "published",
+            Level::Stored => "stored",
+            Level::Durable => "durable",
+        })
+    }
+
+    /// Attaches the longest cached prefix of `hashes` to an empty sequence; returns its blocks.
+    #[pyo3(signature = (seq, hashes, *, timeout=None))]
+    fn map(&self, py: Python<'_>, seq: u32, hashes: Vec<u128>, timeout: Option<f64>) -> PyResult<usize> {
+        let timeout = self.timeout(timeout)?;
+        self.call(py, |channel| channel.map(seq, &hashes, timeout))
+    }
+
+    /// Lets an idle sequence leave tier 0; `due`: seconds until it is expected back, 0 if unknown.
+    #[pyo3(signature = (seq, due=0.0))]
+    fn park(&self, py: Python<'_>, seq: u32, due: f64) -> PyResult<()> {
+        let due = seconds("due", due)?;
+        self.call(py, |channel| channel.park(seq, due))
+    }
+
+    /// Brings a parked sequence back.
+    #[pyo3(signature = (seq, *, timeout=None))]
+    fn resume(&self, py: Python<'_>, seq: u32, timeout: Option<f64>) -> PyResult<()> {
+        let timeout = self.timeout(timeout)?;
+        self.call(py, |channel| channel.resume(seq, timeout))
+    }
+
+    /// Says what will be done with blocks `first .. first + count`.
+    #[pyo3(signature = (seq, first, count, advice, priority=0))]
+    fn advise(&self, py: Python<'_>, seq: u32, first: u32, count: u32, advice: &str, priority: u8) -> PyResult<()> {
+        let advice = self::advice(advice)?;
+        self.call(py, |channel| channel.advise(seq, first, count, advice, priority))
+    }
+
+    /// Pins blocks `first .. first + count` of `planes` planes from `plane` in tier 0.
+    #[pyo3(signature = (seq, first, count, plane, planes=1, *, timeout=None))]
+    #[allow(clippy::too_many_arguments)] // the call's own, by keyword
+    fn acquire(
+        &self,
+        py: Python<'_>,
+        seq: u32,
+        first: u32,
+        count: u32,
+        plane: u16,
+        planes: u16,
+        timeout: Option<f64>,
+    ) -> PyResult<Pin> {
+        let timeout = self.timeout(timeout)?;
+        let range = PageRange { seq, first, count, plane, planes };
+        let pin = self.call(py, |channel| channel.acquire(range, timeout))?;
+        Ok(Pin { raw: pin.into_raw() })
+    }
+
+    /// Unpins.
+    fn release(&self, py: Python<'_>, pin: &Pin) -> PyResult<()> {
+        let pin = kvtide_client::Pin::from_raw(pin.raw);
+        self.call(py, |channel| channel.release(pin))
+    }
+
+    /// Gives the channel back; its sequences stay. Closing twice is fine.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let native = self.lock()?.take();
+        py.detach(|| drop(native));
+        Ok(())
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_raised))]
+    fn __exit__(&self, py: Python<'_>, _raised: &Bound<'_, PyTuple>) -> PyResult<()> {
+        self.close(py)
+    }
+}

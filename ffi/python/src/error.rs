@@ -1,0 +1,35 @@
+//! Errors of the client as exceptions: the class by the status, the text as the client says it.
+
+use kvtide_client::Error;
+use kvtide_wire::status::Status;
+use pyo3::{exceptions::PyValueError, prelude::*, sync::PyOnceLock};
+
+/// `kvtide.errors.of(code, text)`, which makes the exception of a status.
+static OF: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
+/// An exception of `status` with these words.
+pub fn raise(status: Status, text: &str) -> PyErr {
+    Python::attach(|py| {
+        let of = OF.get_or_try_init(py, || Ok(py.import("kvtide.errors")?.getattr("of")?.unbind()));
+        match of.and_then(|of| of.bind(py).call1((status.code(), text))) {
+            Ok(exception) => PyErr::from_value(exception),
+            Err(error) => error,
+        }
+    })
+}
+
+/// A failed call as its exception.
+pub fn from(error: &Error) -> PyErr {
+    raise(error.status(), &error.to_string())
+}
+
+/// An argument that no status is needed for.
+pub fn value(text: impl Into<String>) -> PyErr {
+    PyValueError::new_err(text.into())
+}
+
+/// Name, code and text of every status, for the test that each has its class.
+pub fn statuses() -> Vec<(String, i32, String)> {
+    let words = |status: &Status| status.message().to_string_lossy().into_owned();
+    Status::ALL.iter().map(|status| (format!("{status:?}"), status.code(), words(status))).collect()
+}

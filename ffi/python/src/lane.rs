@@ -1,0 +1,201 @@
+//! A lane as a Python object: one ordered stream of steps.
+
+use crate::{
+    dlpack::{Device, I32, Memory},
+    error::{self, raise, value},
+};
+use kvtide_client::{Client, Lane as Native, Pass as Found, StepSeq};
+use kvtide_wire::status::Status;
+use pyo3::{prelude::*, types::PyTuple};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+
+/// A lane that its handle and the tensors over its table hold together: it is given back when the last of them is gone, so
+/// that no tensor shows a table that another owner changes, or that is not there any more.
+struct Held {
+    lane: Mutex<Native>,
+    index: u16,
+}
+
+impl Held {
+    fn lock(&self) -> PyResult<MutexGuard<'_, Native>> {
+        match self.lane.try_lock() {
+            Ok(lane) => Ok(lane),
+            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => {
+                let text = format!("lane {} is in a call of another thread: give each thread its own", self.index);
+                Err(raise(Status::State, &text))
+            }
+        }
+    }
+}
+
+/// One ordered stream of engine work: `kvtide.Lane`.
+#[pyclass(frozen, module = "kvtide")]
+pub struct Lane {
+    held: Mutex<Option<Arc<Held>>>,
+    index: u16,
+    blocks_max: u32,
+    planes: usize,
+}
+
+/// What a boundary found: `kvtide.Pass`.
+#[pyclass(frozen, get_all, eq, module = "kvtide")]
+#[derive(Clone, PartialEq, Eq)]
+pub struct Pass {
+    /// Every page that the plane needs is readable, and none was handed out before.
+    all: bool,
+    /// The plane is complete with this pass.
+    last: bool,
+    /// Pages that the lane's `ready` holds; 0 if `all`.
+    count: usize,
+}
+
+#[pymethods]
+impl Pass {
+    fn __repr__(&self) -> String {
+        format!("Pass(all={}, last={}, count={})", py_bool(self.all), py_bool(self.last), self.count)
+    }
+}
+
+fn py_bool(value: bool) -> &'static str {
+    if value { "True" } else { "False" }
+}
+
+impl Lane {
+    /// A lane of `client`.
+    pub fn new(lane: Native, index: u16, client: &Client) -> Lane {
+        let layout = client.layout();
+        let held = Arc::new(Held { lane: Mutex::new(lane), index });
+        Lane { held: Mutex::new(Some(held)), index, blocks_max: layout.blocks_max, planes: layout.planes.len() }
+    }
+
+    fn held(&self) -> PyResult<Arc<Held>> {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.clone().ok_or_else(|| raise(Status::State, &format!("lane {} is closed", self.index)))
+    }
+
+    fn call<T: Send>(
+        &self,
+        py: Python<'_>,
+        call: impl Send + FnOnce(&mut Native) -> kvtide_client::Result<T>,
+    ) -> PyResult<T> {
+        let held = self.held()?;
+        let mut lane = held.lock()?;
+        let lane = &mut *lane;
+        py.detach(|| call(lane)).map_err(|e| error::from(&e))
+    }
+}
+
+#[pymethods]
+impl Lane {
+    /// Which of the session's lanes this is.
+    #[getter]
+    fn index(&self) -> u16 {
+        self.index
+    }
+
+    /// Begins a step over `(sequence, tokens that attention covers)`.
+    fn begin(&self, py: Python<'_>, seqs: Vec<(u32, u64)>) -> PyResult<()> {
+        let seqs: Vec<StepSeq> = seqs.into_iter().map(|(seq, tokens)| StepSeq { seq, tokens }).collect();
+        self.call(py, |lane| lane.begin(&seqs))
+    }
+
+    /// A boundary before the pages of `plane` are read; waits only if nothing that is missing became readable.
+    fn boundary(&self, py: Python<'_>, plane: u16) -> PyResult<Pass> {
+        Ok(match self.call(py, |lane| lane.boundary(plane))? {
+            Found::All => Pass { all: true, last: true, count: 0 },
+            Found::Part { count, last } => Pass { all: false, last, count },
+        })
+    }
+
+    /// The pages that the last boundary handed out: `(position in the step, block index, frame)`.
+    fn ready(&self) -> PyResult<Vec<(u32, u32, u32)>> {
+        let held = self.held()?;
+        let lane = held.lock()?;
+        Ok(lane.ready().iter().map(|ready| (ready.position, ready.index, ready.frame)).collect())
+    }
+
+    /// The same as an int32 tensor of shape [count, 3], a copy.
+    fn ready_memory(&self) -> PyResult<Memory> {
+        let held = self.held()?;
+        let lane = held.lock()?;
+        let entries = lane.ready().iter().flat_map(|r| [r.position as i32, r.index as i32, r.frame as i32]);
+        let entries: Box<[i32]> = entries.collect();
+        let shape = vec![entries.len() as i64 / 3, 3];
+        Ok(Memory::owned(entries, shape))
+    }
+
+    /// Ends the step, complete or not.
+    fn end(&self, py: Python<'_>) -> PyResult<()> {
+        self.call(py, Native::end)
+    }
+
+    /// The frame that shows the page of `block` in `plane` as of the last boundary.
+    fn pte(&self, block: u32, plane: u16) -> PyResult<Option<u32>> {
+        Ok(self.held()?.lock()?.pte(block, plane))
+    }
+
+    /// The bytes of a page of a sequence in this lane's step, if it is readable now: a copy.
+    fn page<'py>(
+        &self,
+        py: Python<'py>,
+        seq: u32,
+        index: u32,
+        plane: u16,
+    ) -> PyResult<Option<Bound<'py, pyo3::types::PyBytes>>> {
+        let held = self.held()?;
+        let lane = held.lock()?;
+        Ok(lane.page(seq, index, plane).map(|page| pyo3::types::PyBytes::new(py, page)))
+    }
+
+    /// Writes `data` into an unsealed page of a sequence in this lane's step, from byte `offset` on.
+    #[pyo3(signature = (seq, index, plane, data, offset=0))]
+    fn page_write(&self, seq: u32, index: u32, plane: u16, data: &[u8], offset: usize) -> PyResult<()> {
+        let held = self.held()?;
+        let mut lane = held.lock()?;
+        let Some(page) = lane.page_mut(seq, index, plane) else {
+            let text = format!(
+                "write page {index} of sequence {seq} in plane {plane}: sealed, not reserved, not in lane {}'s step, or tier 0 \
+                 is a device's",
+                self.index
+            );
+            return Err(raise(Status::State, &text));
+        };
+        let (len, room) = (data.len(), page.len());
+        let end = offset.checked_add(len).filter(|end| *end <= room);
+        let Some(end) = end else {
+            return Err(value(format!("{len} bytes from byte {offset} do not fit into a page of {room}")));
+        };
+        page[offset..end].copy_from_slice(data);
+        Ok(())
+    }
+
+    /// This lane's table as an int32 tensor [blocks_max, planes]: 0 is absent, else frame + 1. To be read only, and to be
+    /// believed between `begin` and `end`. The lane is given back when it and every such tensor are gone.
+    fn table(&self) -> PyResult<Memory> {
+        let held = self.held()?;
+        let at = held.lock()?.table().as_ptr().cast_mut();
+        let shape = vec![i64::from(self.blocks_max), self.planes as i64];
+        Ok(Memory::new(at.cast(), Device::CPU, I32, shape, Box::new(held)))
+    }
+
+    /// Gives the lane back, and ends its step. Closing twice is fine.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(held) = held {
+            let mut lane = held.lock()?;
+            let lane = &mut *lane;
+            py.detach(|| drop(lane.end())); // no step open: nothing to end
+        }
+        Ok(())
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_raised))]
+    fn __exit__(&self, py: Python<'_>, _raised: &Bound<'_, PyTuple>) -> PyResult<()> {
+        self.close(py)
+    }
+}

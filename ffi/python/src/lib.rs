@@ -1,0 +1,33 @@
+//! The native half of the Python package `kvtide`: sessions, channels and lanes as Python objects, their memory as DLPack.
+//!
+//! Used by `python/kvtide` alone. Every wait runs without the interpreter's lock, every handle may be used by one thread at a
+//! time (a second one gets an error, not a race), and every tensor keeps the memory that it shows alive.
+
+mod attention;
+mod channel;
+mod dlpack;
+mod error;
+mod lane;
+mod options;
+mod session;
+
+use pyo3::prelude::*;
+
+/// `kvtide._native`.
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<session::Session>()?;
+    module.add_class::<session::Layout>()?;
+    module.add_class::<session::PlaneLayout>()?;
+    module.add_class::<channel::Channel>()?;
+    module.add_class::<channel::Pin>()?;
+    module.add_class::<lane::Lane>()?;
+    module.add_class::<lane::Pass>()?;
+    module.add_class::<dlpack::Memory>()?;
+    module.add_function(wrap_pyfunction!(session::attach, module)?)?;
+    module.add_function(wrap_pyfunction!(attention::attend, module)?)?;
+    module.add_function(wrap_pyfunction!(attention::attend_pages, module)?)?;
+    module.add_function(wrap_pyfunction!(attention::attend_merge, module)?)?;
+    module.add("STATUSES", error::statuses())?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))
+}

@@ -1,0 +1,100 @@
+//! What Python says at an attach, as the client's options.
+
+use crate::error::value;
+use kvtide_client::{DeviceChoice, Options, SpaceSpec};
+use kvtide_wire::geometry::{PlaneKind, PlaneSpec};
+use pyo3::prelude::*;
+use std::{path::PathBuf, time::Duration};
+
+/// Seconds as a duration.
+///
+/// # Errors
+/// `ValueError`: negative, not a number, or out of the clock's reach.
+pub fn seconds(name: &str, seconds: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|e| value(format!("{name}: {seconds} seconds are no time to wait for: {e}")))
+}
+
+/// A plane as Python has it: page bytes, kind, window tokens.
+pub type Plane = (u32, String, u32);
+
+fn plane((index, (page_bytes, kind, window_tokens)): (usize, Plane)) -> PyResult<PlaneSpec> {
+    let kind = match kind.as_str() {
+        "full" => PlaneKind::Full,
+        "window" => PlaneKind::Window,
+        "state" => PlaneKind::State,
+        kind => return Err(value(format!("plane {index}: kind {kind:?} is none of \"full\", \"window\", \"state\""))),
+    };
+    Ok(PlaneSpec { page_bytes, kind: kind as u16, window_tokens, ..PlaneSpec::default() })
+}
+
+/// The arguments of `attach`.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct Given {
+    socket: PathBuf,
+    token_file: Option<PathBuf>,
+    name: String,
+    fingerprint: Vec<u8>,
+    page_tokens: u32,
+    planes: Vec<Plane>,
+    shards: u16,
+    shard: u16,
+    tier0_frames: Vec<u32>,
+    lanes: u16,
+    channels: u16,
+    depth: u16,
+    seqs_max: u32,
+    timeout: f64,
+    device: String,
+    device_chunk_bytes: u64,
+    device_memory: Option<(u64, u64)>,
+}
+
+impl Given {
+    fn device(&self) -> PyResult<DeviceChoice> {
+        let choice = self.device.parse().map_err(|e| value(format!("device: {e}")))?;
+        match (choice, self.device_memory) {
+            (DeviceChoice::Cuda { device, .. }, Some((pointer, bytes))) => {
+                Ok(DeviceChoice::GivenCuda { device, pointer, bytes })
+            }
+            (DeviceChoice::Cuda { device, .. }, None) => {
+                Ok(DeviceChoice::Cuda { device, chunk_bytes: self.device_chunk_bytes })
+            }
+            (_, Some(_)) => {
+                Err(value(format!("device_memory: {} is no device that has memory of its own", self.device)))
+            }
+            (choice, None) => Ok(choice),
+        }
+    }
+
+    /// As the client wants it.
+    ///
+    /// # Errors
+    /// `ValueError`: a fingerprint that is not 32 bytes, a kind of plane or a time that does not exist.
+    pub fn options(self) -> PyResult<Options> {
+        let device = self.device()?;
+        let bytes = self.fingerprint.len();
+        let fingerprint =
+            self.fingerprint.try_into().map_err(|_| value(format!("fingerprint: {bytes} bytes, must be 32")))?;
+        let planes = self.planes.into_iter().enumerate().map(plane).collect::<PyResult<Vec<_>>>()?;
+        let space = SpaceSpec {
+            name: self.name,
+            fingerprint,
+            page_tokens: self.page_tokens,
+            planes,
+            shards: self.shards,
+            shard: self.shard,
+        };
+        Ok(Options {
+            token_file: self.token_file,
+            lanes: self.lanes,
+            channels: self.channels,
+            depth: self.depth,
+            seqs_max: self.seqs_max,
+            timeout: seconds("timeout", self.timeout)?,
+            device,
+            ..Options::new(self.socket, space, self.tier0_frames)
+        })
+    }
+}

@@ -1,0 +1,40 @@
+"""A daemon of this build, and sessions with it. KVTIDED names the binary (`cargo xtask python` sets it)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import kvtide
+from kvtide.daemon import PrivateDaemon
+
+#: Tokens and bytes of a page of the spaces below.
+PAGE_TOKENS = 16
+PAGE_BYTES = 4096
+PLANES = 2
+
+
+@pytest.fixture(scope="session")
+def daemon() -> Iterator[PrivateDaemon]:
+    """One that all tests share which do not harm it."""
+    with PrivateDaemon(256 << 20, slab_bytes=4 << 20) as daemon:
+        yield daemon
+
+
+def space(name: str, **changes: object) -> kvtide.Space:
+    """A space of two planes."""
+    given: dict[str, object] = {
+        "name": name,
+        "fingerprint": bytes(32),
+        "page_tokens": PAGE_TOKENS,
+        "planes": [kvtide.Plane(PAGE_BYTES)] * PLANES,
+    }
+    return kvtide.Space(**(given | changes))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def session(daemon: PrivateDaemon, request: pytest.FixtureRequest) -> Iterator[kvtide.Session]:
+    """A session with a space of its own, and 64 frames of tier 0."""
+    with kvtide.attach(daemon.socket, space(request.node.name), [64], lanes=2, channels=2) as session:
+        yield session

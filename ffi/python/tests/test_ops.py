@@ -1,0 +1,203 @@
+"""The operators against torch's own attention in f64, in passes of every order, and under torch.compile."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from torch import Tensor
+
+from kvtide import errors
+from kvtide.torch import ops
+
+PAGE_TOKENS = 16
+#: Relative error of the results' own type: half of f16's, and of bf16's, last place, and as much again for sums in f32.
+TOLERANCE = {torch.float16: 1e-3, torch.bfloat16: 8e-3}
+
+
+class Case:
+    """A batch of ragged sequences in shuffled, poisoned pages."""
+
+    def __init__(
+        self, seed: int, dtype: torch.dtype, lengths: list[int], queries: list[int], group: int, kv_heads: int, head_dim: int
+    ) -> None:
+        generator = torch.Generator().manual_seed(seed)
+
+        def normal(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=generator).to(dtype)
+
+        self.keys = [normal(length, kv_heads, head_dim) for length in lengths]
+        self.values = [normal(length, kv_heads, head_dim) for length in lengths]
+        self.query = normal(sum(queries), kv_heads * group, head_dim)
+        self.lengths = torch.tensor(lengths)
+        self.starts = torch.tensor([0, *queries]).cumsum(0)
+        self.scale = head_dim**-0.5
+        blocks = [-(-length // PAGE_TOKENS) for length in lengths]
+        frames = sum(blocks) + 3
+        # Rows of a stride that is no page's, so that a stride that is left out shows.
+        page = 2 * kv_heads * PAGE_TOKENS * head_dim
+        rows = torch.full((frames, page + 32), torch.nan, dtype=dtype)
+        self.pages = rows[:, :page].view(frames, 2, kv_heads, PAGE_TOKENS, head_dim)
+        order = torch.randperm(frames, generator=generator)
+        self.table = torch.full((len(lengths), max(blocks)), -1)
+        at = 0
+        for seq, count in enumerate(blocks):
+            self.table[seq, :count] = order[at : at + count]
+            at += count
+        for seq, length in enumerate(lengths):
+            positions = torch.arange(length)
+            slots = self.table[seq, positions // PAGE_TOKENS] * PAGE_TOKENS + positions % PAGE_TOKENS
+            ops.append(self.pages, self.keys[seq], self.values[seq], slots)
+
+    def expected(self, window: int) -> Tensor:
+        """By torch's attention, in f64."""
+        rows = []
+        for seq, (key, value) in enumerate(zip(self.keys, self.values)):
+            query = self.query[int(self.starts[seq]) : int(self.starts[seq + 1])]
+            count, length = query.shape[0], key.shape[0]
+            at, kv = torch.arange(length - count, length)[:, None], torch.arange(length)[None, :]
+            seen = (kv <= at) & ((kv > at - window) if window else torch.ones(1, dtype=torch.bool))
+            q, k, v = (t.double().transpose(0, 1)[None] for t in (query, key, value))
+            out = torch.nn.functional.scaled_dot_product_attention(
+                q, k, v, attn_mask=seen, scale=self.scale, enable_gqa=True
+            )
+            rows.append(out[0].transpose(0, 1))
+        return torch.cat(rows)
+
+    def whole(self, window: int) -> Tensor:
+        return ops.attend(self.query, self.pages, self.table, self.lengths, self.starts, self.scale, window)
+
+    def given(self, window: int) -> tuple[Tensor, Tensor, float, int]:
+        return self.lengths, self.starts, self.scale, window
+
+    def work(self) -> Tensor:
+        entries = [(s, b, int(f)) for s, row in enumerate(self.table) for b, f in enumerate(row) if int(f) >= 0]
+        return torch.tensor(entries)
+
+
+CASES = [
+    (torch.float16, [1], [1], 1, 1, 32),
+    (torch.float16, [16, 17, 200], [1, 1, 1], 3, 2, 32),
+    (torch.bfloat16, [33, 5], [33, 2], 4, 2, 64),
+    (torch.bfloat16, [130, 64, 90], [1, 0, 40], 16, 1, 128),
+    (torch.float16, [70], [3], 1, 4, 256),
+]
+
+
+@pytest.mark.parametrize("window", [0, 1, 20])
+@pytest.mark.parametrize(("dtype", "lengths", "queries", "group", "kv_heads", "head_dim"), CASES)
+def test_against_torch(
+    dtype: torch.dtype, lengths: list[int], queries: list[int], group: int, kv_heads: int, head_dim: int, window: int
+) -> None:
+    case = Case(sum(lengths), dtype, lengths, queries, group, kv_heads, head_dim)
+    found, expected = case.whole(window), case.expected(window)
+    assert found.dtype == dtype and found.shape == case.query.shape
+    error = (found.double() - expected).norm() / expected.norm()
+    assert float(error) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("window", [0, 20])
+@pytest.mark.parametrize(("dtype", "lengths", "queries", "group", "kv_heads", "head_dim"), CASES)
+def test_passes_of_any_order_give_the_same_bits(
+    dtype: torch.dtype, lengths: list[int], queries: list[int], group: int, kv_heads: int, head_dim: int, window: int
+) -> None:
+    case = Case(7, dtype, lengths, queries, group, kv_heads, head_dim)
+    whole, work = case.whole(window), case.work()
+    for seed in range(3):
+        order = list(range(len(work)))
+        random.Random(seed).shuffle(order)
+        workspace = ops.workspace(case.query, case.table.shape[1])
+        for begin in range(0, len(order), 4):
+            ops.attend_pages(case.query, case.pages, work[order[begin : begin + 4]], *case.given(window), workspace)
+        merged = ops.attend_merge(case.query, case.pages, *case.given(window), workspace)
+        assert torch.equal(merged.view(torch.int16), whole.view(torch.int16))
+
+
+def test_a_page_that_was_never_emitted_is_an_error() -> None:
+    case = Case(3, torch.float16, [100, 40], [1, 1], 2, 2, 32)
+    workspace = ops.workspace(case.query, case.table.shape[1])
+    ops.attend_pages(case.query, case.pages, case.work()[[0, 1, 2, 3, 4, 5, 7, 8, 9]], *case.given(0), workspace)
+    with pytest.raises(errors.WrongState, match="page 6 of sequence 0"):
+        ops.attend_merge(case.query, case.pages, *case.given(0), workspace)
+    case.table[1, 2] = -1
+    with pytest.raises(errors.WrongState, match="page 2 of sequence 1"):
+        case.whole(0)
+
+
+def test_what_is_not_a_number_comes_out_as_such() -> None:
+    case = Case(3, torch.float16, [20], [1], 1, 1, 32)
+    case.pages[case.table[0, 0], 0, 0, 3] = torch.nan
+    assert bool(case.whole(0).isnan().all())
+
+
+def test_append_leaves_out_negative_slots_and_refuses_others() -> None:
+    case = Case(5, torch.bfloat16, [20], [1], 1, 2, 32)
+    before = case.pages.clone()
+    key = torch.ones(2, 2, 32, dtype=torch.bfloat16)
+    frame = int(case.table[0, 1])
+    ops.append(case.pages, key, 2 * key, torch.tensor([-1, frame * PAGE_TOKENS + 4]))
+    assert torch.equal(case.pages[frame, 0, :, 4], key[0]) and torch.equal(case.pages[frame, 1, :, 4], 2 * key[0])
+    before[frame, 0, :, 4], before[frame, 1, :, 4] = 1, 2
+    assert torch.equal(case.pages.view(torch.int16), before.view(torch.int16))
+    with pytest.raises(ValueError, match="slot 80 is beyond the 5 frames"):
+        ops.append(case.pages, key, key, torch.tensor([0, 80]))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda c: {"query": c.query.float()}, "query is torch.float32 and pages are torch.float16"),
+        (lambda c: {"query": c.query[:, :3]}, "3 heads, no multiple of the pages' 2 KV heads"),
+        (lambda c: {"query": c.query[..., :16].contiguous()}, "head_dim 16, pages have 32"),
+        (lambda c: {"query": c.query[0]}, "must be \\[tokens, heads, head_dim\\]"),
+        (lambda c: {"lengths": c.lengths[:1]}, "must be \\[seqs\\] and \\[seqs \\+ 1\\]"),
+        (lambda c: {"q_starts": c.starts + 1}, "must rise from 0 to the 2 query tokens"),
+        (lambda c: {"lengths": torch.tensor([20, 0])}, "sequence 1: 0 tokens, but 1 queries"),
+        (lambda c: {"block_table": c.table[:1]}, "block table of 1 rows for 2 sequences|not in the block table"),
+        (lambda c: {"block_table": c.table + 100}, "there are 2 sequences, 6 frames"),
+        (lambda c: {"window": -1}, "window -1"),
+        (lambda c: {"pages": c.pages.transpose(2, 3)}, "must be dense|multiple"),
+    ],
+)
+def test_wrong_inputs_say_what_differs(change: object, says: str) -> None:
+    case = Case(1, torch.float16, [20, 9], [1, 1], 2, 2, 32)
+    given = {
+        "query": case.query,
+        "pages": case.pages,
+        "block_table": case.table,
+        "lengths": case.lengths,
+        "q_starts": case.starts,
+        "scale": case.scale,
+        "window": 0,
+    }
+    with pytest.raises(ValueError, match=says):
+        ops.attend(**(given | change(case)))  # type: ignore[operator]
+
+
+def test_operators_are_sound_for_torch() -> None:
+    """torch's own checks: schema, what is mutated, meta kernels."""
+    case = Case(2, torch.float16, [40, 3], [2, 1], 2, 2, 32)
+    tests = ("test_schema", "test_faketensor")
+    whole = (case.query, case.pages, case.table, case.lengths, case.starts, case.scale, 0)
+    torch.library.opcheck(ops.attend, whole, test_utils=tests)
+    workspace = ops.workspace(case.query, case.table.shape[1])
+    some = (case.query, case.pages, case.work(), *case.given(0), workspace)
+    torch.library.opcheck(ops.attend_pages, some, test_utils=tests)
+    ops.attend_pages(*some)
+    torch.library.opcheck(ops.attend_merge, (case.query, case.pages, *case.given(0), workspace), test_utils=tests)
+    slots = torch.tensor([0, 1, 2])
+    torch.library.opcheck(
+        ops.append, (case.pages, case.keys[1], case.values[1], slots), test_utils=tests
+    )
+
+
+def test_operators_compile() -> None:
+    """One graph without a break, and the same bits."""
+    case = Case(2, torch.bfloat16, [40, 3], [1, 1], 2, 2, 32)
+
+    def block(query: Tensor) -> Tensor:
+        return 2 * ops.attend(query + 0, case.pages, case.table, case.lengths, case.starts, case.scale)
+
+    compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(case.query), block(case.query))

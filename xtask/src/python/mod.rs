@@ -1,0 +1,74 @@
+//! The Python package: its wheel, and its tests in a virtual environment of our own against a daemon of this build.
+
+mod venv;
+
+use crate::run::{Error, cargo, root, run, target};
+use std::path::{Path, PathBuf};
+
+/// What builds the wheel, and what tests it.
+const BUILD: &str = include_str!("build.txt");
+const TEST: &str = include_str!("test.txt");
+
+/// Where the package is, and where its own workspace builds.
+fn package() -> PathBuf {
+    root().join("ffi/python")
+}
+
+fn builds() -> PathBuf {
+    target().join("python")
+}
+
+fn started(doing: &str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
+    let doing = format!("{doing} {}", path.display());
+    move |e| Error::Start(doing, e)
+}
+
+/// Builds the release wheel, alone in `target/python/wheels`, and returns its path.
+pub fn wheel() -> Result<PathBuf, Error> {
+    wheel_by(&venv::environment("python-build", BUILD)?)
+}
+
+fn wheel_by(python: &venv::Python) -> Result<PathBuf, Error> {
+    let folder = builds().join("wheels");
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder).map_err(started("remove", &folder))?;
+    }
+    let mut maturin = python.module("maturin");
+    maturin.args(["build", "--release", "--quiet", "--interpreter"]).arg(python.program());
+    maturin.arg("--out").arg(&folder);
+    run(maturin.current_dir(package()).env("CARGO_TARGET_DIR", builds()))?;
+    let entries = std::fs::read_dir(&folder).map_err(started("list", &folder))?;
+    let mut wheels: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    match (wheels.pop(), wheels.len()) {
+        (Some(wheel), 0) => Ok(wheel),
+        (_, others) => Err(Error::Check(format!("{} holds {others} other wheels", folder.display()))),
+    }
+}
+
+/// Lints the native half, builds the wheel, installs it beside torch and transformers, checks its types, and runs its tests.
+pub fn check() -> Result<(), Error> {
+    let manifest = package().join("Cargo.toml");
+    run(cargo().args(["fmt", "--check", "--manifest-path"]).arg(&manifest))?;
+    let mut clippy = cargo();
+    clippy.args(["clippy", "--release", "--manifest-path"]).arg(&manifest).args(["--", "-D", "warnings"]);
+    run(clippy.env("CARGO_TARGET_DIR", builds()))?;
+    let python = venv::environment("python", TEST)?;
+    let wheel = wheel_by(&python)?;
+    let install = ["install", "--quiet", "--no-deps", "--no-index", "--force-reinstall"];
+    run(python.module("pip").args(install).arg(&wheel))?;
+    let cache = builds().join("mypy");
+    run(python.module("mypy").arg("--cache-dir").arg(&cache).current_dir(package()))?;
+    run(python.module("mypy.stubtest").arg("kvtide._native").current_dir(package()))?;
+    run(cargo().args(["build", "--release", "--locked", "--bin", "kvtided"]))?;
+    let daemon = target().join("release/kvtided");
+    let daemon = daemon.canonicalize().map_err(started("find", &daemon))?;
+    // Not from the package's folder: what is tested is what was installed.
+    let mut tests = python.module("pytest");
+    tests
+        .args(["-q", "-p", "no:cacheprovider", "-c"])
+        .arg(package().join("pyproject.toml"))
+        .arg(package().join("tests"));
+    run(tests.env("KVTIDED", daemon).current_dir(builds()))?;
+    println!("python: {}", wheel.display());
+    Ok(())
+}
