@@ -376,7 +376,7 @@ struct QuantParams {
     GatherLayout layout;
     /// `QuantItem[count]`, 8-byte aligned, on the device or in host memory.
     u64 items;
-    /// Out of `quantize_*`, `u32[count]`, zero before: 1 where a block cannot be told in this codec (a value that is not finite, or
+    /// Out of `quantize_*`, `u32[count]` on the device: 1 where a block cannot be told in this codec (a value that is not finite, or
     /// a range beyond the scale's); its image is then meaningless. 0: none.
     u64 refused;
     /// `u32`: the lane's status word, or 0. While it is set, nothing is written.

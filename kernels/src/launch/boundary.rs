@@ -1,0 +1,82 @@
+//! Boundaries of a lane.
+
+use super::check;
+use crate::params::{BoundaryApplyParams, BoundaryTablesParams};
+use crate::{Device, Function, Result, Shape, Source, Stream};
+use std::sync::Arc;
+
+static SOURCE: Source = Source { name: "boundary", ptx: include_str!("../../ptx/boundary.ptx") };
+const THREADS: u32 = 256;
+/// Block tables hold frame numbers as i32.
+const FRAMES_MAX: u64 = i32::MAX as u64;
+
+/// The kernels `boundary_apply` and `boundary_tables` on a device.
+#[derive(Debug)]
+pub struct Boundary {
+    apply: Function,
+    tables: Function,
+}
+
+impl Boundary {
+    /// Loads them.
+    ///
+    /// # Errors
+    /// The driver refuses them; the device is full or lost.
+    pub fn new(device: &Arc<Device>) -> Result<Self> {
+        let module = device.module(&SOURCE)?;
+        Ok(Self { apply: module.function("boundary_apply")?, tables: module.function("boundary_tables")? })
+    }
+
+    /// Applies updates of a ring to a table, in order. It may be any table of u32: entries are not looked at.
+    ///
+    /// # Errors
+    /// An address is 0 or not aligned; the ring is no power of two, or shorter than what is to be applied; the device is lost.
+    ///
+    /// # Safety
+    /// Until it has ended: the ring, the words and the table are there, nobody else writes the table, and nobody writes those
+    /// slots of the ring, nor the words from when the stream may run it.
+    pub unsafe fn apply(&self, stream: &Stream, params: &BoundaryApplyParams) -> Result<()> {
+        let p = params;
+        if p.words == 0 && p.count == 0 {
+            return Ok(());
+        }
+        check::address("page table", p.table, 4)?;
+        check::address("updates", p.updates, 8)?;
+        check::aligned("words of the boundary", p.words, 16)?;
+        check::aligned("status word", p.status, 4)?;
+        check::within("slots of the ring, a power of two", u64::from(p.mask.wrapping_add(1).count_ones()), 1, 1)?;
+        check::within("updates of a boundary", u64::from(p.count), 0, u64::from(p.mask) + 1)?;
+        // SAFETY: checked above; the rest is the caller's promise.
+        unsafe { self.apply.launch(stream, Shape::linear(1, THREADS), p) }
+    }
+
+    /// Builds block tables and miss bits of a batch.
+    ///
+    /// # Errors
+    /// An address is 0 or not aligned; a number is out of its bounds; nothing is to be written; the device is lost.
+    ///
+    /// # Safety
+    /// Until it has ended: what it reads and writes is there, in the sizes that the parameters say; nobody writes it.
+    pub unsafe fn tables(&self, stream: &Stream, params: &BoundaryTablesParams) -> Result<()> {
+        let p = params;
+        if p.seqs == 0 || p.max_blocks == 0 || p.plane_count == 0 {
+            return Ok(());
+        }
+        check::table(p.table, p.blocks, p.planes, p.plane, p.plane_count)?;
+        check::address("block ids", p.block_ids, 4)?;
+        check::address("lengths", p.lengths, 4)?;
+        check::aligned("starts", p.starts, 4)?;
+        check::aligned("block tables", p.block_tables, 4)?;
+        check::aligned("miss bits", p.misses, 4)?;
+        check::aligned("status word", p.status, 4)?;
+        check::address("block tables or miss bits", p.block_tables | p.misses, 4)?;
+        check::within("tokens of a page", u64::from(p.page_tokens), 1, u64::from(u32::MAX))?;
+        check::within("first frame", u64::from(p.first_frame), 0, FRAMES_MAX)?;
+        // Index and word are counted in u32, up to a warp beyond the last.
+        let words = u64::from(p.seqs) * u64::from(p.max_blocks.div_ceil(32));
+        check::within("words of miss bits", words, 1, FRAMES_MAX)?;
+        let blocks = check::grid("words of miss bits", words.div_ceil(u64::from(THREADS / 32)))?;
+        // SAFETY: checked above; the rest is the caller's promise.
+        unsafe { self.tables.launch(stream, Shape::linear(blocks, THREADS), p) }
+    }
+}
