@@ -5,6 +5,8 @@
 
 mod deny;
 mod fuzz;
+mod gpu_bundle;
+mod gpu_sanitize;
 mod gpu_sim;
 mod kernels;
 mod loom;
@@ -18,6 +20,9 @@ const HELP: &str = "cargo xtask COMMAND
   deny              cargo-deny check bans licenses sources (installs cargo-deny below target/tools)
   kernels [--write] [--only NAME]
                     compile every CUDA kernel for every architecture, print what each takes, and compare (or write) the PTX
+  gpu-bundle        one folder that runs all GPU tests and benches on a machine with a driver and a Python with torch
+  gpu-sanitize [ROUNDS]
+                    the kernels' tests on the stand-in driver, which checks every access, under ROUNDS interleavings (default 3)
   gpu-sim [--env]   build the stand-in CUDA driver and print its path, or KVTIDE_LIBCUDA=PATH for `env $(cargo xtask gpu-sim --env)`
   loom              model-check the rings, the wake-up and the page-table protocol
   fuzz [SECONDS]    run every fuzz target for SECONDS each (default 15), on the stable toolchain
@@ -31,11 +36,13 @@ fn main() -> ExitCode {
         ["deny"] => deny::check(),
         ["loom"] => loom::check(),
         ["fuzz"] => fuzz::all(fuzz::SECONDS_DEFAULT),
-        ["fuzz", seconds] => match seconds.parse() {
-            Ok(seconds) => fuzz::all(seconds),
-            Err(e) => Err(run::Error::Usage(format!("fuzz takes whole seconds, not {seconds:?}: {e}"))),
-        },
+        ["fuzz", seconds] => number("fuzz takes whole seconds", seconds).and_then(fuzz::all),
         ["kernels", rest @ ..] => kernels::Options::parse(rest).and_then(|options| kernels::check(&options)),
+        ["gpu-bundle"] => gpu_bundle::make(),
+        ["gpu-sanitize"] => gpu_sanitize::check(gpu_sanitize::ROUNDS_DEFAULT),
+        ["gpu-sanitize", rounds] => {
+            number("gpu-sanitize takes a number of rounds", rounds).and_then(gpu_sanitize::check)
+        }
         ["gpu-sim"] => gpu_sim::print(false),
         ["gpu-sim", "--env"] => gpu_sim::print(true),
         ["python"] => python::check(),
@@ -53,4 +60,8 @@ fn main() -> ExitCode {
             ExitCode::from(if matches!(e, run::Error::Usage(_)) { 2 } else { 1 })
         }
     }
+}
+
+fn number(takes: &str, word: &str) -> Result<u32, run::Error> {
+    word.parse().map_err(|e| run::Error::Usage(format!("{takes}, not {word:?}: {e}")))
 }

@@ -1,0 +1,67 @@
+"""The parts of a run, what matters most first: what time is left for is the last ones' loss."""
+
+import json
+import shutil
+import sys
+from dataclasses import dataclass, field
+
+from bundle.probe import SANITIZERS
+
+
+@dataclass
+class Part:
+    """One command. Limits in seconds."""
+
+    name: str
+    words: str
+    command: list
+    limit_s: float
+    needs: tuple = ("device",)
+    least_s: float = 5
+    environment: dict = field(default_factory=dict)
+    endless: bool = False  # may run out of time: what it has checked until then counts
+
+
+# Groups of `kvtide bench gpu`, and what each may take.
+BENCHES = (
+    ("copies", "copies between HBM and host memory beside one large pinned copy", 40),
+    ("attention", "decode attention beside device copy bandwidth, and what table, splits and mass cost", 60),
+    ("step", "what a step with everything resident adds", 20),
+    ("migrate", "decode steps while migrations run", 40),
+    ("nvme", "NVMe to HBM, the whole path, beside the NVMe tier alone", 40),
+    ("engines", "two engine processes and a daemon", 40),
+)
+# Python benches, what they need beside a device.
+SCRIPTS = (
+    ("equal", "transformers: tokens with 12.5 % of the KV in HBM are those of its own cache", 60, ("transformers",)),
+    ("attention", "decode attention beside torch's SDPA over contiguous KV, and FlashInfer", 60, ()),
+    ("prefix", "a prefix of 10k tokens from host memory beside its prefill by torch", 60, ()),
+)
+# Sanitizer tools in order of what they would find; racecheck and initcheck are slow.
+SANITIZE = ("memcheck", "racecheck", "synccheck", "initcheck")
+
+
+def all_parts(here, out, device, tiny):
+    """`tiny`: on the stand-in, where sizes only prove that a part runs."""
+    kvtide = "bin/kvtide"
+    manifest = json.loads((here / "manifest.json").read_text())
+    tests = manifest["tests"]
+    demo = [kvtide, "demo", "--device", device, "--json"]
+    if tiny:
+        demo += ["--prefill", "256", "--decode", "8"]
+    parts = [Part(f"test-{t['name']}", f"tests: {t['name']}", [t["file"], "--color=never"], 90) for t in tests]
+    parts.append(Part("demo", "kvtide demo: every logit compared with the all-resident run", demo, 60))
+    for name, words, limit_s in BENCHES:
+        command = [kvtide, "bench", "gpu", "--json", "--only", name, "--device", device, "--dir", str(out)]
+        parts.append(Part(f"bench-{name}", words, command, limit_s))
+    cuda = () if tiny else ("torch on the device",)
+    for name, words, limit_s, needs in SCRIPTS:
+        command = [sys.executable, f"benches/{name}.py", "--device", "cpu" if tiny else device]
+        parts.append(Part(f"python-{name}", words, command, limit_s, ("device", "torch", "kvtide.torch", *cuda, *needs)))
+    sanitizer = shutil.which("compute-sanitizer") or SANITIZERS[0]
+    for tool in SANITIZE:
+        for test in (t for t in tests if t["sanitize"]):
+            command = [sanitizer, "--tool", tool, "--error-exitcode", "99", test["file"], "--test-threads=1"]
+            words = f"compute-sanitizer {tool}: {test['name']}"
+            parts.append(Part(f"{tool}-{test['name']}", words, command, 60, ("device", "compute-sanitizer"), 20, endless=True))
+    return parts

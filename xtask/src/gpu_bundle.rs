@@ -1,0 +1,159 @@
+//! `cargo xtask gpu-bundle`: one folder that runs all GPU tests and GPU benches on a machine with a driver and a Python with torch.
+//!
+//! Gathers what other crates build: the release binaries, the test executables that can use a device, the Python wheel, the stand-in
+//! driver (by which the folder is tried out where there is no GPU), and `kernels/gpu`, which runs it all. Measures nothing itself.
+
+use crate::run::{Error, cargo, output, root, run, target};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What the folder may weigh: it travels with the working tree to whoever lends a machine.
+const BYTES_MAX: u64 = 50 << 20;
+
+/// Packages whose tests can use a device, and which of their test executables do: all whose name begins so.
+const TESTS: &[(&str, &[&str])] = &[("kvtide-kernels", &[""]), ("kvtide-ffi", &["cuda"])];
+
+/// Test executables that look at the sources beside them, which are not in the folder, and at no device.
+const TESTS_OF_SOURCES: &[&str] = &["params", "header"];
+
+/// Those of whose package run under compute-sanitizer too.
+const SANITIZED: &str = "kvtide-kernels";
+
+/// A test executable.
+struct Test {
+    package: &'static str,
+    name: String,
+    file: PathBuf,
+}
+
+/// Builds everything and fills the folder.
+pub fn make() -> Result<(), Error> {
+    let folder = target().join("gpu-bundle");
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder).map_err(|e| Error::Start(format!("remove {}", folder.display()), e))?;
+    }
+    run(cargo().args(["build", "--release", "--locked", "-p", "kvtide", "-p", "kvtide-cuda-sim"]))?;
+    let release = target().join("release");
+    for name in ["kvtide", "kvtided"] {
+        carry(&release.join(name), &folder.join("bin").join(name))?;
+    }
+    carry(&release.join("libkvtide_cuda_sim.so"), &folder.join("sim/libcuda.so.1"))?;
+
+    let mut listed = vec![];
+    for &(package, prefixes) in TESTS {
+        for test in tests(package, prefixes)? {
+            let file = format!("tests/{}-{}", test.package.trim_start_matches("kvtide-"), test.name);
+            carry(&test.file, &folder.join(&file))?;
+            listed.push(json!({ "name": test.name, "file": file, "sanitize": test.package == SANITIZED }));
+        }
+    }
+    if listed.is_empty() {
+        return Err(Error::Check("no test executable: nothing would be tested".to_string()));
+    }
+    let wheel = crate::python::wheel()?;
+    copy(&wheel, &folder.join("wheel").join(wheel.file_name().unwrap_or_default()))?;
+    tree(&root().join("kernels/gpu"), &folder)?;
+    copy(&root().join("ffi/python/examples/decode.py"), &folder.join("benches/decode.py"))?;
+    for name in ["config.json", "model.safetensors"] {
+        copy(&root().join("src/demo/assets").join(name), &folder.join("model").join(name))?;
+    }
+    let manifest = json!({ "commit": commit()?, "built": now()?, "tests": listed });
+    write(&folder.join("manifest.json"), &format!("{manifest:#}\n"))?;
+
+    let bytes = weigh(&folder)?;
+    println!(
+        "gpu-bundle: {} ({:.1} MiB, {} test executables)",
+        folder.display(),
+        bytes as f64 / 1048576.0,
+        listed.len()
+    );
+    if bytes > BYTES_MAX {
+        return Err(Error::Check(format!("the bundle has {bytes} bytes, at most {BYTES_MAX}")));
+    }
+    Ok(())
+}
+
+/// Builds a package's tests and picks those that can use a device. Release: the references are in f64, on one thread.
+fn tests(package: &'static str, prefixes: &[&str]) -> Result<Vec<Test>, Error> {
+    let mut command = cargo();
+    command.args([
+        "test",
+        "--release",
+        "--locked",
+        "--no-run",
+        "--message-format=json-render-diagnostics",
+        "-p",
+        package,
+    ]);
+    let said = output(&mut command)?;
+    let messages = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let mut found: Vec<Test> = messages
+        .filter(|m| m["reason"] == "compiler-artifact" && m["profile"]["test"] == true)
+        .filter_map(|m| {
+            let name = m["target"]["name"].as_str()?.to_string();
+            Some(Test { package, name, file: PathBuf::from(m["executable"].as_str()?) })
+        })
+        .filter(|t| prefixes.iter().any(|p| t.name.starts_with(p)) && !TESTS_OF_SOURCES.contains(&t.name.as_str()))
+        .collect();
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(found)
+}
+
+/// Copies a binary without its symbols.
+fn carry(from: &Path, to: &Path) -> Result<(), Error> {
+    copy(from, to)?;
+    run(Command::new("strip").arg("--strip-all").arg(to))
+}
+
+fn copy(from: &Path, to: &Path) -> Result<(), Error> {
+    make_room(to)?;
+    let tried = || format!("copy {} to {}", from.display(), to.display());
+    std::fs::copy(from, to).map(|_| ()).map_err(|e| Error::Start(tried(), e))
+}
+
+fn write(to: &Path, text: &str) -> Result<(), Error> {
+    make_room(to)?;
+    std::fs::write(to, text).map_err(|e| Error::Start(format!("write {}", to.display()), e))
+}
+
+fn make_room(to: &Path) -> Result<(), Error> {
+    let folder = to.parent().unwrap_or(Path::new("."));
+    std::fs::create_dir_all(folder).map_err(|e| Error::Start(format!("create {}", folder.display()), e))
+}
+
+/// Copies a folder's files and folders, but what Python leaves beside its sources.
+fn tree(from: &Path, to: &Path) -> Result<(), Error> {
+    for path in children(from)? {
+        let name = path.file_name().unwrap_or_default();
+        if path.is_file() {
+            copy(&path, &to.join(name))?;
+        } else if name != "__pycache__" {
+            tree(&path, &to.join(name))?;
+        }
+    }
+    Ok(())
+}
+
+fn weigh(path: &Path) -> Result<u64, Error> {
+    if path.is_file() {
+        return path.metadata().map(|m| m.len()).map_err(|e| Error::Start(format!("weigh {}", path.display()), e));
+    }
+    children(path)?.iter().map(|child| weigh(child)).sum()
+}
+
+fn children(folder: &Path) -> Result<Vec<PathBuf>, Error> {
+    let entries = std::fs::read_dir(folder).map_err(|e| Error::Start(format!("list {}", folder.display()), e))?;
+    Ok(entries.filter_map(|entry| Some(entry.ok()?.path())).collect())
+}
+
+/// What was built, as git names it; with a mark if something in the tree is not committed.
+fn commit() -> Result<String, Error> {
+    let git = |words: &[&str]| output(Command::new("git").current_dir(root()).args(words));
+    let clean = git(&["status", "--porcelain", "--untracked-files=no"])?.is_empty();
+    Ok(format!("{}{}", git(&["rev-parse", "HEAD"])?.trim(), if clean { "" } else { "+changes" }))
+}
+
+fn now() -> Result<String, Error> {
+    Ok(output(Command::new("date").args(["-u", "+%FT%TZ"]))?.trim().to_string())
+}
