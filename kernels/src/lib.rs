@@ -14,6 +14,7 @@ pub mod params;
 pub mod reference;
 pub mod stream;
 
+pub use copy::{Copier, Way};
 pub use driver::{Device, DeviceInfo, Driver, Report, Trial, Uuid, Version, Which, Works};
 pub use error::{Error, Result};
 pub use memory::{Arena, Buffer, HostRegion, Pinned};

@@ -1,0 +1,66 @@
+//! The streams of one way.
+
+use super::{
+    batch::{self, Lists, Piece},
+    plan::Launch,
+    slots::Part,
+};
+use crate::{Device, Event, Priority, Result, Stream, launch::Gather, params::CopyFragment};
+use std::sync::Arc;
+
+/// How the copy engines are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Engines {
+    /// Many copies in one call.
+    Batched,
+    /// A call each.
+    OneByOne,
+}
+
+/// Streams of one way: one for the copy engines, one of low priority for the kernel.
+pub(super) struct Lane {
+    engines: Stream,
+    kernel: Stream,
+}
+
+impl Lane {
+    pub fn new(device: &Arc<Device>) -> Result<Self> {
+        Ok(Self { engines: Stream::new(device, Priority::Normal)?, kernel: Stream::new(device, Priority::Low)? })
+    }
+
+    pub fn stream(&self, part: Part) -> &Stream {
+        match part {
+            Part::Engines => &self.engines,
+            Part::Kernel => &self.kernel,
+        }
+    }
+
+    /// Both wait for an event.
+    pub fn wait(&self, event: &Event) -> Result<()> {
+        self.engines.wait_event(event)?;
+        self.kernel.wait_event(event)
+    }
+
+    /// Enqueues pieces for the copy engines.
+    ///
+    /// # Safety
+    /// As of [`Stream::copy`] for each; no two write the same bytes.
+    pub unsafe fn by_engines(&self, how: Engines, pieces: &[Piece], lists: &mut Lists) -> Result<()> {
+        match how {
+            // SAFETY: the caller's promise.
+            Engines::Batched => unsafe { batch::enqueue(&self.engines, pieces, lists) },
+            // SAFETY: the caller's promise.
+            Engines::OneByOne => pieces.iter().try_for_each(|p| unsafe { self.engines.copy(p.to, p.from, p.bytes) }),
+        }
+    }
+
+    /// Enqueues one launch of the kernel over a part of a list.
+    ///
+    /// # Safety
+    /// As of [`Gather::copy_list`].
+    pub unsafe fn by_kernel(&self, kernel: &Gather, list: u64, launch: &Launch, blocks: u32) -> Result<()> {
+        let first = list + u64::from(launch.first) * size_of::<CopyFragment>() as u64;
+        // SAFETY: the caller's promise.
+        unsafe { kernel.copy_list(&self.kernel, first, launch.count, launch.bytes_max, blocks) }
+    }
+}

@@ -1,0 +1,179 @@
+//! Batches under way: a bounded number, each with its events and its list for the kernel.
+//!
+//! A slot is free, or it belongs to a batch from `take` until `poll` has told its end. Its generation is counted up then, so that an
+//! old ticket is never taken for a new one.
+
+use super::{BATCHES_MAX, COPIES_MAX, Ticket, Way, lane::Lane};
+use crate::{Device, Error, Event, Pinned, Result, params::CopyFragment};
+use std::{
+    mem::ManuallyDrop,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// The part of a batch that the copy engines do, and the part that the kernel does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Engines = 0,
+    Kernel = 1,
+}
+
+/// Fragments of a list: every copy of a batch, and as many cuts of those that are longer than a launch.
+pub(super) const LIST_MAX: usize = 2 * COPIES_MAX;
+
+/// The sleep between two looks of [`Slots::settle`].
+const NAP: Duration = Duration::from_micros(20);
+
+/// How the end of a part is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// Nothing was enqueued.
+    Nothing,
+    /// The slot's event is done.
+    Event,
+    /// The event could not be recorded, so only an idle stream tells.
+    Stream,
+}
+
+struct Slot {
+    events: [Event; 2],
+    ends: [End; 2],
+    way: Way,
+    generation: u32,
+    taken: bool,
+    failed: Option<Error>,
+}
+
+pub(super) struct Slots {
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+    /// A list of [`LIST_MAX`] for each slot, which the kernel reads in place.
+    lists: ManuallyDrop<Pinned>,
+    leaked: bool,
+}
+
+impl Slots {
+    pub fn new(device: &Arc<Device>) -> Result<Self> {
+        let slot = |_| {
+            Ok(Slot {
+                events: [Event::new(device)?, Event::new(device)?],
+                ends: [End::Nothing; 2],
+                way: Way::Up,
+                generation: 0,
+                taken: false,
+                failed: None,
+            })
+        };
+        Ok(Self {
+            slots: (0..BATCHES_MAX).map(slot).collect::<Result<_>>()?,
+            free: (0..BATCHES_MAX).rev().collect(),
+            lists: ManuallyDrop::new(Pinned::new(device, BATCHES_MAX * LIST_MAX * size_of::<CopyFragment>())?),
+            leaked: false,
+        })
+    }
+
+    /// A slot for a batch.
+    pub fn take(&mut self, way: Way) -> Result<usize> {
+        let Some(at) = self.free.pop() else {
+            return Err(Error::Busy { what: "batches of copies", limit: BATCHES_MAX });
+        };
+        let slot = &mut self.slots[at];
+        debug_assert!(!slot.taken && slot.failed.is_none());
+        (slot.taken, slot.way, slot.ends) = (true, way, [End::Nothing; 2]);
+        Ok(at)
+    }
+
+    pub fn ticket(&self, at: usize) -> Ticket {
+        Ticket { slot: at as u32, generation: self.slots[at].generation }
+    }
+
+    /// What to tell of a batch when it has ended. The first failure stands.
+    pub fn fail(&mut self, at: usize, error: Error) {
+        self.slots[at].failed.get_or_insert(error);
+    }
+
+    /// Marks the end of a part, behind everything enqueued for it.
+    pub fn record(&mut self, at: usize, part: Part, lane: &Lane) -> Result<()> {
+        let slot = &mut self.slots[at];
+        let recorded = lane.stream(part).record(&slot.events[part as usize]);
+        slot.ends[part as usize] = if recorded.is_ok() { End::Event } else { End::Stream };
+        recorded
+    }
+
+    /// Writes the slot's list, which no kernel reads any more, and says where the device sees it.
+    pub fn write_list(&mut self, at: usize, fragments: &[CopyFragment]) -> u64 {
+        assert!(fragments.len() <= LIST_MAX, "a list is as long as its slot's place");
+        let first = at * LIST_MAX;
+        // SAFETY: within the lists, at this slot's place, aligned to it; the slot's last kernel has ended, or `poll` had not freed it.
+        unsafe {
+            let place = self.lists.as_ptr().cast::<CopyFragment>().add(first);
+            std::ptr::copy_nonoverlapping(fragments.as_ptr(), place, fragments.len());
+        }
+        self.lists.address() + (first * size_of::<CopyFragment>()) as u64
+    }
+
+    /// Whether a batch has ended; then its slot is free.
+    pub fn poll(&mut self, ticket: Ticket, lanes: &[Lane; 3]) -> Result<bool> {
+        let at = ticket.slot as usize;
+        if !self.slots.get(at).is_some_and(|slot| slot.taken && slot.generation == ticket.generation) {
+            return Err(Error::invalid("ticket", "its batch has ended and was told"));
+        }
+        let slot = &mut self.slots[at];
+        match has_ended(slot, lanes) {
+            Ok(false) => return Ok(false),
+            Ok(true) => {}
+            // The device is lost: nothing runs on it any more, so this too is an end.
+            Err(e) => drop(slot.failed.get_or_insert(e)),
+        }
+        slot.taken = false;
+        slot.generation = slot.generation.wrapping_add(1);
+        let failed = slot.failed.take();
+        self.free.push(at);
+        failed.map_or(Ok(true), Err)
+    }
+
+    pub fn in_flight(&self) -> usize {
+        BATCHES_MAX - self.free.len()
+    }
+
+    /// Looks at everything under way until it has ended or the deadline has passed.
+    pub fn settle(&self, lanes: &[Lane; 3], deadline: Instant) -> Result<bool> {
+        for slot in self.slots.iter().filter(|slot| slot.taken) {
+            while !has_ended(slot, lanes)? {
+                if Instant::now() >= deadline {
+                    return Ok(false);
+                }
+                std::thread::sleep(NAP);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Keeps the lists for ever: a kernel may still read them.
+    pub fn leak(&mut self) {
+        self.leaked = true;
+    }
+}
+
+fn has_ended(slot: &Slot, lanes: &[Lane; 3]) -> Result<bool> {
+    for part in [Part::Engines, Part::Kernel] {
+        let ended = match slot.ends[part as usize] {
+            End::Nothing => true,
+            End::Event => slot.events[part as usize].query()?,
+            End::Stream => lanes[slot.way.index()].stream(part).is_idle()?,
+        };
+        if !ended {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        if !self.leaked {
+            // SAFETY: dropped once, here; no kernel reads the lists any more.
+            unsafe { ManuallyDrop::drop(&mut self.lists) };
+        }
+    }
+}
