@@ -5,7 +5,8 @@
 
 use super::{Device, Version};
 use crate::{
-    Buffer, Error, Event, HostRegion, Pinned, Priority, Result, Stream, WaitWord, copy::batch, memory::vmm::Range,
+    Buffer, Error, Event, HostRegion, Pinned, Priority, Result, Stream, WaitWord, copy::batch, launch::Gather,
+    memory::vmm::Range, params::CopyFragment,
 };
 use rustix::{
     fs::MemfdFlags,
@@ -92,18 +93,24 @@ pub struct Works {
     pub stream_waits: Trial,
     /// A stream writes a word that the host reads.
     pub stream_writes: Trial,
+    /// A shipped kernel, compiled by the driver, did what it should in device memory.
+    pub kernels: Trial,
+    /// A kernel read and wrote a registered host page in place.
+    pub in_place: Trial,
 }
 
 impl Works {
     /// Each with its name, in the order of the report.
     #[must_use]
-    pub fn all(&self) -> [(&'static str, &Trial); 5] {
+    pub fn all(&self) -> [(&'static str, &Trial); 7] {
         [
             ("vmm", &self.vmm),
             ("host_registration", &self.host_registration),
             ("batched_copies", &self.batched_copies),
             ("stream_waits", &self.stream_waits),
             ("stream_writes", &self.stream_writes),
+            ("kernels", &self.kernels),
+            ("in_place", &self.in_place),
         ]
     }
 }
@@ -117,6 +124,8 @@ pub(super) fn of(device: &Arc<Device>) -> Result<Works> {
         batched_copies: Trial::of(|| batched_copies(&bench))?,
         stream_waits: Trial::of(|| stream_waits(&bench))?,
         stream_writes: Trial::of(|| stream_writes(&bench))?,
+        kernels: Trial::of(|| kernels(&bench))?,
+        in_place: Trial::of(|| in_place(&bench))?,
     })
 }
 
@@ -321,6 +330,55 @@ fn stream_writes(bench: &Bench) -> Result<()> {
         return Ok(());
     }
     Err(Error::Unsupported { what: "writing a word from a stream".to_owned(), needs: format!("{got:#x} arrived") })
+}
+
+/// The list of the copy kernel takes the first bytes of the device memory, what it copies two parts of the rest.
+fn kernels(bench: &Bench) -> Result<()> {
+    const PART: usize = 1024;
+    let there = bench.there.address();
+    let (from, to) = (there + PART as u64, there + 2 * PART as u64);
+    let list = CopyFragment { from, to, bytes: PART as u32, reserved: 0 };
+    let kernel = Gather::new(&bench.device)?;
+    // The list goes through the target, whose bytes the pattern then covers.
+    // SAFETY: within the bench's host memory, aligned; nothing is under way.
+    unsafe { bench.here.as_ptr().add(BYTES).cast::<CopyFragment>().write_volatile(list) };
+    // SAFETY: within what the bench holds, which stays until the stream is done, or for ever.
+    unsafe { bench.stream.copy(there, bench.target(), size_of::<CopyFragment>()) }?;
+    bench.done("a list on its way to the device")?;
+    bench.pattern(7);
+    // SAFETY: as above.
+    unsafe {
+        bench.stream.copy(from, bench.source(), PART)?;
+        kernel.copy_list(&bench.stream, there, 1, PART as u32, 1)?;
+        bench.stream.copy(bench.target(), to, PART)?;
+        // The rest by another way, so that the whole pattern is there.
+        bench.stream.copy(bench.target() + PART as u64, bench.source() + PART as u64, BYTES - PART)?;
+    }
+    bench.arrived(7, "a copy by a kernel in device memory")
+}
+
+fn in_place(bench: &Bench) -> Result<()> {
+    let lists = Pinned::new(&bench.device, 2 * size_of::<CopyFragment>())?;
+    let there = bench.there.address();
+    let each = [(bench.source(), there), (there, bench.target())];
+    for (at, (from, to)) in each.into_iter().enumerate() {
+        let fragment = CopyFragment { from, to, bytes: BYTES as u32, reserved: 0 };
+        // SAFETY: within the lists, aligned; no kernel reads them yet.
+        unsafe { lists.as_ptr().cast::<CopyFragment>().add(at).write_volatile(fragment) };
+    }
+    let kernel = Gather::new(&bench.device)?;
+    bench.pattern(8);
+    // SAFETY: within what the bench and the lists hold, which stay until the stream is done, or for ever.
+    let launched = unsafe {
+        kernel.copy_list(&bench.stream, lists.address(), 1, BYTES as u32, 1).and_then(|()| {
+            kernel.copy_list(&bench.stream, lists.address() + size_of::<CopyFragment>() as u64, 1, BYTES as u32, 1)
+        })
+    };
+    let ended = launched.and_then(|()| bench.arrived(8, "a kernel's reads and writes of registered host memory"));
+    if ended.is_err() {
+        std::mem::forget(lists);
+    }
+    ended
 }
 
 /// What the kernels need of the driver, in words, where it lacks that.
