@@ -8,6 +8,8 @@ pub mod agent;
 pub mod capi;
 #[cfg(not(loom))]
 pub mod client;
+#[cfg(all(not(loom), feature = "cuda"))]
+pub mod cuda;
 #[cfg(not(loom))]
 pub mod memory;
 #[cfg(not(loom))]

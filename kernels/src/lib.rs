@@ -8,6 +8,8 @@ pub mod copy;
 pub mod driver;
 pub mod error;
 pub mod launch;
+#[cfg(feature = "measure")]
+pub mod measure;
 pub mod memory;
 pub mod module;
 pub mod params;

@@ -15,6 +15,9 @@ pub enum BenchError {
         /// Why it failed.
         source: kvtide_client::client::Error,
     },
+    /// A device.
+    #[error(transparent)]
+    Cuda(#[from] kvtide_client::cuda::Error),
     /// The core.
     #[error("the core: {0}")]
     Core(#[from] kvtide_tiering::Error),

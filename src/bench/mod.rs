@@ -3,13 +3,14 @@
 //! `bench ring` and `bench paging` are engines beside a private daemon and use the client as any engine would; `bench core`
 //! drives the sans-IO core alone, over simulated devices, and `bench replay` with a trace of requests; `bench nvme` drives a disk's
 //! I/O thread as a core thread does; `bench codec` codes and encrypts pages of the demo's model. `bench recovery`
-//! opens an index log as a start does. The
+//! opens an index log as a start does, and `bench gpu` measures a device. The
 //! command line calls [`run`]; nothing else may call in here, and nothing in here knows how the daemon works inside.
 
 mod codec;
 mod core;
 mod engine;
 mod error;
+mod gpu;
 mod idle;
 mod nvme;
 mod paging;
@@ -46,6 +47,8 @@ enum Which {
     Nvme(nvme::NvmeArgs),
     /// A start with a full index: 500,000 records over a file past the page cache
     Recovery(recovery::RecoveryArgs),
+    /// A GPU: copies, attention, steps, and the paths that end in its memory; each as a ratio measured in one run
+    Gpu(gpu::Args),
     /// A trace of requests through the core alone: what each rule of admission to NVMe hits and writes
     Replay(replay::Args),
 }
@@ -61,6 +64,7 @@ struct Output {
 #[must_use]
 pub fn run(args: &Args) -> ExitCode {
     let (measured, output) = match &args.which {
+        Which::Gpu(args) => return gpu::run(args),
         Which::Codec(args) => (codec::measure(args), args.output),
         Which::Ring(output) => (ring::measure(), *output),
         Which::Core(output) => (core::measure(), *output),

@@ -1,0 +1,187 @@
+//! Copies between host and device by the shipped copier, beside one large pinned copy.
+
+use super::Size;
+use super::memory::Random;
+use super::timing::{PATIENCE, Timer, in_turns};
+use crate::copy::{Copier, Copy, Options, Way};
+use crate::{Buffer, Device, Error, Pinned, Priority, Result, Stream};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What is copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Pages of 64 KiB, in a random order on both sides.
+    Scattered64K,
+    /// Blocks of 2 MiB, in a random order on both sides.
+    Contiguous2M,
+    /// Pages of 64 KiB in random order on the host, whose fragments of so many bytes lie far apart on the device: an engine's
+    /// layout, layers first.
+    Fragments(u32),
+}
+
+/// Every kind that is measured.
+const KINDS: [Kind; 5] = [
+    Kind::Scattered64K,
+    Kind::Contiguous2M,
+    Kind::Fragments(4 << 10),
+    Kind::Fragments(8 << 10),
+    Kind::Fragments(16 << 10),
+];
+
+/// One measurement more than there are kinds: the large copy.
+const TURNS: usize = KINDS.len() + 1;
+
+const PAGE: u64 = 64 << 10;
+const BLOCK: u64 = 2 << 20;
+
+/// Copies of one batch, and batches under way at a time: what the agent's pump hands over at once, and enough that the bus never
+/// waits for the next.
+const BATCH: usize = 256;
+const UNDER_WAY: usize = 4;
+
+/// What was reached in one direction, bytes a second.
+#[derive(Clone, Debug)]
+pub struct Copies {
+    /// Which.
+    pub way: Way,
+    /// One copy of everything, by the driver.
+    pub large: f64,
+    /// By the copier, each in turn with the large one.
+    pub kinds: Vec<(Kind, f64)>,
+    /// Below how many bytes the copier takes its kernel.
+    pub crossover_bytes: usize,
+}
+
+/// Measures both directions, one after the other.
+///
+/// # Errors
+/// The device is full or lost.
+pub fn copies(device: &Arc<Device>, size: Size) -> Result<[Copies; 2]> {
+    let (bytes, rounds) = match size {
+        Size::Full => (512 << 20, 7),
+        Size::Tiny => (4 << 20, 1),
+    };
+    let mut rig = Rig::new(device, bytes)?;
+    Ok([rig.measure(Way::Up, rounds)?, rig.measure(Way::Down, rounds)?])
+}
+
+/// Two buffers of the same size.
+struct Rig {
+    host: Pinned,
+    device: Buffer,
+    stream: Stream,
+    timer: Timer,
+    copier: Copier,
+    bytes: u64,
+}
+
+impl Rig {
+    fn new(device: &Arc<Device>, bytes: u64) -> Result<Self> {
+        let host = Pinned::new(device, bytes as usize)?;
+        Ok(Self {
+            device: Buffer::new(device, bytes as usize)?,
+            stream: Stream::new(device, Priority::Normal)?,
+            timer: Timer::new(device)?,
+            copier: Copier::new(device, Options::default())?,
+            host,
+            bytes,
+        })
+    }
+
+    fn measure(&mut self, way: Way, rounds: usize) -> Result<Copies> {
+        let batches = KINDS.map(|kind| self.batch(way, kind));
+        let seconds: [f64; TURNS] = in_turns(rounds, |which| match which.checked_sub(1) {
+            None => self.large(way),
+            Some(kind) => self.batched(way, &batches[kind]),
+        })?;
+        let rate = |seconds: f64| self.bytes as f64 / seconds;
+        let kinds = KINDS.into_iter().zip(&seconds[1..]).map(|(kind, &s)| (kind, rate(s))).collect();
+        Ok(Copies { way, large: rate(seconds[0]), kinds, crossover_bytes: self.copier.crossover().bytes(way) })
+    }
+
+    /// Seconds of one copy of everything, from the call to its end, as those of the batches.
+    fn large(&self, way: Way) -> Result<f64> {
+        let copy = self.copy(way, 0, 0, self.bytes);
+        // SAFETY: both buffers are this rig's, nothing else is in flight on them, and the timer waits for the end.
+        self.timer.time(&self.stream, || unsafe { self.stream.copy(copy.to, copy.from, copy.bytes) })
+    }
+
+    /// Seconds from the first call to the end of the last copy.
+    fn batched(&mut self, way: Way, copies: &[Copy]) -> Result<f64> {
+        let began = Instant::now();
+        // SAFETY: all ranges lie in this rig's buffers, nothing else is in flight on them, each byte is written once, and `copy_all`
+        // waits for the end.
+        unsafe { copy_all(&mut self.copier, way, copies)? };
+        Ok(began.elapsed().as_secs_f64())
+    }
+
+    /// All bytes of both buffers, in pieces of this kind.
+    fn batch(&self, way: Way, kind: Kind) -> Vec<Copy> {
+        let mut random = Random::new(kind_seed(kind));
+        let unit = if kind == Kind::Contiguous2M { BLOCK } else { PAGE };
+        let units = self.bytes / unit;
+        let (host, device) = (random.order(units as usize), random.order(units as usize));
+        let pairs = host.into_iter().map(|h| h as u64).zip(device.into_iter().map(|d| d as u64));
+        match kind {
+            Kind::Scattered64K | Kind::Contiguous2M => {
+                pairs.map(|(host, device)| self.copy(way, host * unit, device * unit, unit)).collect()
+            }
+            Kind::Fragments(bytes) => {
+                let bytes = u64::from(bytes);
+                let of_page = |(host, device): (u64, u64)| {
+                    let fragments = 0..PAGE / bytes;
+                    fragments.map(move |f| (host * PAGE + f * bytes, (f * units + device) * bytes))
+                };
+                pairs.flat_map(of_page).map(|(host, device)| self.copy(way, host, device, bytes)).collect()
+            }
+        }
+    }
+
+    fn copy(&self, way: Way, host: u64, device: u64, bytes: u64) -> Copy {
+        let (host, device) = (self.host.address() + host, self.device.address() + device);
+        let bytes = bytes as usize;
+        match way {
+            Way::Down => Copy { from: device, to: host, bytes },
+            Way::Up | Way::Within => Copy { from: host, to: device, bytes },
+        }
+    }
+}
+
+/// Copies everything, a few batches under way at a time, and waits for the end.
+///
+/// # Safety
+/// As of [`Copier::submit`], for all of them together.
+pub(super) unsafe fn copy_all(copier: &mut Copier, way: Way, copies: &[Copy]) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut under_way = VecDeque::with_capacity(UNDER_WAY);
+    let mut batches = copies.chunks(BATCH);
+    let mut more = true;
+    while more || !under_way.is_empty() {
+        while more && under_way.len() < UNDER_WAY {
+            match batches.next() {
+                // SAFETY: the caller's promise.
+                Some(batch) => under_way.push_back(unsafe { copier.submit(way, batch)? }),
+                None => more = false,
+            }
+        }
+        if let Some(&oldest) = under_way.front() {
+            if copier.poll(oldest)? {
+                under_way.pop_front();
+            } else if Instant::now() > deadline {
+                return Err(Error::TimedOut { what: "copies that are measured".to_owned(), after: PATIENCE });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Each kind has an order of its own.
+fn kind_seed(kind: Kind) -> u64 {
+    match kind {
+        Kind::Scattered64K => 1,
+        Kind::Contiguous2M => 2,
+        Kind::Fragments(bytes) => bytes.into(),
+    }
+}

@@ -1,0 +1,77 @@
+//! How things are timed: in turns, warm, the median.
+
+use crate::{Device, Error, Event, Result, Stream};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Bound of every wait: a measurement that takes longer is stuck.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Two events around some work of a stream.
+pub(super) struct Timer {
+    begin: Event,
+    end: Event,
+}
+
+impl Timer {
+    pub fn new(device: &Arc<Device>) -> Result<Self> {
+        Ok(Self { begin: Event::timed(device)?, end: Event::timed(device)? })
+    }
+
+    /// How long the device took for what `work` enqueues on the stream.
+    pub fn time(&self, stream: &Stream, work: impl FnOnce() -> Result<()>) -> Result<f64> {
+        stream.record(&self.begin)?;
+        work()?;
+        stream.record(&self.end)?;
+        finish(&self.end)?;
+        Ok(self.end.since(&self.begin)?.as_secs_f64())
+    }
+}
+
+/// Waits for an event.
+pub(super) fn finish(event: &Event) -> Result<()> {
+    if event.wait_until(Instant::now() + PATIENCE)? {
+        return Ok(());
+    }
+    Err(Error::TimedOut { what: "work that was measured".to_owned(), after: PATIENCE })
+}
+
+/// The median. Of none: not a number.
+pub(super) fn median(mut samples: Vec<f64>) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    samples.get(samples.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// Runs several measurements in turn, so that whatever disturbs the machine disturbs all; the median of each. The first round of all
+/// warms up and is not counted.
+pub(super) fn in_turns<const N: usize>(rounds: usize, mut each: impl FnMut(usize) -> Result<f64>) -> Result<[f64; N]> {
+    let mut samples: [Vec<f64>; N] = std::array::from_fn(|_| Vec::with_capacity(rounds));
+    for round in 0..=rounds {
+        for (which, samples) in samples.iter_mut().enumerate() {
+            let sample = each(which)?;
+            if round > 0 {
+                samples.push(sample);
+            }
+        }
+    }
+    Ok(samples.map(median))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_alternate_and_the_first_round_is_not_counted() {
+        let mut calls = vec![];
+        let medians = in_turns::<2>(3, |which| {
+            calls.push(which);
+            Ok(if calls.len() <= 2 { 1e9 } else { (which * 10 + calls.len()) as f64 })
+        });
+        assert_eq!(calls, [0, 1, 0, 1, 0, 1, 0, 1]);
+        assert_eq!(medians.expect("nothing fails"), [5.0, 16.0]);
+        assert!(median(vec![]).is_nan());
+    }
+}

@@ -1,0 +1,95 @@
+//! `kvtide bench gpu`: the figures that kvtide promises on a GPU, each beside its target, as ratios measured in one run.
+//!
+//! What needs only the device (copies, attention) is measured by the client's own library, in its safe calls; what needs an engine
+//! is measured as any engine would: a session of this process whose tier 0 is on the device, beside a private daemon. On the CPU
+//! stand-in everything runs in small sizes and nothing is called a measurement.
+
+mod copies;
+mod figures;
+pub mod probe;
+
+use super::{BenchError, NOT_RUN, Output, progress};
+use figures::Figures;
+use kvtide_client::cuda::measure::Size;
+use kvtide_client::cuda::{Device, Driver, Which};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// What `kvtide bench gpu` takes.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Args {
+    /// The device: cuda, cuda:N or cuda:GPU-UUID
+    #[arg(long, default_value = "cuda:0")]
+    device: String,
+    /// Only these groups of figures; by default all
+    #[arg(long, value_enum)]
+    only: Vec<Group>,
+    /// Say what driver and devices there are and what works on each, and measure nothing
+    #[arg(long, conflicts_with = "only")]
+    probe: bool,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Figures that are measured together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Group {
+    /// Between device and host memory: pages, blocks and fragments beside one large copy
+    Copies,
+}
+
+impl Group {
+    const ALL: [Group; 1] = [Group::Copies];
+
+    fn measure(self, place: &Place, figures: &mut Figures) -> Result<(), BenchError> {
+        match self {
+            Group::Copies => copies::measure(place, figures),
+        }
+    }
+}
+
+/// Where it is measured.
+struct Place {
+    device: Arc<Device>,
+}
+
+impl Place {
+    fn new(args: &Args) -> Result<Place, BenchError> {
+        let driver = Driver::probe()?;
+        let which: Which = args.device.parse()?;
+        Ok(Place { device: Device::open(&driver, which)? })
+    }
+
+    fn size(&self, figures: &Figures) -> Size {
+        if figures.tiny() { Size::Tiny } else { Size::Full }
+    }
+}
+
+/// Measures and prints.
+pub(super) fn run(args: &Args) -> ExitCode {
+    let ended = if args.probe { probe::probe(args.output.json) } else { measure(args) };
+    match ended {
+        Ok(text) => {
+            print!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("kvtide bench gpu: {error}");
+            ExitCode::from(NOT_RUN)
+        }
+    }
+}
+
+fn measure(args: &Args) -> Result<String, BenchError> {
+    let place = Place::new(args)?;
+    let info = place.device.info();
+    let mut figures = Figures::new(info.name.clone());
+    figures.on("uuid", info.uuid.to_string());
+    figures.on("driver", place.device.driver().version().to_string());
+    let groups = if args.only.is_empty() { &Group::ALL[..] } else { &args.only };
+    for group in groups {
+        progress(&format!("{group:?}"));
+        group.measure(&place, &mut figures)?;
+    }
+    Ok(if args.output.json { figures.json() } else { figures.table() })
+}
