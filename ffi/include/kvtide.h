@@ -207,6 +207,8 @@ enum kvt_op
     KVT_OP_ADVISE = 12,
     /// `range`. Completion: `pin`.
     KVT_OP_ACQUIRE = 13,
+    /// `range.first`: size class, `range.count`: frames. Completion: `value` is the frames that the class has now.
+    KVT_OP_TIER0_RESIZE = 20,
     /// `tokens`: number of blocks for the session's own reserve. Completion: `value` is the number of blocks.
     KVT_OP_RESERVE_SESSION = 64,
 };
@@ -410,7 +412,7 @@ typedef struct kvt_completion {
     kvt_status status;
     /// Child of a fork.
     uint32_t seq;
-    /// Blocks, or the level reached.
+    /// Blocks, the level reached, or frames.
     uint64_t value;
     /// Pin of an acquire, else NULL.
     struct kvt_pin *pin;
@@ -696,6 +698,24 @@ kvt_status kvt_advise(struct kvt_channel *channel,
                       uint32_t count,
                       uint32_t kind,
                       uint32_t priority);
+
+/// Lets a size class of tier 0 have its first `frames` frames from now on, of those that the session attached with: memory
+/// behind the others goes back to the system or the device, and comes back with a larger number. `frames_now` (may be NULL)
+/// gets how many the class has, whether the call succeeded or not. Addresses, frame numbers and tables stay as they are. Steps
+/// go on meanwhile; pages that must stay are given other frames at a moment in which no lane is in a step, so a call between
+/// steps has the memory at once.
+///
+/// An error leaves the class as it was. `KVT_ERANGE`: no such class, more frames than it attached with, or fewer than a block
+/// has pages in the class (or than 2). `KVT_EBUSY`: pages that must stay (unsealed, acquired) need more. `KVT_ENOSPC`: pages
+/// would have to leave that find no place below. `KVT_ESTATE`: it is being resized. `KVT_ETIMEDOUT`: pages in the way stayed
+/// acquired, or a lane was in a step all the time. Growing: `KVT_ESYSTEM`, `KVT_EDEVICE`: there is no memory.
+///
+/// Pointers: `frames_now` is NULL or valid for a write.
+kvt_status kvt_tier0_resize(struct kvt_channel *channel,
+                            uint32_t size_class,
+                            uint32_t frames,
+                            uint64_t timeout_us,
+                            uint32_t *frames_now);
 
 /// Sends a request without waiting for its end. `ticket` (may be NULL) gets the number that its completion carries.
 ///

@@ -157,6 +157,12 @@ enum kvt_wire_op
     /// After a reattach: `seq`, `first` = block index, `value` = committed tokens, list = one tier-0 frame a plane
     /// (or none): the block and the frames in which the agent still holds its pages. Completion: list = the block's new id.
     KVT_WIRE_OP_DECLARE = 19,
+    /// `first` = size class, `count` = frames: how many of the class's tier-0 frames the session gives pages from now on, of
+    /// those that it attached with. Fewer: completes when no lane's table shows a frame from `count` on any more, so that the
+    /// memory behind them may go; `Status::Busy` if pages that must stay (unsealed, acquired) need more, `Status::NoSpace`
+    /// if those that would have to leave find no place below, `Status::State` while another one of the class is under way.
+    /// One that fails changes nothing. More: the memory must be there when it is asked. Completion: `value` = the frames.
+    KVT_WIRE_OP_TIER0_RESIZE = 20,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -190,6 +196,10 @@ enum kvt_wire_job_kind
     KVT_WIRE_JOB_KIND_EVICT = 6,
     /// Stop job `src_block` (a job id) if its copy has not begun; that job then completes with `Status::Canceled`.
     KVT_WIRE_JOB_KIND_CANCEL = 7,
+    /// Copy tier-0 frame `src_frame`, which shows the page, into the frame and publish it there, without a moment in which it
+    /// shows nowhere: while no lane is in a step, and a lane that begins waits until it has ended. So an unsealed page, which
+    /// the engine writes, gets another frame; the one before is free afterwards. `Io`: it still shows where it did.
+    KVT_WIRE_JOB_KIND_MOVE = 8,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -280,9 +290,9 @@ typedef struct KVT_ALIGNED(64) kvt_wire_submission {
     uint32_t seq;
     /// Block id, or child's sequence slot.
     uint32_t block;
-    /// First block index.
+    /// First block index, or size class.
     uint32_t first;
-    /// Number of blocks, hashes or sequences.
+    /// Number of blocks, hashes, sequences or frames.
     uint32_t count;
     /// Words used in the tag's list area, engine to daemon, at most `LIST_WORDS`.
     uint32_t list_len;
@@ -330,7 +340,7 @@ typedef struct KVT_ALIGNED(64) kvt_wire_job {
     uint32_t block;
     /// Tier-0 frame that is read or written.
     uint32_t frame;
-    /// Source frame of a `JobKind::Copy`.
+    /// Source frame of a `JobKind::Copy` or `JobKind::Move`.
     uint32_t src_frame;
     /// Source block of a `JobKind::LoadCopy`, job id of a `JobKind::Cancel`.
     uint32_t src_block;
@@ -386,9 +396,9 @@ typedef struct kvt_wire_plane_spec {
 #define kvt_wire_status_ALL { kvt_wire_status_Ok, kvt_wire_status_Again, kvt_wire_status_Invalid, kvt_wire_status_NotFound, kvt_wire_status_Range, kvt_wire_status_NoSpace, kvt_wire_status_TooBig, kvt_wire_status_Busy, kvt_wire_status_TimedOut, kvt_wire_status_Canceled, kvt_wire_status_Daemon, kvt_wire_status_Lost, kvt_wire_status_Io, kvt_wire_status_Fork, kvt_wire_status_Version, kvt_wire_status_Permission, kvt_wire_status_NotAdmitted, kvt_wire_status_Limit, kvt_wire_status_State, kvt_wire_status_Protocol, kvt_wire_status_System, kvt_wire_status_Internal, kvt_wire_status_Corrupt, kvt_wire_status_Device, }
 
 /// Every operation, in code order.
-#define kvt_wire_op_ALL { kvt_wire_op_Nop, kvt_wire_op_SeqCreate, kvt_wire_op_SeqDrop, kvt_wire_op_Reserve, kvt_wire_op_Bind, kvt_wire_op_Commit, kvt_wire_op_Fork, kvt_wire_op_Truncate, kvt_wire_op_Publish, kvt_wire_op_Map, kvt_wire_op_Park, kvt_wire_op_Resume, kvt_wire_op_Advise, kvt_wire_op_Acquire, kvt_wire_op_Release, kvt_wire_op_Step, kvt_wire_op_StepEnd, kvt_wire_op_Fault, kvt_wire_op_Cancel, kvt_wire_op_Declare, }
+#define kvt_wire_op_ALL { kvt_wire_op_Nop, kvt_wire_op_SeqCreate, kvt_wire_op_SeqDrop, kvt_wire_op_Reserve, kvt_wire_op_Bind, kvt_wire_op_Commit, kvt_wire_op_Fork, kvt_wire_op_Truncate, kvt_wire_op_Publish, kvt_wire_op_Map, kvt_wire_op_Park, kvt_wire_op_Resume, kvt_wire_op_Advise, kvt_wire_op_Acquire, kvt_wire_op_Release, kvt_wire_op_Step, kvt_wire_op_StepEnd, kvt_wire_op_Fault, kvt_wire_op_Cancel, kvt_wire_op_Declare, kvt_wire_op_Tier0Resize, }
 
 /// Every kind, in code order.
-#define kvt_wire_job_kind_ALL { kvt_wire_job_kind_Map, kvt_wire_job_kind_Load, kvt_wire_job_kind_Store, kvt_wire_job_kind_Copy, kvt_wire_job_kind_LoadCopy, kvt_wire_job_kind_Drop, kvt_wire_job_kind_Evict, kvt_wire_job_kind_Cancel, }
+#define kvt_wire_job_kind_ALL { kvt_wire_job_kind_Map, kvt_wire_job_kind_Load, kvt_wire_job_kind_Store, kvt_wire_job_kind_Copy, kvt_wire_job_kind_LoadCopy, kvt_wire_job_kind_Drop, kvt_wire_job_kind_Evict, kvt_wire_job_kind_Cancel, kvt_wire_job_kind_Move, }
 
 #endif  /* KVTIDE_WIRE_H */

@@ -80,7 +80,7 @@ impl Way {
         match job {
             Job::Load { .. } | Job::LoadCopy { .. } => Way::Load,
             Job::Store { .. } => Way::Store,
-            Job::Copy { .. } => Way::Copy,
+            Job::Copy { .. } | Job::Move { .. } => Way::Copy,
             Job::Map { .. } | Job::Drop { .. } | Job::Evict { .. } | Job::Cancel { .. } => Way::Table,
         }
     }

@@ -81,9 +81,12 @@ impl Canary {
                 if self.samples(u64::from(block) << 16 | u64::from(plane)) { Ask::Digest } else { Ask::Nothing }
             }
             Job::Load { from, .. } | Job::LoadCopy { from, .. } => self.known(from).map_or(Ask::Nothing, Ask::Compare),
-            Job::Map { .. } | Job::Copy { .. } | Job::Drop { .. } | Job::Evict { .. } | Job::Cancel { .. } => {
-                Ask::Nothing
-            }
+            Job::Map { .. }
+            | Job::Copy { .. }
+            | Job::Drop { .. }
+            | Job::Evict { .. }
+            | Job::Cancel { .. }
+            | Job::Move { .. } => Ask::Nothing,
         }
     }
 

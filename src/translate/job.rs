@@ -46,6 +46,9 @@ fn plain(id: u32, job: &Job) -> WireJob {
         }
         Job::Drop { block } => entry(JobKind::Drop, id, block, 0, None),
         Job::Evict { block, plane, frame } => WireJob { frame, ..entry(JobKind::Evict, id, block, plane, None) },
+        Job::Move { block, plane, frame, from } => {
+            WireJob { frame, src_frame: from, ..entry(JobKind::Move, id, block, plane, None) }
+        }
         Job::Cancel { job } => WireJob { src_block: job, ..entry(JobKind::Cancel, id, NONE_U32, 0, None) },
     }
 }
@@ -82,7 +85,12 @@ pub fn host_frame(job: &Job) -> Option<HostFrame> {
     match *job {
         Job::Load { from, .. } | Job::LoadCopy { from, .. } => Some(from),
         Job::Store { to, .. } => Some(to),
-        Job::Map { .. } | Job::Copy { .. } | Job::Drop { .. } | Job::Evict { .. } | Job::Cancel { .. } => None,
+        Job::Map { .. }
+        | Job::Copy { .. }
+        | Job::Drop { .. }
+        | Job::Evict { .. }
+        | Job::Cancel { .. }
+        | Job::Move { .. } => None,
     }
 }
 
@@ -90,9 +98,11 @@ pub fn host_frame(job: &Job) -> Option<HostFrame> {
 #[must_use]
 pub fn copied_bytes(job: &Job, page_bytes: impl Fn(u16) -> u32) -> u64 {
     match *job {
-        Job::Load { plane, .. } | Job::Store { plane, .. } | Job::Copy { plane, .. } | Job::LoadCopy { plane, .. } => {
-            u64::from(page_bytes(plane))
-        }
+        Job::Load { plane, .. }
+        | Job::Store { plane, .. }
+        | Job::Copy { plane, .. }
+        | Job::LoadCopy { plane, .. }
+        | Job::Move { plane, .. } => u64::from(page_bytes(plane)),
         Job::Map { .. } | Job::Drop { .. } | Job::Evict { .. } | Job::Cancel { .. } => 0,
     }
 }

@@ -77,6 +77,9 @@ pub fn request<'a>(submission: &Submission, list: &'a [u32], scratch: &'a mut Sc
         Op::Fault => Request::Fault { lane, use_pos: value, seq, index: first, plane: flags },
         Op::Cancel => Request::Cancel { tag: u16::try_from(value).map_err(|_| Status::Range)? },
         Op::Declare => Request::Declare { seq, index: first, tokens: value, frames: list },
+        Op::Tier0Resize => {
+            Request::Tier0Resize { class: u8::try_from(first).map_err(|_| Status::Range)?, frames: count }
+        }
     })
 }
 
@@ -98,7 +101,8 @@ fn takes_list(op: Op) -> bool {
         | Op::Release
         | Op::StepEnd
         | Op::Fault
-        | Op::Cancel => false,
+        | Op::Cancel
+        | Op::Tier0Resize => false,
     }
 }
 
@@ -191,6 +195,7 @@ mod tests {
         assert_eq!(status(Submission { flags: 5, ..sub(Op::Advise) }), Some(Status::Invalid));
         assert_eq!(status(Submission { flags: 4, value: 256, ..sub(Op::Advise) }), Some(Status::Range));
         assert_eq!(status(Submission { value: 1 << 16, ..sub(Op::Cancel) }), Some(Status::Range));
+        assert_eq!(status(Submission { first: 256, ..sub(Op::Tier0Resize) }), Some(Status::Range));
     }
 
     #[test]

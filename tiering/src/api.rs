@@ -269,6 +269,10 @@ pub enum Request<'a> {
         tokens: u64,
         frames: &'a [FrameId],
     },
+    Tier0Resize {
+        class: u8,
+        frames: u32,
+    },
 }
 
 /// Where a host frame is: `slab` is the grant, `slot` the frame within it.
@@ -335,6 +339,7 @@ pub enum Job {
     Drop { block: BlockId },
     Evict { block: BlockId, plane: u16, frame: FrameId },
     Cancel { job: u32 },
+    Move { block: BlockId, plane: u16, frame: FrameId, from: FrameId },
 }
 
 /// What happened.
@@ -348,7 +353,7 @@ pub enum Event<'a> {
         shard: u16,
         /// Lanes in use.
         lanes: u16,
-        /// Tier-0 frames per size class.
+        /// Tier-0 frames per size class: as many as it will ever have. It has them all until it asks for fewer.
         frames: &'a [u32],
     },
     /// A request arrived; it ends with exactly one [`Action::Complete`] of the same session, channel and tag.

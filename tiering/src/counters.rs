@@ -19,10 +19,12 @@ pub enum Reason {
     Park = 5,
     /// Copy on write, fork.
     Copy = 6,
+    /// Tier 0 shrinks.
+    Resize = 7,
 }
 
 /// Number of [`Reason`]s.
-pub const REASONS: usize = 7;
+pub const REASONS: usize = 8;
 
 /// Pages and bytes that moved over one edge, by [`Reason`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -129,6 +131,16 @@ pub struct Counters {
     pub quarantined: u64,
     /// Host frames ever put in quarantine.
     pub quarantined_total: u64,
+    /// Times that a session's tier 0 grew.
+    pub tier0_grown: u64,
+    /// Times that it shrank.
+    pub tier0_shrunk: u64,
+    /// Shrinks that were refused or not done in time.
+    pub tier0_shrinks_failed: u64,
+    /// Pages evicted because a session's tier 0 shrank.
+    pub resize_evictions: u64,
+    /// Pages given another tier-0 frame because theirs had to go.
+    pub resize_moves: u64,
     /// Sessions lost.
     pub sessions_lost: u64,
     /// Pages that existed nowhere else and are lost.

@@ -60,6 +60,12 @@ pub enum Mutant {
     StaleDiskCopy,
     /// A block's slot is free while a transfer still names it.
     SlotFreedWhileMoving,
+    /// A shrink ends before the frames that must go are empty.
+    ShrinkEndsEarly,
+    /// Free frames that must go stay free: pages are given them.
+    ShrinkKeepsFreeFrames,
+    /// A page that is only in a frame that must go is evicted as if it were clean.
+    ShrinkEvictsDirty,
 }
 
 impl Mutant {
@@ -93,6 +99,9 @@ impl Mutant {
         Mutant::FreeWhileWriting,
         Mutant::StaleDiskCopy,
         Mutant::SlotFreedWhileMoving,
+        Mutant::ShrinkEndsEarly,
+        Mutant::ShrinkKeepsFreeFrames,
+        Mutant::ShrinkEvictsDirty,
     ];
 
     /// Its name, as the command line takes it.

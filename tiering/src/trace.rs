@@ -123,6 +123,10 @@ impl Trace {
                 self.word(u64::from(frame));
             }
             Job::Cancel { job } => self.pair(job, 8 << 16),
+            Job::Move { block, plane, frame, from } => {
+                self.pair(block, 9 << 16 | u32::from(plane));
+                self.pair(frame, from);
+            }
         }
     }
 }

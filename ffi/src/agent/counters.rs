@@ -69,7 +69,7 @@ impl Counters {
         let row = match (status, kind) {
             (Some(Status::Ok), Some(JobKind::Load | JobKind::LoadCopy)) => LOAD,
             (Some(Status::Ok), Some(JobKind::Store)) => STORE,
-            (Some(Status::Ok), Some(JobKind::Copy)) => COPY,
+            (Some(Status::Ok), Some(JobKind::Copy | JobKind::Move)) => COPY,
             (Some(Status::Ok), _) => TABLE,
             // A cancel that came too late is no refusal.
             (Some(Status::Busy), Some(JobKind::Cancel)) => TABLE,

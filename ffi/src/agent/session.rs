@@ -43,6 +43,8 @@ pub(crate) struct Session {
     pub reserve: ArrayQueue<u32>,
     pub reserve_level: AtomicU32,
     pub reserve_asked: AtomicU32,
+    /// Classes of tier 0 that are being resized.
+    pub resizing: Resizing,
     /// Free sequence slots.
     pub seq_slots: ArrayQueue<u32>,
     owner: u32,
@@ -62,6 +64,25 @@ pub(crate) struct Session {
     /// Keeps both regions mapped in a forked child: it never had the maps, so they must not be unmapped there.
     regions: ManuallyDrop<(Sleeper, Waker)>,
 }
+
+/// Which size classes are being resized: one at a time of each.
+#[derive(Default)]
+pub(crate) struct Resizing(AtomicU64);
+
+impl Resizing {
+    /// Whether the caller may resize the class; it must say when that has ended.
+    pub fn begin(&self, class: usize) -> bool {
+        let bit = 1 << class;
+        self.0.fetch_or(bit, Ordering::AcqRel) & bit == 0
+    }
+
+    /// The class is as it shall be.
+    pub fn end(&self, class: usize) {
+        self.0.fetch_and(!(1 << class), Ordering::AcqRel);
+    }
+}
+
+const _: () = assert!(kvtide_wire::geometry::CLASSES_MAX <= u64::BITS as usize);
 
 /// What a session is made of.
 pub(crate) struct Parts {
@@ -94,6 +115,7 @@ impl Session {
             reserve: ArrayQueue::new(RESERVE_MAX),
             reserve_level: AtomicU32::new(0),
             reserve_asked: AtomicU32::new(0),
+            resizing: Resizing::default(),
             seq_slots,
             owner: process::id(),
             ended: AtomicI32::new(0),

@@ -361,6 +361,38 @@ pub extern "C" fn kvt_advise(
     })
 }
 
+/// Lets a size class of tier 0 have its first `frames` frames from now on, of those that the session attached with: memory
+/// behind the others goes back to the system or the device, and comes back with a larger number. `frames_now` (may be NULL)
+/// gets how many the class has, whether the call succeeded or not. Addresses, frame numbers and tables stay as they are. Steps
+/// go on meanwhile; pages that must stay are given other frames at a moment in which no lane is in a step, so a call between
+/// steps has the memory at once.
+///
+/// An error leaves the class as it was. `KVT_ERANGE`: no such class, more frames than it attached with, or fewer than a block
+/// has pages in the class (or than 2). `KVT_EBUSY`: pages that must stay (unsealed, acquired) need more. `KVT_ENOSPC`: pages
+/// would have to leave that find no place below. `KVT_ESTATE`: it is being resized. `KVT_ETIMEDOUT`: pages in the way stayed
+/// acquired, or a lane was in a step all the time. Growing: `KVT_ESYSTEM`, `KVT_EDEVICE`: there is no memory.
+///
+/// # Safety
+/// `frames_now` is NULL or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvt_tier0_resize(
+    channel: *mut kvt_channel,
+    size_class: u32,
+    frames: u32,
+    timeout_us: u64,
+    frames_now: *mut u32,
+) -> kvt_status {
+    entry("kvt_tier0_resize", || {
+        let mut c = enter(channel)?;
+        let timeout = timeout(timeout_us, c.timeout);
+        let resized = c.channel.tier0_resize(size_class as usize, frames, timeout);
+        // SAFETY: the caller's contract.
+        unsafe { write_if(frames_now, c.channel.tier0_frames(size_class as usize)) }?;
+        resized?;
+        Ok(())
+    })
+}
+
 /// Writes a result that the caller may do without.
 ///
 /// # Safety

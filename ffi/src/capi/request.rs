@@ -38,6 +38,8 @@ pub enum kvt_op {
     KVT_OP_ADVISE = 12,
     /// `range`. Completion: `pin`.
     KVT_OP_ACQUIRE = 13,
+    /// `range.first`: size class, `range.count`: frames. Completion: `value` is the frames that the class has now.
+    KVT_OP_TIER0_RESIZE = 20,
     /// `tokens`: number of blocks for the session's own reserve. Completion: `value` is the number of blocks.
     KVT_OP_RESERVE_SESSION = 64,
 }
@@ -49,6 +51,7 @@ const _: () = {
     assert!(kvt_op::KVT_OP_FORK as u16 == Op::Fork as u16 && kvt_op::KVT_OP_TRUNCATE as u16 == Op::Truncate as u16);
     assert!(kvt_op::KVT_OP_PUBLISH as u16 == Op::Publish as u16 && kvt_op::KVT_OP_MAP as u16 == Op::Map as u16);
     assert!(kvt_op::KVT_OP_PARK as u16 == Op::Park as u16 && kvt_op::KVT_OP_RESUME as u16 == Op::Resume as u16);
+    assert!(kvt_op::KVT_OP_TIER0_RESIZE as u16 == Op::Tier0Resize as u16);
     assert!(kvt_op::KVT_OP_ADVISE as u16 == Op::Advise as u16 && kvt_op::KVT_OP_ACQUIRE as u16 == Op::Acquire as u16);
 };
 
@@ -103,7 +106,7 @@ pub struct kvt_completion {
     pub status: kvt_status,
     /// Child of a fork.
     pub seq: u32,
-    /// Blocks, or the level reached.
+    /// Blocks, the level reached, or frames.
     pub value: u64,
     /// Pin of an acquire, else NULL.
     pub pin: *mut kvt_pin,
@@ -124,6 +127,7 @@ impl kvt_completion {
                 Outcome::Seq(seq) => completion.seq = seq,
                 Outcome::Level(level) => completion.value = level_code(level) as u64,
                 Outcome::Blocks(blocks) => completion.value = blocks as u64,
+                Outcome::Frames(frames) => completion.value = u64::from(frames),
                 Outcome::Pin(pin) => completion.pin = pin::handle(pin)?,
                 Outcome::Done => {}
             }
@@ -178,6 +182,9 @@ pub unsafe extern "C" fn kvt_submit(
                 Request::Advise { seq, first: r.range.first, count: r.range.count, advice, priority }
             }
             op if op == kvt_op::KVT_OP_ACQUIRE as u32 => Request::Acquire { range: r.range.pages() },
+            op if op == kvt_op::KVT_OP_TIER0_RESIZE as u32 => {
+                Request::Tier0Resize { class: r.range.first as usize, frames: r.range.count }
+            }
             op => return Err(Fault::new(Status::Invalid, format!("`request->op` is {op}, no kvt_op"))),
         };
         let mut c = enter(channel)?;

@@ -74,6 +74,34 @@ impl State {
         self.port.send(session, op, request, list)
     }
 
+    /// Opens a step. While tier 0 shrinks, pages that the engine writes are moved between steps: then this thread carries that
+    /// out first, within the session's timeout.
+    fn begin_reader(&mut self, session: &Session, seqs: &[StepSeq]) -> std::result::Result<bool, Status> {
+        let mut deadline = None;
+        loop {
+            if !session.shared.wants_quiet() {
+                match self.reader.begin(seqs) {
+                    Err(Status::Again) => {}
+                    result => return result,
+                }
+            }
+            if !session.alive() {
+                // Nobody ends them any more.
+                session.pump().mover().give_up_moves();
+                continue;
+            }
+            let _helping = session.helping();
+            let deadline = *deadline.get_or_insert_with(|| super::options::deadline(session.timeout));
+            if session.try_round().progress {
+                continue;
+            }
+            if Instant::now() >= deadline {
+                return Err(Status::TimedOut);
+            }
+            std::thread::yield_now();
+        }
+    }
+
     /// Sends what could not be sent before.
     fn catch_up(&mut self, session: &Session) -> std::result::Result<(), Status> {
         if let Some(step) = self.unended {
@@ -153,7 +181,7 @@ impl Lane {
 
     /// Begins a step over `seqs`, at most 512; each names the length that attention covers at this step (the new tokens
     /// included), which must be reserved already. A sequence is in at most one lane's step at a time. Sends a message only if
-    /// something that the step needs is not resident, and waits for nothing.
+    /// something that the step needs is not resident, and waits for nothing but, while tier 0 shrinks, for pages that are moved.
     ///
     /// # Errors
     /// `State`: the lane's step has begun already, or a sequence is in another lane's step, parked, or being forked or
@@ -167,7 +195,7 @@ impl Lane {
         if seqs.len() > LIST_WORDS {
             return Err(error(Status::Limit));
         }
-        let announce = state.reader.begin(seqs).map_err(error)?;
+        let announce = state.begin_reader(session, seqs).map_err(error)?;
         state.unsent = None;
         state.unannounced = announce;
         state.words.steps(state.reader.step(), state.reader.step() - 1);

@@ -21,6 +21,7 @@ pub enum Request<'a> {
     Resume { seq: SeqId },
     Advise { seq: SeqId, first: u32, count: u32, advice: Advice, priority: u8 },
     Acquire { range: PageRange },
+    Tier0Resize { class: usize, frames: u32 },
 }
 
 /// What a request ended with.
@@ -36,6 +37,8 @@ pub enum Outcome {
     Blocks(usize),
     /// Pages pinned.
     Pin(Pin),
+    /// Tier-0 frames that a size class has now.
+    Frames(u32),
 }
 
 /// A request in flight. Spent by [`super::Channel::wait`], or when [`super::Channel::poll_any`] reported its end.

@@ -62,11 +62,17 @@ pub enum Op {
     /// After a reattach: `seq`, `first` = block index, `value` = committed tokens, list = one tier-0 frame a plane
     /// (or none): the block and the frames in which the agent still holds its pages. Completion: list = the block's new id.
     Declare = 19,
+    /// `first` = size class, `count` = frames: how many of the class's tier-0 frames the session gives pages from now on, of
+    /// those that it attached with. Fewer: completes when no lane's table shows a frame from `count` on any more, so that the
+    /// memory behind them may go; [`Status::Busy`] if pages that must stay (unsealed, acquired) need more, [`Status::NoSpace`]
+    /// if those that would have to leave find no place below, [`Status::State`] while another one of the class is under way.
+    /// One that fails changes nothing. More: the memory must be there when it is asked. Completion: `value` = the frames.
+    Tier0Resize = 20,
 }
 
 impl Op {
     /// Every operation, in code order.
-    pub const ALL: [Op; 20] = [
+    pub const ALL: [Op; 21] = [
         Op::Nop,
         Op::SeqCreate,
         Op::SeqDrop,
@@ -87,6 +93,7 @@ impl Op {
         Op::Fault,
         Op::Cancel,
         Op::Declare,
+        Op::Tier0Resize,
     ];
 
     /// Decodes an operation code from the other process.
@@ -140,9 +147,9 @@ pub struct Submission {
     pub seq: u32,
     /// Block id, or child's sequence slot.
     pub block: u32,
-    /// First block index.
+    /// First block index, or size class.
     pub first: u32,
-    /// Number of blocks, hashes or sequences.
+    /// Number of blocks, hashes, sequences or frames.
     pub count: u32,
     /// Words used in the tag's list area, engine to daemon, at most [`LIST_WORDS`].
     pub list_len: u32,
@@ -198,11 +205,15 @@ pub enum JobKind {
     Evict = 6,
     /// Stop job `src_block` (a job id) if its copy has not begun; that job then completes with [`Status::Canceled`].
     Cancel = 7,
+    /// Copy tier-0 frame `src_frame`, which shows the page, into the frame and publish it there, without a moment in which it
+    /// shows nowhere: while no lane is in a step, and a lane that begins waits until it has ended. So an unsealed page, which
+    /// the engine writes, gets another frame; the one before is free afterwards. `Io`: it still shows where it did.
+    Move = 8,
 }
 
 impl JobKind {
     /// Every kind, in code order.
-    pub const ALL: [JobKind; 8] = [
+    pub const ALL: [JobKind; 9] = [
         JobKind::Map,
         JobKind::Load,
         JobKind::Store,
@@ -211,6 +222,7 @@ impl JobKind {
         JobKind::Drop,
         JobKind::Evict,
         JobKind::Cancel,
+        JobKind::Move,
     ];
 
     /// Decodes a kind from the other process.
@@ -244,7 +256,7 @@ pub struct Job {
     pub block: u32,
     /// Tier-0 frame that is read or written.
     pub frame: u32,
-    /// Source frame of a [`JobKind::Copy`].
+    /// Source frame of a [`JobKind::Copy`] or [`JobKind::Move`].
     pub src_frame: u32,
     /// Source block of a [`JobKind::LoadCopy`], job id of a [`JobKind::Cancel`].
     pub src_block: u32,

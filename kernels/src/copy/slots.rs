@@ -143,7 +143,6 @@ impl Slots {
                 if Instant::now() >= deadline {
                     return Ok(false);
                 }
-                // PACE: bounded by the deadline.
                 std::thread::sleep(NAP);
             }
         }

@@ -173,6 +173,11 @@ pub(super) fn host_frame(job: &Job) -> Option<HostFrame> {
     match *job {
         Job::Load { from, .. } | Job::LoadCopy { from, .. } => Some(from),
         Job::Store { to, .. } => Some(to),
-        Job::Map { .. } | Job::Copy { .. } | Job::Drop { .. } | Job::Evict { .. } | Job::Cancel { .. } => None,
+        Job::Map { .. }
+        | Job::Copy { .. }
+        | Job::Drop { .. }
+        | Job::Evict { .. }
+        | Job::Cancel { .. }
+        | Job::Move { .. } => None,
     }
 }

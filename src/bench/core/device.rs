@@ -112,7 +112,7 @@ impl World {
         | Job::Copy { victim, .. }
         | Job::LoadCopy { victim, .. }) = job
         else {
-            return true;
+            return self.position.is_none() || !matches!(job, Job::Move { .. });
         };
         match (victim, self.position) {
             (Some(Victim { block, plane, after: Some((_, use_pos)) }), Some(position)) => {
@@ -136,6 +136,7 @@ impl World {
                 }
                 self.table[page(block, plane)] = frame + 1;
             }
+            Job::Move { block, plane, frame, .. } => self.table[page(block, plane)] = frame + 1,
             Job::Evict { block, plane, .. } => self.table[page(block, plane)] = ABSENT,
             Job::Drop { block } => {
                 let first = page(block, 0);

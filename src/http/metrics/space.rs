@@ -8,7 +8,7 @@ use crate::status::Snapshot;
 use kvtide_tiering::{Amount, Edge, Endurance, Fill, REASONS};
 
 /// Names of `kvtide_tiering::Reason`, in its order.
-const REASON_NAMES: [&str; REASONS] = ["demand", "step", "prefetch", "request", "clean", "park", "copy"];
+const REASON_NAMES: [&str; REASONS] = ["demand", "step", "prefetch", "request", "clean", "park", "copy", "resize"];
 
 /// Calls `sample` for each space with its labels after `first`.
 pub(super) fn each(snapshot: &Snapshot, samples: &mut Samples, sample: impl Fn(&SpaceStatus, &mut Of<'_>)) {

@@ -13,8 +13,11 @@ pub(crate) enum FrameState {
     Incoming,
     /// Shows `page`.
     Present,
-    /// Its page is given up (not in the page's chain any more) but may still be published until the Evict job ended.
+    /// Its page is given up (not in the page's chain any more) but may still be published until the Evict job ended, or the Move
+    /// job that gives the page another frame.
     Leaving,
+    /// There is no memory behind it: the session's tier 0 is smaller now.
+    Away,
 }
 
 /// Which list a frame's links belong to.
@@ -32,6 +35,10 @@ pub(crate) enum On {
     Ring,
     /// Like `Dirty`, to be stored as soon as possible.
     Early,
+    /// Clean, and beyond what its class shrinks to: to be evicted.
+    Outgoing,
+    /// Shows a page that must stay in tier 0, and is beyond what its class shrinks to: the page is to be moved.
+    Move,
     /// Waits for its Evict job.
     Evict,
     /// Like `Evict`, but its page was pinned by the engine when the job came.
@@ -96,11 +103,17 @@ impl Linked for Frame {
     }
 }
 
-/// The frames `base .. base + count` of one size class of a session.
+/// The frames of one size class of a session: ids `base .. base + max`, of which the first `count` are in use.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Tier0Class {
     pub base: u32,
+    /// As many as there may ever be.
+    pub max: u32,
     pub count: u32,
+    /// Frames beyond `count` that are not away yet.
+    pub beyond: u32,
+    /// Frames that a scan may stream through if there are twice as many.
+    pub scan_max: u32,
     /// Frames that a scan streams through.
     pub scan: u32,
     pub free: List,
@@ -108,6 +121,8 @@ pub(crate) struct Tier0Class {
     pub refused: List,
     pub dirty: List,
     pub early: List,
+    pub outgoing: List,
+    pub moving: List,
     /// Live pages of blocks that are at home in this session.
     pub owned: u64,
     /// Pages whose frame may not be taken: unsealed and not parked, or to be so (admitted requests).
@@ -133,5 +148,20 @@ impl Tier0Class {
     /// Frames that may hold pages for long.
     pub fn room(&self) -> u64 {
         u64::from(self.count - self.scan)
+    }
+
+    /// The same if there were `count` frames.
+    pub fn room_of(&self, count: u32) -> u64 {
+        u64::from(count - self.scan_of(count))
+    }
+
+    /// Frames that a scan streams through if there are `count`: at most half, so that reserving is possible at all.
+    pub fn scan_of(&self, count: u32) -> u32 {
+        self.scan_max.min(count / 2)
+    }
+
+    /// Whether a frame of the class has no memory, or is to have none.
+    pub fn is_beyond(&self, frame: u32) -> bool {
+        frame - self.base >= self.count
     }
 }

@@ -26,8 +26,10 @@ impl Core {
             let ahead = if c.cleaning { (high as u32).saturating_sub(ready).min((jobs_max / 4).max(1)) } else { 0 };
             let starved = c.starved.saturating_sub(c.storing);
             let early = c.early.len.min((jobs_max / 4).max(1));
-            // What a publish waits for, and what that stands on, takes host frames like what a lane waits for.
-            let waited = if early > 0 && self.publishes_wait() { early } else { 0 };
+            // What a publish waits for, and what that stands on, takes host frames like what a lane waits for; so does what is in
+            // the way of a shrink.
+            let shrinks = self.sessions[usize::from(s)].classes[class].beyond > 0;
+            let waited = if early > 0 && (shrinks || self.publishes_wait()) { early } else { 0 };
             for i in 0..ahead.max(starved).max(early) {
                 if !self.can_send_last(s, buf) || !self.clean_coldest(s, class as u8, i < starved.max(waited), buf) {
                     break;

@@ -81,6 +81,8 @@ impl Core {
                 continue;
             }
             match job.after {
+                // It waits until no lane is in a step.
+                _ if job.task == Task::Move && !job.canceling => latest = latest.or(Some((0, slot))),
                 Some((_, after)) if job.too_late(lane, pos) && !job.canceling => {
                     if job.op == NONE && latest.is_none_or(|(most, _)| after > most) {
                         latest = Some((after, slot));
@@ -125,12 +127,13 @@ impl Core {
             return;
         }
         let job = self.sessions[usize::from(s)].jobs[slot];
-        if job.too_late(lane, pos) && job.in_flight && !job.canceling && job.op == NONE {
+        let blocked = job.task == Task::Move || job.too_late(lane, pos) && job.op == NONE;
+        if blocked && job.in_flight && !job.canceling {
             self.call_off(s, slot, buf);
         }
     }
 
-    fn call_off(&mut self, s: u16, slot: u32, buf: &mut ActionBuf) {
+    pub(crate) fn call_off(&mut self, s: u16, slot: u32, buf: &mut ActionBuf) {
         self.sessions[usize::from(s)].jobs[slot].canceling = true;
         let source = self.sessions[usize::from(s)].jobs.id(slot);
         self.counters.jobs_canceled += 1;

@@ -55,7 +55,9 @@ impl Core {
                 && !core.pages[page as usize].writing()
                 && core.find_copy(page, home).is_some_and(|f| {
                     let frame = core.frame(home, f);
-                    frame.state == FrameState::Present && frame.job == NONE && frame.on != On::Ring
+                    frame.state == FrameState::Present
+                        && frame.job == NONE
+                        && !matches!(frame.on, On::Ring | On::Outgoing)
                 })
         };
         self.search_host(class, stays)

@@ -238,6 +238,7 @@ fn request_input(now_us: u64, request: Request<'_>) -> Input<'_> {
         Request::Declare { seq, index, tokens, frames } => {
             new(19, &[seq.into(), index.into(), tokens], List::Words(frames))
         }
+        Request::Tier0Resize { class, frames } => new(20, &[class.into(), frames.into()], none),
     }
 }
 
@@ -457,6 +458,7 @@ impl<'a> Reader<'a> {
             17 => Request::Fault { lane, use_pos: n[1], seq: n[2] as u32, index: n[3] as u32, plane: n[4] as u16 },
             18 => Request::Cancel { tag: n[0] as u16 },
             19 => Request::Declare { seq, index: n[1] as u32, tokens: n[2], frames: &self.words },
+            20 => Request::Tier0Resize { class: n[0] as u8, frames: n[1] as u32 },
             _ => return self.bad("no such input"),
         })
     }

@@ -35,6 +35,8 @@ pub(crate) enum Work {
     Declare,
     /// Published blocks are stored, or durable.
     Publish,
+    /// Frames at the end of a tier-0 class become empty.
+    Resize,
 }
 
 /// Where a pending request stands; each phase but `Jobs` has its list.
@@ -51,6 +53,8 @@ pub(crate) enum Phase {
     Fault,
     /// A publish that waits for a record or a flush.
     Keeping,
+    /// A resize that waits for frames to become empty.
+    Resizing,
     /// All jobs sent; waits for `pending` to reach 0.
     Jobs,
     /// Done; waits for room for its completion.
@@ -70,8 +74,11 @@ pub(crate) struct Op {
     pub seq: u32,
     /// Fork: the child.
     pub child: u32,
+    /// Resize: the frames that there were.
     pub first: u32,
+    /// Resize: the frames that there shall be.
     pub count: u32,
+    /// Resize: the size class.
     pub plane: u16,
     pub planes: u16,
     /// Progress: block (chain element or index) and plane within it. Publish: the content of its last block, until that is stored.
@@ -92,7 +99,7 @@ pub(crate) struct Op {
     pub due_us: u64,
     /// Fork, truncate: the block that is copied, held until the end.
     pub source: u32,
-    /// Resume: its blocks count as unsealed again.
+    /// Resume: its blocks count as unsealed again. Resize: the class has its new size.
     pub started: bool,
 }
 
@@ -152,6 +159,7 @@ pub(crate) struct Ops {
     pub leaving: List,
     pub faults: List,
     pub keeping: List,
+    pub resizing: List,
     jobs: List,
     pub ready: List,
 }
@@ -180,6 +188,7 @@ impl Ops {
             Phase::Leaving => &mut self.leaving,
             Phase::Fault => &mut self.faults,
             Phase::Keeping => &mut self.keeping,
+            Phase::Resizing => &mut self.resizing,
             Phase::Jobs => &mut self.jobs,
             Phase::Ready => &mut self.ready,
         }

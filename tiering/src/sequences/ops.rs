@@ -81,6 +81,7 @@ impl Core {
             Work::Truncate | Work::Park => self.seq_mut(s, rec.seq).busy = 0,
             Work::Resume => self.undo_resume(s, op),
             Work::Acquire => self.undo_acquire(s, op),
+            Work::Resize => self.undo_resize(s, op),
             Work::Reserve | Work::Fault | Work::Declare | Work::Publish => {}
         }
     }
@@ -103,9 +104,11 @@ impl Core {
             Work::Truncate => self.admit_truncate(s, op),
             Work::Map => self.admit_map(s, op),
             Work::Resume => self.admit_resume(s, op),
+            Work::Resize => self.admit_resize(s, op),
             Work::Park | Work::Acquire | Work::Fault | Work::Declare | Work::Publish => Admit::Yes,
         };
         match verdict {
+            Admit::Yes if self.sessions[usize::from(s)].ops[op].work == Work::Resize => self.start_resize(s, op),
             Admit::Yes => self.sessions[usize::from(s)].ops.enter(op, Phase::Frames),
             Admit::No(status) => self.fail_op(s, op, status),
             Admit::Wait => {
@@ -128,7 +131,7 @@ impl Core {
                 Work::Fork | Work::Truncate => self.copy_next(s, op, buf),
                 Work::Resume => self.resume_next(s, op, buf),
                 Work::Acquire => self.acquire_next(s, op, buf),
-                Work::Map | Work::Park | Work::Fault | Work::Declare | Work::Publish => Next::AllSent,
+                Work::Map | Work::Park | Work::Fault | Work::Declare | Work::Publish | Work::Resize => Next::AllSent,
             };
             match next {
                 Next::Sent | Next::Over => {}
@@ -182,7 +185,7 @@ impl Core {
                 (Status::Ok, 1)
             }
             // These complete without a list, by `finish_plain`.
-            Work::Park | Work::Resume | Work::Acquire | Work::Fault | Work::Publish => (rec.status, 0),
+            Work::Park | Work::Resume | Work::Acquire | Work::Fault | Work::Publish | Work::Resize => (rec.status, 0),
         };
         let list = (start, buf.list_start() - start);
         let action = Action::Complete { session: s, channel: rec.channel, tag: rec.tag, status, value, list };

@@ -109,7 +109,7 @@ impl Core {
 
     /// One page of a park; false when it must wait.
     fn leave_page(&mut self, s: u16, op: u32, b: u32, page: u32, buf: &mut ActionBuf) -> bool {
-        let Some(f) = self.present(page, s) else { return true };
+        let Some(f) = self.present(page, s) else { return !self.is_moving(page, s) };
         let alone = self.blocks[b].refs() == 1;
         if self.blocks[b].state == BlockState::Sealed {
             if alone {

@@ -16,6 +16,7 @@ pub(crate) enum Task {
     Drop,
     Evict,
     Cancel,
+    Move,
 }
 
 /// One job slot.
@@ -40,7 +41,7 @@ pub(crate) struct JobRec {
     pub after: Option<(u16, u64)>,
     /// Host frame that it reads or writes.
     pub host: u32,
-    /// `Copy`: source frame. `LoadCopy`: source page. `Cancel`: job id.
+    /// `Copy`, `Move`: source frame. `LoadCopy`: source page. `Cancel`: job id.
     pub source: u32,
     /// Request that it belongs to.
     pub op: u32,

@@ -90,6 +90,10 @@ pub(crate) struct Session {
     pub again_at: u64,
     /// Frames whose page was pinned when they were asked for are asked for again after this time.
     pub ask_again_at: u64,
+    /// Pages whose Move was refused are moved again after this time.
+    pub move_again_at: u64,
+    /// Moves of a shrink that failed are to be called off.
+    pub moves_left: bool,
     /// The last block that queued a Drop here.
     pub drop_mark: u32,
     /// Parked sequences with a due time.
@@ -120,10 +124,10 @@ impl Session {
         };
         let mut base = 0;
         for &count in frames {
-            // At least one frame a lane and one spare, so that each lane's fault always finds one; at most half, so that
-            // reserving is possible at all.
-            let scan = policy.scan_frames.max(u32::from(lanes) + 1).min(count / 2);
-            let mut class = Tier0Class { base, count, scan, ..Tier0Class::default() };
+            // At least one frame a lane and one spare, so that each lane's fault always finds one.
+            let scan_max = policy.scan_frames.max(u32::from(lanes) + 1);
+            let mut class = Tier0Class { base, max: count, count, scan_max, ..Tier0Class::default() };
+            class.scan = class.scan_of(count);
             for f in base..base + count {
                 class.free.push_back(&mut self.frames, f);
                 self.frames[f as usize].on = On::Free;
@@ -138,7 +142,7 @@ impl Session {
     }
 
     pub fn class_of_frame(&self, frame: u32) -> u8 {
-        self.classes.iter().position(|c| frame >= c.base && frame - c.base < c.count).unwrap_or(0) as u8
+        self.classes.iter().position(|c| frame >= c.base && frame - c.base < c.max).unwrap_or(0) as u8
     }
 
     /// Bytes of all vectors.

@@ -136,6 +136,8 @@ impl Core {
                     self.frame_mut(s, job.frame).job = NONE;
                     self.release_hold(self.geo.block_of(job.page));
                 }
+                // What was unsealed then may be sealed and published now: it goes with the other frames.
+                Task::Move => self.undo_move(s, slot, job),
                 Task::Evict => self.unpublished(job.page),
                 Task::Drop => self.dropped(s, self.geo.block_of(job.page)),
                 Task::Cancel => {}

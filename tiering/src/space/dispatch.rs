@@ -112,6 +112,7 @@ impl Core {
                 self.complete(who, status, 0);
             }
             Request::Declare { seq, index, tokens, frames } => self.declare(who, seq, index, tokens, frames, due),
+            Request::Tier0Resize { class, frames } => self.resize(who, class, frames, due),
         }
         Ok(())
     }

@@ -30,6 +30,7 @@ impl Core {
         match job.task {
             Task::Map | Task::Load | Task::Copy | Task::LoadCopy => self.placed(s, slot, job, status),
             Task::Store => self.stored(s, slot, job, status),
+            Task::Move => self.moved(s, slot, job, status),
             Task::Evict if status == Status::Ok => {
                 self.sessions[usize::from(s)].jobs.release(slot);
                 self.sessions[usize::from(s)].evict_wait_us = 0;

@@ -170,7 +170,7 @@ impl Core {
     }
 
     /// A lane's walk may have counted on the page that goes.
-    fn rob(&mut self, s: u16, old: &crate::pages::Frame, after: Option<(u16, u64)>) {
+    pub(crate) fn rob(&mut self, s: u16, old: &crate::pages::Frame, after: Option<(u16, u64)>) {
         let planes = u64::from(self.geo.planes_len());
         let Some(lane) = self.sessions[usize::from(s)].lanes.get_mut(usize::from(old.lane)) else { return };
         let expected = lane.cursor.step > lane.batch.step;
@@ -218,6 +218,7 @@ impl Core {
             Task::Drop => Job::Drop { block },
             Task::Evict => Job::Evict { block, plane, frame },
             Task::Cancel => Job::Cancel { job: rec.source },
+            Task::Move => Job::Move { block, plane, frame, from: rec.source },
         }
     }
 }

@@ -85,6 +85,8 @@ impl Core {
             On::Refused => &mut c.refused,
             On::Dirty => &mut c.dirty,
             On::Early => &mut c.early,
+            On::Outgoing => &mut c.outgoing,
+            On::Move => &mut c.moving,
             On::Ring => &mut session.lanes[usize::from(ring)].rings[class],
             On::Evict => &mut session.evicts,
             On::EvictLater => &mut session.evicts_later,
@@ -108,6 +110,8 @@ impl Core {
             On::Refused => &mut c.refused,
             On::Dirty => &mut c.dirty,
             On::Early => &mut c.early,
+            On::Outgoing => &mut c.outgoing,
+            On::Move => &mut c.moving,
             On::Ring => &mut session.lanes[usize::from(ring)].rings[class],
             On::Evict => &mut session.evicts,
             On::EvictLater => &mut session.evicts_later,
@@ -132,18 +136,24 @@ impl Core {
         };
         let busy = frame.job != NONE && !mutants::on(Mutant::TwoJobsOnOneFrame);
         let clean = page.below() || mutants::on(Mutant::EvictDirty);
-        let want = if stays || busy || frame.pins > 0 && (clean || block.content == NONE) {
+        let session = &self.sessions[usize::from(s)];
+        let beyond = session.classes[usize::from(session.class_of_frame(f))].is_beyond(f);
+        let want = if busy || frame.pins > 0 && (stays || clean || block.content == NONE) {
             On::Nothing
+        } else if stays {
+            if beyond && block.state == BlockState::Unsealed { On::Move } else { On::Nothing }
         } else if frame.pins > 0 {
             // It stays, and is stored as soon as what is not pinned: it is published.
             On::Early
+        } else if beyond && (clean || mutants::on(Mutant::ShrinkEvictsDirty)) {
+            On::Outgoing
         } else if clean && frame.on == On::Ring {
             On::Ring
         } else if clean && frame.on == On::Refused {
             On::Refused
         } else if clean {
             On::Clean
-        } else if block.content != NONE || frame.on == On::Early {
+        } else if block.content != NONE || frame.on == On::Early || beyond {
             On::Early
         } else {
             On::Dirty
@@ -190,7 +200,15 @@ impl Core {
     pub(crate) fn free_frame(&mut self, s: u16, f: FrameId) {
         self.unlist(s, f);
         *self.frame_mut(s, f) = Frame::default();
-        self.enlist(s, f, On::Free, NO_LANE);
+        let session = &mut self.sessions[usize::from(s)];
+        let class = usize::from(session.class_of_frame(f));
+        let class = &mut session.classes[class];
+        if class.is_beyond(f) {
+            class.beyond -= 1;
+            session.frames[f as usize].state = FrameState::Away;
+        } else {
+            self.enlist(s, f, On::Free, NO_LANE);
+        }
         self.wake(s);
     }
 

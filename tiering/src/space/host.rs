@@ -184,7 +184,7 @@ impl Core {
             return false;
         }
         let frame = self.find_copy(page, block.home).map(|f| self.frame(block.home, f));
-        frame.is_some_and(|f| f.state == FrameState::Present && f.on != On::Ring)
+        frame.is_some_and(|f| f.state == FrameState::Present && !matches!(f.on, On::Ring | On::Outgoing))
     }
 
     /// A page whose host copy can go since it is in a tier 0 too, that of session `s` first: the most recently used evictable

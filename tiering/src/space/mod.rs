@@ -16,6 +16,7 @@
 //! - `slots`: places on NVMe
 //! - `transfers`: between host and NVMe, from their beginning to their end
 //! - `attach`: sessions come and go
+//! - `resize`: a session's tier 0 grows and shrinks
 //! - `done`: jobs that ended
 //! - `check`: whether all tables agree, for tests and the simulator
 
@@ -35,6 +36,7 @@ mod keep;
 mod notes;
 mod occupancy;
 mod pump;
+mod resize;
 mod restore;
 mod slots;
 mod transfers;

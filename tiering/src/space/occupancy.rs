@@ -102,7 +102,8 @@ impl Core {
     #[must_use]
     pub fn occupancy(&self) -> Occupancy {
         let (host, tier0) = (self.host_fill(), self.tier0_fill());
-        let tier0_frames = self.attached().map(|s| s.frames.len() as u64).sum();
+        let classes = self.attached().flat_map(|s| &s.classes);
+        let tier0_frames = classes.map(|c| u64::from(c.count) + u64::from(c.beyond)).sum();
         Occupancy {
             blocks: self.blocks.recs.len() as u32 - self.blocks.free.len,
             blocks_max: self.blocks.recs.len() as u32,
@@ -153,7 +154,7 @@ impl Core {
         for session in self.attached() {
             for (class, geo) in session.classes.iter().zip(&self.geo.classes) {
                 let (free, pinned) = (u64::from(class.free.len), class.pinned);
-                let clean = u64::from(class.clean.len) + u64::from(class.refused.len);
+                let clean = u64::from(class.clean.len) + u64::from(class.refused.len) + u64::from(class.outgoing.len);
                 // Some that are pinned are to be stored, too.
                 let early = class.early.iter(&session.frames).filter(|&f| session.frames[f as usize].pins == 0);
                 let dirty = u64::from(class.dirty.len) + early.count() as u64;
@@ -162,7 +163,8 @@ impl Core {
                 fill.pinned.add(pinned, bytes);
                 fill.clean.add(clean, bytes);
                 fill.dirty.add(dirty, bytes);
-                fill.busy.add(u64::from(class.count).saturating_sub(free + pinned + clean + dirty), bytes);
+                let all = u64::from(class.count) + u64::from(class.beyond);
+                fill.busy.add(all.saturating_sub(free + pinned + clean + dirty), bytes);
             }
         }
         fill

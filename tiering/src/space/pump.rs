@@ -76,6 +76,13 @@ impl Core {
                     false => self.set_timer(session.evict_again_at),
                 }
             }
+            let session = &self.sessions[usize::from(s)];
+            if session.classes.iter().any(|c| !c.moving.is_empty()) {
+                match session.move_again_at <= self.now {
+                    true => self.wake(s),
+                    false => self.set_timer(session.move_again_at),
+                }
+            }
             if self.sessions[usize::from(s)].dues > 0 {
                 self.wish_for_due(s);
             }
@@ -107,11 +114,12 @@ impl Core {
     fn pump_session(&mut self, s: u16, buf: &mut ActionBuf) -> bool {
         self.pump_ready(s, buf);
         self.pump_admission(s);
-        self.pump_drops(s, buf);
-        self.pump_evicts(s, buf);
         for class in &mut self.sessions[usize::from(s)].classes {
             class.starved = 0;
         }
+        self.pump_drops(s, buf);
+        self.pump_resizes(s, buf);
+        self.pump_evicts(s, buf);
         self.send_again(s, buf);
         self.pump_faults(s, buf);
         let left = self.pump_leaving(s, buf);

@@ -47,6 +47,14 @@ impl Chaos {
                     Status::Ok
                 }
             }
+            // It waits for a moment between steps.
+            Job::Move { .. } if self.steps.iter().any(|(k, l)| k.0 == s && !l.1.is_empty()) => return,
+            Job::Move { .. } => match self.rng.below(3) {
+                0 if fail => Status::Busy,
+                1 if fail => Status::Io,
+                2 if fail => Status::Invalid,
+                _ => Status::Ok,
+            },
             Job::Cancel { .. } => Status::Busy,
         };
         self.w.agents.get_mut(&s).unwrap().jobs.remove(at);

@@ -7,6 +7,7 @@ mod endings;
 #[path = "../fake/mod.rs"]
 mod fake;
 mod keep;
+mod resize;
 
 use fake::*;
 use kvtide_tiering::api::*;
@@ -59,6 +60,7 @@ enum Asked {
     Fault { seq: SeqId, index: u32, plane: u16, patient: bool },
     Acquire { seq: SeqId, planes: u16, first: u32, count: u32 },
     Release { seq: SeqId, planes: u16, first: u32, count: u32 },
+    Resize { class: usize, frames: u32, before: u32 },
 }
 
 struct Chaos {
@@ -87,6 +89,8 @@ struct Chaos {
     /// Publishes that were stored, and blocks that restarts brought back.
     stored: u64,
     restored: u64,
+    /// Times that a tier 0 shrank.
+    shrunk: u64,
     finishing: bool,
     kinds: Vec<PlaneKind>,
     /// First hashes of published chains.
@@ -170,6 +174,7 @@ impl Chaos {
             done: 0,
             stored: 0,
             restored: 0,
+            shrunk: 0,
             finishing: false,
             kinds,
             roots: Vec::new(),
@@ -191,10 +196,15 @@ impl Chaos {
     }
 
     fn ask(&mut self, s: SessionId, request: Request<'_>, asked: Asked) {
-        if self.pending.keys().filter(|k| k.0 == s).count() >= 8 {
-            return;
-        }
         let timeout = if self.rng.one_in(8) { 1 + self.rng.below(2000) } else { 0 };
+        self.ask_within(s, request, asked, timeout);
+    }
+
+    /// `None`: enough is in flight.
+    fn ask_within(&mut self, s: SessionId, request: Request<'_>, asked: Asked, timeout: u64) -> Option<u16> {
+        if self.pending.keys().filter(|k| k.0 == s).count() >= 8 {
+            return None;
+        }
         match &asked {
             Asked::Reserve { seq } | Asked::Truncate { seq, .. } | Asked::Map { seq, .. } => {
                 _ = self.busy.insert((s, *seq))
@@ -205,7 +215,8 @@ impl Chaos {
             | Asked::Plain
             | Asked::Fault { .. }
             | Asked::Acquire { .. }
-            | Asked::Release { .. } => {}
+            | Asked::Release { .. }
+            | Asked::Resize { .. } => {}
         }
         let mut asked = asked;
         if let Asked::Fault { patient, .. } = &mut asked {
@@ -214,6 +225,7 @@ impl Chaos {
         let tag = self.w.ask_for(s, request, timeout);
         self.pending.insert((s, tag), asked);
         self.collect();
+        Some(tag)
     }
 
     /// Takes in what was answered.
@@ -322,6 +334,7 @@ impl Chaos {
                 assert_eq!(at.is_some(), ok, "release what was acquired");
                 at.map(|at| self.pins.swap_remove(at));
             }
+            Asked::Resize { class, frames, before } => self.resized(s, (class, frames, before), &done),
         }
     }
 
@@ -396,7 +409,7 @@ impl Chaos {
             return self.attach_again(s);
         }
         let idle = self.seqs.contains_key(&key) && !self.busy.contains(&key);
-        match self.rng.below(46) {
+        match self.rng.below(47) {
             40..=43 => self.run_io(),
             44..=45 => self.run_log(),
             0..=17 => self.run_job(s),
@@ -501,6 +514,7 @@ impl Chaos {
                 }
             }
             39 if self.rng.one_in(4) => self.nonsense(s),
+            46 => self.resize(s),
             _ => {}
         }
     }
@@ -616,30 +630,31 @@ impl Chaos {
     }
 }
 
-/// Hash of all actions, requests answered, publishes stored, blocks that restarts brought back.
-fn run(seed: u64, acts: u32) -> [u64; 4] {
+/// Hash of all actions, requests answered, publishes stored, blocks that restarts brought back, shrinks of tier 0.
+fn run(seed: u64, acts: u32) -> [u64; 5] {
     let mut c = Chaos::new(seed);
     for _ in 0..acts {
         c.act();
         c.verify();
     }
     c.finish();
-    [c.w.core.trace().hash(), c.done, c.stored, c.restored]
+    [c.w.core.trace().hash(), c.done, c.stored, c.restored, c.shrunk]
 }
 
 #[test]
 fn chaos() {
     let env = |name: &str, or: u64| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(or);
     let (from, seeds) = (env("CHAOS_SEED", 1), env("CHAOS_SEEDS", 40));
-    let (mut stored, mut restored) = (0, 0);
+    let (mut stored, mut restored, mut shrunk) = (0, 0, 0);
     for seed in from..from + seeds {
         let r = std::panic::catch_unwind(|| run(seed, 3000));
-        let Ok([_, _, s, b]) = r else {
+        let Ok([_, _, s, b, t]) = r else {
             panic!("replay with CHAOS_SEED={seed} CHAOS_SEEDS=1 cargo test -p kvtide-tiering --test chaos chaos");
         };
-        (stored, restored) = (stored + s, restored + b);
+        (stored, restored, shrunk) = (stored + s, restored + b, shrunk + t);
     }
     assert!(seeds < 40 || stored > 0 && restored > 0, "{stored} publishes were stored, {restored} blocks restored");
+    assert!(seeds < 40 || shrunk > 0, "no tier 0 ever shrank");
 }
 
 #[test]

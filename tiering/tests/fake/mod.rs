@@ -30,9 +30,16 @@ pub struct Agent {
     pub jobs: VecDeque<(u32, Job)>,
     /// Lane → position of its step and what it has read there; absent: between steps.
     pub lanes: BTreeMap<LaneId, (u64, BTreeSet<(BlockId, u16)>)>,
+    /// Frames of each size class: the first, how many there may be, how many have memory.
+    pub sizes: Vec<(FrameId, u32, u32)>,
 }
 
 impl Agent {
+    /// Whether a frame has memory.
+    fn has(&self, frame: FrameId) -> bool {
+        self.sizes.iter().any(|&(base, _, now)| frame >= base && frame - base < now)
+    }
+
     /// Whether the lane whose use of the victim comes first is past it.
     fn may_run(&self, job: &Job) -> bool {
         let (Job::Map { victim, .. }
@@ -40,7 +47,7 @@ impl Agent {
         | Job::Copy { victim, .. }
         | Job::LoadCopy { victim, .. }) = job
         else {
-            return true;
+            return self.lanes.is_empty() || !matches!(job, Job::Move { .. });
         };
         let Some(Victim { block, plane, after: Some((lane, pos)) }) = victim else { return true };
         match self.lanes.get(lane) {
@@ -253,7 +260,13 @@ impl World {
 
     pub fn attach_shard(&mut self, session: SessionId, shard: u16, lanes: u16, frames: &[u32]) -> Result<(), Error> {
         self.handle(Event::Attach { session, shard, lanes, frames })?;
-        self.agents.insert(session, Agent::default());
+        let mut base = 0;
+        let mut size = |&n: &u32| {
+            base += n;
+            (base - n, n, n)
+        };
+        let sizes = frames.iter().map(&mut size).collect();
+        self.agents.insert(session, Agent { sizes, ..Agent::default() });
         self.settle();
         Ok(())
     }
@@ -424,6 +437,18 @@ impl World {
     pub fn carry_out(&mut self, s: SessionId, job: Job) {
         self.content += 1;
         let agent = self.agents.get_mut(&s).unwrap();
+        if let Job::Map { frame, .. }
+        | Job::Load { frame, .. }
+        | Job::LoadCopy { frame, .. }
+        | Job::Store { frame, .. }
+        | Job::Copy { frame, .. }
+        | Job::Move { frame, .. } = job
+        {
+            assert!(agent.has(frame), "{job:?} touches a frame without memory");
+        }
+        if let Job::Copy { from, .. } | Job::Move { from, .. } = job {
+            assert!(agent.has(from), "{job:?} reads a frame without memory");
+        }
         let source = match job {
             Job::Copy { from, .. } => agent.frames[&from],
             _ => 0,
@@ -455,6 +480,13 @@ impl World {
                 self.host.insert((to.slab, to.slot), agent.frames[&frame]);
             }
             Job::Copy { block, plane, frame, victim, .. } => show(block, plane, frame, source, victim),
+            Job::Move { block, plane, frame, from } => {
+                assert!(agent.lanes.is_empty(), "{job:?} while a lane is in a step");
+                let shown: Vec<_> = agent.table.iter().filter(|&(_, f)| *f == frame).collect();
+                assert!(shown.is_empty(), "{job:?} overwrites a frame that still shows {shown:?}");
+                assert_eq!(agent.table.insert((block, plane), frame), Some(from), "{job:?} moves another frame's page");
+                agent.frames.insert(frame, agent.frames[&from]);
+            }
             Job::Drop { block } => agent.table.retain(|&(b, _), _| b != block),
             Job::Evict { block, plane, frame } => {
                 if agent.table.get(&(block, plane)) == Some(&frame) {
@@ -476,6 +508,7 @@ impl World {
                 agent.table.retain(|_, f| *f != frame);
                 agent.frames.insert(frame, 0);
             }
+            Job::Move { frame, .. } => _ = agent.frames.insert(frame, 0),
             Job::Store { to, .. } => _ = self.host.insert((to.slab, to.slot), 0),
             Job::Drop { .. } | Job::Evict { .. } | Job::Cancel { .. } => {}
         }

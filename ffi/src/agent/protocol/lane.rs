@@ -137,22 +137,27 @@ impl LaneView {
         self.epoch
     }
 
-    /// Opens a step: the lane is active, and has applied all that happened before.
-    pub fn begin(&mut self, step: u64) {
+    /// Opens a step: the lane is active, and has applied all that happened before. False: a page is being moved, nothing was
+    /// done; to be tried again after the mover made progress (see [`Shared::wants_quiet`]).
+    pub fn begin(&mut self, step: u64) -> bool {
+        // Release: the mover may find this word and never the quiescent one before it; the last step's reads come first.
+        self.words().applied.store(self.cursor, Ordering::Release);
+        fence(Ordering::SeqCst); // rules 6, 7 and 12: pairs with those of the mover
+        if self.shared.gate_closed() && !mutants::on(Mutant::BeginIgnoresGate) {
+            self.words().applied.store(QUIESCENT, Ordering::Release);
+            return false;
+        }
         self.position = step * u64::from(self.shared.geometry().plane_count());
         self.first_at = NOT_YET;
         self.active = true;
         self.boundaries += 1;
-        // Release: the mover may find this word and never the quiescent one before it; the last step's reads come first.
-        self.words().applied.store(self.cursor, Ordering::Release);
-        fence(Ordering::SeqCst); // rules 6 and 7: pairs with those of the mover
         if self.shared.log.lapped(self.cursor) {
             self.rebuild();
         }
-        if mutants::on(Mutant::BeginSkipsCatchUp) {
-            return;
+        if !mutants::on(Mutant::BeginSkipsCatchUp) {
+            self.catch_up(false);
         }
-        self.catch_up(false);
+        true
     }
 
     /// A boundary of `plane`: applies what changed. What earlier boundaries made readable is not read any more, but for

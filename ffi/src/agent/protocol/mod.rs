@@ -28,6 +28,10 @@
 //!     enqueued before it stores how far it has applied, before it gives a hold up, and before it becomes quiescent; whoever
 //!     overwrites a frame comes after every lane's mark. A page that was published without a copy (`Map`) shows a frame that
 //!     other lanes' enqueued work may still read: the lane *follows* their marks before it writes there.
+//! 12. A Move gives a page that the engine writes another frame, so no lane may be in a step from before its copy begins until the
+//!     new entry is in the log. The mover closes the gate, SeqCst fence, looks whether every lane is quiescent, and opens it again
+//!     if one is not; a lane stores "active", SeqCst fence, looks at the gate, and if it is closed is quiescent again and
+//!     does not begin. The gate opens (Release) with the last Move's end; a lane that finds it open (Acquire) sees the log.
 
 pub mod geometry;
 mod lane;

@@ -112,6 +112,9 @@ pub struct Mover {
     free: Vec<u32>,
     ids: HashMap<u32, u32>,
     waiting: Vec<u32>,
+    /// Moves that wait for a moment in which no lane is in a step, and how many are under way behind the closed gate (rule 12).
+    moves: Vec<u32>,
+    moving: u32,
     /// Pages and frames that the job being started takes away.
     victims: Vec<(u32, u32)>,
     ready: VecDeque<u32>,
@@ -145,6 +148,8 @@ impl Mover {
             free: (0..jobs).rev().collect(),
             ids: HashMap::with_capacity(jobs as usize),
             waiting: Vec::with_capacity(jobs as usize),
+            moves: Vec::with_capacity(jobs as usize),
+            moving: 0,
             victims: Vec::with_capacity(shared.geometry().plane_count() as usize),
             ready: VecDeque::with_capacity(jobs as usize),
             ended: VecDeque::with_capacity(jobs as usize),
@@ -202,7 +207,7 @@ impl Mover {
     /// Whether a job waits for lanes.
     #[must_use]
     pub fn waiting(&self) -> bool {
-        !self.waiting.is_empty()
+        !self.waiting.is_empty() || !self.moves.is_empty()
     }
 
     fn report(&mut self, kind: Option<JobKind>, done: &JobDone, taken_ns: u64) {
@@ -234,7 +239,7 @@ impl Mover {
         if let Some(frame) = plan.reads {
             self.uses[frame as usize] += 1;
         }
-        if let Some(page) = plan.page {
+        if let Some(page) = plan.page.filter(|_| kind != JobKind::Move) {
             self.shared.set_pending(page);
         }
         self.ids.insert(job.id, slot);
@@ -250,7 +255,7 @@ impl Mover {
             taken_ns: now_ns,
             promised: plan.updates,
         };
-        if mutants::on(Mutant::VictimStaysPublished) && plan.page.is_some() {
+        if mutants::on(Mutant::VictimStaysPublished) && plan.page.is_some() && kind != JobKind::Move {
             self.advance(slot);
             return Ok(());
         }
@@ -287,15 +292,19 @@ impl Mover {
             shared.leave(*page);
         }
         fence(Ordering::SeqCst); // rule 8
-        let planes = shared.geometry().plane_count();
-        let pinned = |page: &u32| shared.pins().covers(shared.seqs(), page / planes, (page % planes) as u16);
-        if mutants::on(Mutant::NoPinCheck) || !self.victims.iter().any(|(page, _)| pinned(page)) {
+        if !self.victims.iter().any(|(page, _)| self.pinned(*page)) {
             return true;
         }
         for (page, frame) in &self.victims {
             shared.enter(*page, *frame);
         }
         false
+    }
+
+    fn pinned(&self, page: u32) -> bool {
+        let (shared, planes) = (&self.shared, self.shared.geometry().plane_count());
+        let pinned = shared.pins().covers(shared.seqs(), page / planes, (page % planes) as u16);
+        pinned && !mutants::on(Mutant::NoPinCheck)
     }
 
     /// Writes one of a job's promised updates.
@@ -328,6 +337,32 @@ impl Mover {
             !passed
         });
         self.waiting = waiting;
+        self.begin_moves();
+    }
+
+    /// Begins the Moves that wait, if no lane is in a step.
+    fn begin_moves(&mut self) {
+        if self.moves.is_empty() || (self.moving == 0 && !self.shared.close_gate()) {
+            return;
+        }
+        for slot in self.moves.drain(..) {
+            self.work[slot as usize].state = State::Ready;
+            self.ready.push_back(slot);
+            self.moving += 1;
+        }
+        self.shared.set_moves(0);
+    }
+
+    /// The session is over, so that nothing is copied any more: pages that were to be moved stay where they are, and lanes may
+    /// begin.
+    pub fn give_up_moves(&mut self) {
+        for slot in 0..self.work.len() as u32 {
+            let work = &self.work[slot as usize];
+            if work.kind == JobKind::Move && work.state != State::Idle {
+                self.ready.retain(|s| *s != slot);
+                self.finish(slot, Status::Canceled, None);
+            }
+        }
     }
 
     /// No lane reads the job's frame any more.
@@ -339,6 +374,10 @@ impl Mover {
                 self.finish(slot, Status::Ok, None);
             }
             (JobKind::Drop | JobKind::Evict, _) => self.finish(slot, Status::Ok, None),
+            (JobKind::Move, _) => {
+                self.moves.push(slot);
+                self.shared.set_moves(self.moves.len());
+            }
             _ => {
                 self.work[slot as usize].state = State::Ready;
                 self.ready.push_back(slot);
@@ -355,10 +394,11 @@ impl Mover {
         let host = Place::Host { slab: work.job.slab, slot: work.job.slot };
         let (from, to) = match work.kind {
             JobKind::Store => (frame, host),
-            JobKind::Copy => (Place::Frame(work.job.src_frame), frame),
+            JobKind::Copy | JobKind::Move => (Place::Frame(work.job.src_frame), frame),
             _ => (host, frame),
         };
-        if let Some(page) = work.plan.page.filter(|_| mutants::on(Mutant::PublishBeforeCopyDone)) {
+        let early = mutants::on(Mutant::PublishBeforeCopyDone) && work.kind != JobKind::Move;
+        if let Some(page) = work.plan.page.filter(|_| early) {
             self.publish(slot, page, work.job.frame);
         }
         let token = u64::from(slot) | u64::from(work.generation) << 32;
@@ -380,6 +420,10 @@ impl Mover {
             Ok(_) => Status::Ok,
             Err(_) => Status::Io,
         };
+        if work.kind == JobKind::Move {
+            let status = if status == Status::Ok { self.moved(slot) } else { status };
+            return self.finish(slot, status, result.ok());
+        }
         match work.plan.page {
             Some(page) if status == Status::Ok && self.shared.master_frame(page).is_none() => {
                 self.publish(slot, page, work.job.frame);
@@ -390,9 +434,27 @@ impl Mover {
         self.finish(slot, status, result.ok());
     }
 
+    /// A Move's copy is whole: publishes it, unless the page was pinned meanwhile.
+    fn moved(&mut self, slot: u32) -> Status {
+        let work = self.work[slot as usize];
+        let Some(page) = work.plan.page else { return Status::Invalid };
+        self.shared.leave(page);
+        fence(Ordering::SeqCst); // rule 8
+        if self.pinned(page) {
+            self.shared.enter(page, work.job.src_frame);
+            return Status::Busy;
+        }
+        self.shared.show(work.job.src_frame, None);
+        self.publish(slot, page, work.job.frame);
+        Status::Ok
+    }
+
     fn finish(&mut self, slot: u32, status: Status, copied: Option<Copied>) {
         let work = self.work[slot as usize];
         self.work[slot as usize].state = State::Idle;
+        if work.kind == JobKind::Move {
+            self.end_move(slot, work.state);
+        }
         if let Some(frame) = work.plan.writes {
             self.uses[frame as usize] = 0;
         }
@@ -408,6 +470,18 @@ impl Mover {
         self.report(Some(work.kind), &done, work.taken_ns);
     }
 
+    /// The last Move's end opens the gate.
+    fn end_move(&mut self, slot: u32, state: State) {
+        if state == State::Waiting {
+            self.moves.retain(|s| *s != slot);
+            return self.shared.set_moves(self.moves.len());
+        }
+        self.moving -= 1;
+        if self.moving == 0 {
+            self.shared.open_gate();
+        }
+    }
+
     /// Stops a job whose copy has not begun, and puts its victim back (rule 9). The status is that of the cancel job.
     fn cancel(&mut self, id: u32) -> Status {
         let Some(slot) = self.ids.get(&id).copied() else { return Status::Busy };
@@ -417,7 +491,7 @@ impl Mover {
         if begun && copies && mutants::on(Mutant::CancelFreesAtOnce) {
             self.work[slot as usize].promised = 0;
             self.promised -= u64::from(work.promised);
-            work.plan.page.inspect(|page| self.shared.clear_pending(*page));
+            self.forget_pending(&work);
             self.finish(slot, Status::Canceled, None);
             return Status::Ok;
         }
@@ -428,12 +502,19 @@ impl Mover {
         }
         self.waiting.retain(|s| *s != slot);
         self.ready.retain(|s| *s != slot);
-        work.plan.page.inspect(|page| self.shared.clear_pending(*page));
+        self.forget_pending(&work);
         if let Some(victim) = work.plan.victim.filter(|_| !mutants::on(Mutant::CancelLosesVictim)) {
             self.publish(slot, victim, work.job.frame);
         }
         self.finish(slot, Status::Canceled, None);
         Status::Ok
+    }
+
+    /// The page of a job is not on its way any more. That of a Move shows where it did.
+    fn forget_pending(&self, work: &Work) {
+        if let Some(page) = work.plan.page.filter(|_| work.kind != JobKind::Move) {
+            self.shared.clear_pending(page);
+        }
     }
 
     /// Publishes a page in a frame that holds its bytes already: what a reattached session declares.

@@ -29,12 +29,16 @@ pub enum Mutant {
     EndKeepsHolds,
     /// Loaded bytes that are not those that were stored are published.
     CanaryIgnored,
+    /// A page is moved while a lane is in a step.
+    MoveInStep,
+    /// A lane begins while a page is being moved.
+    BeginIgnoresGate,
 }
 
 #[cfg(feature = "mutants")]
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 12] = [
+    pub const ALL: [Mutant; 14] = [
         Mutant::NoBoundaryWait,
         Mutant::VictimStaysPublished,
         Mutant::UnconditionalUnpublish,
@@ -47,6 +51,8 @@ impl Mutant {
         Mutant::CancelLosesVictim,
         Mutant::EndKeepsHolds,
         Mutant::CanaryIgnored,
+        Mutant::MoveInStep,
+        Mutant::BeginIgnoresGate,
     ];
 
     /// Its name, as tests print it.
@@ -65,6 +71,8 @@ impl Mutant {
             Mutant::CancelLosesVictim => "CancelLosesVictim",
             Mutant::EndKeepsHolds => "EndKeepsHolds",
             Mutant::CanaryIgnored => "CanaryIgnored",
+            Mutant::MoveInStep => "MoveInStep",
+            Mutant::BeginIgnoresGate => "BeginIgnoresGate",
         }
     }
 }

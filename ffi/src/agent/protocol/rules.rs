@@ -54,6 +54,14 @@ pub(super) fn check(shared: &Shared, uses: &[u16], job: &Job, kind: JobKind) -> 
             let plan = Plan { victim, writes: Some(job.frame), updates: 1, ..Plan::default() };
             if shown == victim && idle { Ok(plan) } else { Err(Status::Invalid) }
         }
+        JobKind::Move => {
+            let from = job.src_frame;
+            let shows = shared.geometry().locate(from).is_some() && shared.shown(from) == Some(page);
+            let ours = shows && uses[from as usize] == 0 && shared.master_frame(page) == Some(from);
+            let empty = shown.is_none() && idle && job.victim_block == NONE_U32;
+            let plan = Plan { page: Some(page), victim: None, writes: Some(job.frame), reads: Some(from), updates: 1 };
+            if ours && empty { Ok(plan) } else { Err(Status::Invalid) }
+        }
         _ => {
             let victim = match job.victim_block {
                 NONE_U32 => None,

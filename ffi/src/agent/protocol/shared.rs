@@ -30,6 +30,10 @@ pub struct Shared {
     /// Counts the times that a page left `master`.
     epoch: AtomicU64,
     pub(super) lanes: Box<[LaneWords]>,
+    /// 1 while no lane may begin a step (rule 12).
+    gate: AtomicU32,
+    /// Moves that wait for a moment in which no lane is in a step.
+    moves: AtomicU32,
     pins: Pins,
     seqs: SeqTable,
 }
@@ -56,6 +60,8 @@ impl Shared {
             resident: zeroed::words(bounds.blocks_max as usize)?,
             epoch: AtomicU64::new(0),
             lanes: (0..bounds.lanes).map(|_| lane()).collect::<Option<_>>()?,
+            gate: AtomicU32::new(0),
+            moves: AtomicU32::new(0),
             pins: Pins::new(bounds.blocks_max, bounds.pins_max)?,
             seqs: SeqTable::new(bounds.seqs_max, bounds.seq_blocks_max)?,
             geometry,
@@ -109,6 +115,39 @@ impl Shared {
     #[must_use]
     pub fn quiescent(&self) -> bool {
         self.lanes.iter().all(|lane| lane.applied.load(Ordering::Acquire) == QUIESCENT)
+    }
+
+    /// Whether a lane that is about to begin should let the mover work first: it may not begin, or it would keep a page from
+    /// being moved that could be moved now.
+    #[must_use]
+    pub fn wants_quiet(&self) -> bool {
+        self.gate_closed() || (self.moves.load(Ordering::Relaxed) > 0 && self.quiescent())
+    }
+
+    /// Mover: Moves that wait.
+    pub(super) fn set_moves(&self, count: usize) {
+        self.moves.store(count as u32, Ordering::Relaxed);
+    }
+
+    /// Mover: closes the gate unless a lane is in a step (rule 12).
+    pub(super) fn close_gate(&self) -> bool {
+        self.gate.store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst); // pairs with the one in LaneView::begin
+        let quiet = self.quiescent() || mutants::on(mutants::Mutant::MoveInStep);
+        if !quiet {
+            self.open_gate();
+        }
+        quiet
+    }
+
+    /// Mover: lanes may begin again, and see what was logged.
+    pub(super) fn open_gate(&self) {
+        self.gate.store(0, Ordering::Release); // pairs with the load below
+    }
+
+    /// Lane that is active, after its SeqCst fence: whether it must not be.
+    pub(super) fn gate_closed(&self) -> bool {
+        self.gate.load(Ordering::Acquire) != 0
     }
 
     pub(super) fn master_frame(&self, page: u32) -> Option<u32> {

@@ -201,7 +201,7 @@ impl Reader {
     ///
     /// # Errors
     /// `State`: a step is open, or a sequence is in another one or twice in this. `NotFound`, `Lost`. `Range`: more tokens
-    /// than blocks. Nothing has happened then.
+    /// than blocks. `Again`: a page is being moved, see [`LaneView::begin`]. Nothing has happened then.
     pub fn begin(&mut self, seqs: &[StepSeq]) -> Result<bool, Status> {
         if self.open {
             return Err(Status::State);
@@ -212,6 +212,10 @@ impl Reader {
                 return Err(status);
             }
         }
+        if !self.view.begin(self.step + 1) {
+            self.dismiss();
+            return Err(Status::Again);
+        }
         self.step += 1;
         self.open = true;
         self.announced = false;
@@ -219,7 +223,6 @@ impl Reader {
         self.faulted = None;
         self.ready.clear();
         self.missing.clear();
-        self.view.begin(self.step);
         self.counts.steps += 1;
         self.pages_full = self.members.iter().map(|m| u64::from(m.blocks)).sum();
         let whole = (0..self.members.len()).all(|at| self.whole(at));

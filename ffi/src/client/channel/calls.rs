@@ -73,6 +73,12 @@ pub(super) enum Work {
         seq: u32,
         pin: PinId,
     },
+    /// The class had `before` frames with memory, and has that of `frames` already if those are more.
+    Resize {
+        class: usize,
+        before: u32,
+        frames: u32,
+    },
 }
 
 impl Work {
@@ -91,6 +97,7 @@ impl Work {
             Work::Park { seq } => ("park sequence", u64::from(*seq)),
             Work::Resume { seq } => ("resume sequence", u64::from(*seq)),
             Work::Acquire { seq, .. } => ("acquire pages of sequence", u64::from(*seq)),
+            Work::Resize { class, .. } => ("resize tier-0 class", *class as u64),
         }
     }
 
@@ -106,6 +113,13 @@ impl Work {
             _ => None,
         }
     }
+}
+
+/// The daemon gives pages no frame of the class from `frames` on: memory behind those may go.
+pub(super) fn resized(session: &Session, class: usize, frames: u32) -> Result<u32, Status> {
+    let result = session.tier0.resize(class, frames).map_err(|error| error.status());
+    session.resizing.end(class);
+    result
 }
 
 /// A request in flight.
@@ -411,6 +425,11 @@ impl State {
                         Next::Done(Err(result.err().unwrap_or(Status::NotFound)))
                     }
                 }
+            }
+            Work::Resize { class, before, frames } => {
+                let result = verdict(value == u64::from(*frames));
+                let stays = if result.is_ok() { *frames } else { *before };
+                Next::Done(result.and(resized(&session, *class, stays).map(Outcome::Frames)))
             }
         }
     }

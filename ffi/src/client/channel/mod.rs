@@ -242,6 +242,31 @@ impl Channel {
         self.at_once("release pin", pin.0, |state| state.release(pin))
     }
 
+    /// Lets a size class of tier 0 have its first `frames` frames from now on, of those that the session attached with, and
+    /// returns that number: memory behind the others goes back to the system or to the device, and comes back with a larger
+    /// number. Frames and tables stay where they are. Steps go on meanwhile: pages in frames that go are evicted at the lanes'
+    /// boundaries, those that must stay (unsealed) get other frames at a moment in which no lane is in a step, which is why an
+    /// engine that calls between its steps has the memory at once.
+    ///
+    /// # Errors
+    /// The class is as it was before. `Range`: no such class, more frames than it attached with, or fewer than a block has pages
+    /// in the class (or than 2). `Busy`: pages that must stay (unsealed, acquired) need more. `NoSpace`: pages would have to
+    /// leave that find no place below. `State`: it is being resized. `TimedOut`: pages in the way were acquired, or a lane was in
+    /// a step all the time. Growing: `System`, `Device`: there is no memory.
+    pub fn tier0_resize(&mut self, class: usize, frames: u32, timeout: Duration) -> Result<u32> {
+        const DOING: &str = "resize tier-0 class";
+        match self.blocking(DOING, class as u64, Request::Tier0Resize { class, frames }, timeout)? {
+            Outcome::Frames(frames) => Ok(frames),
+            _ => Err(Error::call(DOING, class as u64, Status::Internal)),
+        }
+    }
+
+    /// Frames that a size class of tier 0 has memory for now; 0 if there is no such class.
+    #[must_use]
+    pub fn tier0_frames(&self, class: usize) -> u32 {
+        self.inner.session.tier0.frames(class)
+    }
+
     /// Sends a request without waiting for its end. `user` comes back with it.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! Calls become requests, or are done at once where the session can do them alone.
 
 use super::{
-    calls::{BLOCKS_MAX, Call, State, Work},
+    calls::{BLOCKS_MAX, Call, State, Work, resized},
     pin_id, pin_of,
     publish::Publishing,
 };
@@ -84,6 +84,9 @@ impl State {
             }
             Work::ReserveSession { asked, .. } => {
                 session.reserve_asked.fetch_sub(*asked, Ordering::Relaxed);
+            }
+            Work::Resize { class, before, .. } => {
+                let _ = resized(session, *class, *before); // what it had it has, whatever becomes of the rest
             }
             _ => {}
         }
@@ -191,6 +194,7 @@ impl State {
                 Started::Send(Op::Advise, submission, Vec::new(), Work::Plain)
             }
             Request::Acquire { range } => self.acquire(session, range)?,
+            Request::Tier0Resize { class, frames } => resize(session, class, frames)?,
         })
     }
 
@@ -354,6 +358,23 @@ impl State {
         }
         if self.in_flight(ticket).is_some() { Ok(None) } else { Err(Status::NotFound) }
     }
+}
+
+/// Asks for more or fewer frames of a class. Memory of more is there before the daemon knows of it.
+fn resize(session: &Session, class: usize, frames: u32) -> Result<Started, Status> {
+    session.tier0.class(class).filter(|room| frames <= room.frames_max).ok_or(Status::Range)?;
+    if !session.resizing.begin(class) {
+        return Err(Status::State);
+    }
+    let before = session.tier0.frames(class);
+    if frames > before {
+        if let Err(error) = session.tier0.resize(class, frames) {
+            session.resizing.end(class);
+            return Err(error.status());
+        }
+    }
+    let submission = Submission { first: class as u32, count: frames, ..Submission::default() };
+    Ok(Started::Send(Op::Tier0Resize, submission, Vec::new(), Work::Resize { class, before, frames }))
 }
 
 /// The request that pins a range, and that unpins it.

@@ -79,6 +79,20 @@ impl Core {
                     hold(job.page);
                     *seen.leaving.entry(job.page).or_default() += 1;
                 }
+                Task::Move => {
+                    hold(job.page);
+                    let (to, from) = (&session.frames[job.frame as usize], &session.frames[job.source as usize]);
+                    ensure!(
+                        to.state == FrameState::Incoming && to.job == slot as u32 && to.page == job.page,
+                        "session {s}: move {slot} and frame {} disagree: {to:?}",
+                        job.frame
+                    );
+                    ensure!(
+                        from.state == FrameState::Leaving && from.job == slot as u32 && from.page == job.page,
+                        "session {s}: move {slot} and frame {} disagree: {from:?}",
+                        job.source
+                    );
+                }
                 Task::Store => {
                     hold(job.page);
                     *seen.storing.entry(job.page).or_default() += 1;
@@ -144,6 +158,8 @@ impl Core {
             enter(&c.refused, On::Refused)?;
             enter(&c.dirty, On::Dirty)?;
             enter(&c.early, On::Early)?;
+            enter(&c.outgoing, On::Outgoing)?;
+            enter(&c.moving, On::Move)?;
             for lane in &session.lanes {
                 enter(&lane.rings[class], On::Ring)?;
             }
@@ -153,13 +169,24 @@ impl Core {
         enter(&session.drops, On::Drop)?;
         let mut pinned = vec![0u64; session.classes.len()];
         let mut unsealed = vec![0u64; session.classes.len()];
+        let mut beyond = vec![0u32; session.classes.len()];
         for (f, frame) in session.frames.iter().enumerate() {
             let class = usize::from(session.class_of_frame(f as u32));
             ensure!(listed[f] == frame.on, "session {s}: frame {f} says {:?}, lists say {:?}", frame.on, listed[f]);
             ensure!((frame.state == FrameState::Free) == (frame.on == On::Free), "session {s}: frame {f}: {frame:?}");
             pinned[class] += u64::from(frame.pins > 0);
+            let outside = session.classes[class].is_beyond(f as u32);
+            beyond[class] += u32::from(outside && frame.state != FrameState::Away);
+            let inside_only = frame.state == FrameState::Present
+                && matches!(frame.on, On::Clean | On::Refused | On::Dirty | On::Ring);
+            let outside_only = frame.state == FrameState::Away || matches!(frame.on, On::Outgoing | On::Move);
+            ensure!(
+                if outside { frame.state != FrameState::Free && !inside_only } else { !outside_only },
+                "session {s}: frame {f} of {} in use of its class: {frame:?}",
+                session.classes[class].count
+            );
             match frame.state {
-                FrameState::Free => {}
+                FrameState::Free | FrameState::Away => {}
                 FrameState::Leaving => {
                     let waits = matches!(frame.on, On::Evict | On::EvictLater);
                     ensure!(waits || frame.job != NONE, "session {s}: frame {f} leaves without a job");
@@ -205,6 +232,7 @@ impl Core {
                         .count() as u64
                 })
                 .sum();
+            ensure!(c.beyond == beyond[i], "session {s} class {i}: {} beyond, counted {}", c.beyond, beyond[i]);
             ensure!(c.promised == promised, "session {s} class {i}: promised {} counted {promised}", c.promised);
             ensure!(c.pinned == pinned[i], "session {s} class {i}: pinned {} counted {}", c.pinned, pinned[i]);
             ensure!(
@@ -222,7 +250,7 @@ impl Core {
         let frame = self.frame(s, f);
         let block = &self.blocks[self.geo.block_of(frame.page)];
         let page = &self.pages[frame.page as usize];
-        if !matches!(frame.on, On::Clean | On::Refused | On::Dirty | On::Early | On::Ring)
+        if !matches!(frame.on, On::Clean | On::Refused | On::Dirty | On::Early | On::Ring | On::Outgoing)
             || frame.state == FrameState::Incoming
         {
             return Ok(());
