@@ -5,6 +5,101 @@
 /// What the status word becomes when an update names a page beyond the table.
 constexpr static const u32 BAD_UPDATE = 4294967294;
 
+/// Paged attention: all kernels of the family take this one struct.
+///
+/// Rows of a KV head are numbered `query token · group + head of the group`; `rows = q_tokens · group`. A row tile is 8 or 16 of them.
+struct AttentionParams {
+    /// Queries, `[tokens][kv_heads · group][head_dim]`, 16-byte aligned.
+    u64 q;
+    /// Out, `[tokens][kv_heads · group][head_dim (MLA: latent)]`, 16-byte aligned.
+    u64 out;
+    /// Out, `f32[tokens][kv_heads · group]`: natural logarithm of the sum of exponentials, −∞ where nothing is seen; or 0.
+    u64 lse;
+    /// Address of the frame that the block table calls 0.
+    u64 pages;
+    /// Bytes from one frame to the next.
+    u64 page_stride;
+    /// `i32[seqs][table_stride]`: frame, or negative where not readable; 0: page i of sequence s lies in frame s · table_stride + i.
+    u64 block_table;
+    /// `i32[seqs]`: tokens that the last query of the sequence sees, itself included.
+    u64 lengths;
+    /// `i32[seqs + 1]`: first query of each sequence in `q`; or 0: each has `q_tokens`.
+    u64 q_starts;
+    /// `u32`: the lane's status word, or 0. While it is set nothing is emitted.
+    u64 status;
+    /// `f32[seqs][pages_max][kv_heads][rows][2]`: a page's (m, l), m in units of log2; or 0 (whole path only).
+    u64 page_ml;
+    /// `f32[seqs][pages_max][kv_heads][rows][head_dim]`: a page's unscaled sums. Path by passes only.
+    u64 page_o;
+    /// `u32[seqs][pages_max]`: the epoch in which the page was last computed. Path by passes only.
+    u64 stamps;
+    /// `u32[item_count][2]`: batch row and page index of the pages to compute; 0: whole path.
+    u64 items;
+    /// `f32[tasks][chunks_max + ⌈chunks_max / 16⌉][tile rows][2]`: (m, l) of chunks.
+    u64 chunk_ml;
+    /// `f32[tasks][chunks_max + ⌈chunks_max / 16⌉][tile rows][head_dim]`: unscaled sums of chunks.
+    u64 chunk_o;
+    /// `u32[tasks][⌈chunks_max / 16⌉ + 1]`: tickets, zero before the first launch and after each.
+    u64 tickets;
+    /// Out, `u32[seqs][kv_heads][tiles]`: 1 if the tile's rows were written, 0 if a page was not readable.
+    u64 emitted;
+    /// Elements from one query token to the next in `q`.
+    u32 q_stride;
+    /// Elements from one query token to the next in `out`.
+    u32 out_stride;
+    /// Sequences of the batch.
+    u32 seqs;
+    /// Columns of the block table.
+    u32 table_stride;
+    /// KV heads.
+    u32 kv_heads;
+    /// Query heads of a KV head.
+    u32 group;
+    /// Query tokens of a sequence; the most of one if `q_starts` is given.
+    u32 q_tokens;
+    /// Row tiles of a KV head.
+    u32 tiles;
+    /// Tokens of a page, a multiple of 16.
+    u32 page_tokens;
+    /// Pages of a chunk.
+    u32 chunk_pages;
+    /// Most chunks of a sequence.
+    u32 chunks_max;
+    /// Most pages of a sequence.
+    u32 pages_max;
+    /// Streams of a chunk: 4 in decode, 1 in prefill and MLA.
+    u32 streams;
+    /// Tokens that a query sees at most, or 0.
+    u32 window;
+    /// Entries of `items`.
+    u32 item_count;
+    /// Entries that a warp (MLA: a block) takes, 1 to 32.
+    u32 items_per_warp;
+    /// What stamps pages that are computed now.
+    u32 epoch;
+    /// Softmax scale times log2(e).
+    f32 scale_log2;
+};
+
+/// Attention mass: reduces what attention left of each page to the largest shares of each sequence.
+struct AttentionMassParams {
+    /// The launch whose attention it is, with `page_ml` and `lse`.
+    AttentionParams attention;
+    /// Out, `u64[seqs][39]`: the words of `kvtide_wire::score`, the row of the batch in place of the sequence's slot; the first is
+    /// all ones where attention emitted nothing.
+    u64 out;
+    /// `f32[seqs][pages_max]`: each page's share.
+    u64 shares;
+    /// `u32[seqs]`: tickets, zero before the first launch and after each.
+    u64 tickets;
+    /// Step of the lane.
+    u64 step;
+    /// Plane.
+    u32 plane;
+    /// Most entries of a sequence, at most 36.
+    u32 top;
+};
+
 /// Rows of one kind that a new token brings (its keys, its values, its latent vector, its rope part) and where they go in a page.
 struct AppendPart {
     /// The engine's tensor: row of (token, head) at token × token_stride + head × head_stride; 16-byte aligned.
@@ -401,6 +496,8 @@ struct QuantParams {
     u32 reserved;
 };
 
+static_assert(sizeof(AttentionParams) == 208, "AttentionParams is padded otherwise than in Rust");
+static_assert(sizeof(AttentionMassParams) == 248, "AttentionMassParams is padded otherwise than in Rust");
 static_assert(sizeof(AppendParams) == 200, "AppendParams is padded otherwise than in Rust");
 static_assert(sizeof(AppendPart) == 48, "AppendPart is padded otherwise than in Rust");
 static_assert(sizeof(BoundaryApplyParams) == 48, "BoundaryApplyParams is padded otherwise than in Rust");

@@ -5,6 +5,7 @@
 //! what they point at is the caller's promise, so launches are unsafe. Nothing to do enqueues nothing.
 
 mod append;
+pub mod attention;
 mod boundary;
 mod check;
 mod crc;

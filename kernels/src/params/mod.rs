@@ -5,6 +5,7 @@
 //! that nothing is padded. Used by `launch`, which checks every value first; knows nothing of drivers.
 
 mod append;
+mod attention;
 mod boundary;
 mod crc;
 mod digest;
@@ -12,6 +13,7 @@ mod gather;
 mod quant;
 
 pub use append::{AppendParams, AppendPart};
+pub use attention::{AttentionMassParams, AttentionParams};
 pub use boundary::{BAD_UPDATE, BoundaryApplyParams, BoundaryTablesParams, BoundaryUpdate, BoundaryWords};
 pub use crc::{CrcItem, CrcParams};
 pub use digest::{DigestBuildParams, DigestItem, DigestScoresParams, DigestSelectParams};
@@ -38,6 +40,8 @@ macro_rules! kernel_params {
 }
 
 kernel_params!(
+    AttentionParams,
+    AttentionMassParams,
     AppendParams,
     AppendPart,
     BoundaryApplyParams,

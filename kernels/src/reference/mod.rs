@@ -1,6 +1,7 @@
 //! What each kernel computes, in plain Rust and f64: the tests compare with it, and tensors of the CPU use it.
 
 pub mod append;
+pub mod attention;
 pub mod boundary;
 pub mod crc;
 pub mod digest;

@@ -1,0 +1,232 @@
+// Paged attention of few queries a sequence: decode, and verify of several tokens.
+//
+// Whole (`items` is 0): a block takes a chunk of a sequence for one KV head and row tile; its four warps take the chunk's pages in
+// turn (page i of the chunk: warp i % 4), each with a ring of shared memory of its own, so that no warp waits for another before
+// the chunk's end. By passes (`items`): a warp takes pages of a list, and leaves each page's state in the workspace, from which
+// attention_merge folds chunks with the very same steps.
+//
+// Bytes in flight: a warp's ring has SLOTS halves (16 tokens of keys or values), SLOTS - 1 of them under way. Per block and per
+// multiprocessor of an H200 (227 KiB of shared memory):
+//   D 32: 8 x 1 KiB x 4 = 32 KiB, 28 under way, 6 blocks: 168 KiB     D 128: 6 x 4 KiB x 4 = 96 KiB, 80 under way, 2 blocks: 160 KiB
+//   D 64: 8 x 2 KiB x 4 = 64 KiB, 56 under way, 3 blocks: 168 KiB     D 256: 3 x 8 KiB x 4 = 96 KiB, 64 under way, 2 blocks: 128 KiB
+// 4.8 TB/s at 0.8 us of loaded latency need 29 KiB a multiprocessor; the rest covers blocks that start or end. 96 KiB also fit the
+// 99 KiB that a block of sm_86, 89 and 120 can have.
+//
+// Grid: KV heads and row tiles, which read the same pages, vary fastest; then chunks (or the list); then sequences.
+//
+// Work split: 512 tokens x 8 KV heads make 256 blocks of a sequence of 16k, for the 264 places of 132 multiprocessors.
+// Arithmetic: with D 128 a tile of 16 tokens (8 KiB) is 16 ldmatrix, 16 mma, 16 cp.async and some 150 other instructions of one
+// warp; at 20 bytes a clock and multiprocessor it may take 400 clocks of four schedulers.
+#pragma once
+
+namespace kvt {
+
+template <int D>
+constexpr int SLOTS = D <= 64 ? 8 : D == 128 ? 6 : 3;
+template <int D>
+constexpr u32 RING_BYTES = SLOTS<D>* HALF_BYTES<D>;
+
+// One page of a warp's list, as each lane keeps one and all learn it by shuffle.
+struct Listed {
+    u32 seq, page;
+    i32 frame, first, limit;
+
+    KVT_DEVICE Listed from(u32 lane) const {
+        Listed l;
+        l.seq = __shfl_sync(FULL, seq, lane);
+        l.page = __shfl_sync(FULL, page, lane);
+        l.frame = __shfl_sync(FULL, frame, lane);
+        l.first = __shfl_sync(FULL, first, lane);
+        l.limit = __shfl_sync(FULL, limit, lane);
+        return l;
+    }
+    // Tiles of the page that hold a token which some row sees.
+    KVT_DEVICE u32 tile_first(u32 page_tokens) const {
+        return static_cast<u32>(max(first - static_cast<i32>(page * page_tokens), 0)) / TILE;
+    }
+    KVT_DEVICE u32 tile_end(u32 page_tokens) const {
+        i32 left = min(limit - static_cast<i32>(page * page_tokens), static_cast<i32>(page_tokens));
+        return static_cast<u32>(max(left, 0) + static_cast<i32>(TILE) - 1) / TILE;
+    }
+};
+
+// Walks the halves of the listed pages ahead of their use: keys, then values, of each tile.
+template <int D>
+struct Loader {
+    u32 pages;  // lanes whose pages are still to come
+    u32 tile, tile_end;
+    bool values;
+    const u8* at;  // keys of this page's head
+    i32 left;      // tokens of the page, from its first on, that exist
+    u32 slot;
+
+    KVT_DEVICE void step(const AttentionParams& p, const Listed& mine, u32 head, u32 ring) {
+        if (tile == tile_end && pages != 0) {
+            Listed next = mine.from(__ffs(pages) - 1);
+            pages &= pages - 1;
+            tile = next.tile_first(p.page_tokens);
+            tile_end = next.tile_end(p.page_tokens);
+            left = next.limit - static_cast<i32>(next.page * p.page_tokens);
+            at = reinterpret_cast<const u8*>(p.pages) + static_cast<u64>(static_cast<u32>(next.frame)) * p.page_stride +
+                 static_cast<u64>(head) * p.page_tokens * (2 * D);
+        }
+        if (tile != tile_end) {
+            const u8* from = at + tile * HALF_BYTES<D>;
+            if (values) {
+                from += static_cast<u64>(p.kv_heads) * p.page_tokens * (2 * D);
+            }
+            load_half<D, WARP>(ring + slot * HALF_BYTES<D>, from, left - static_cast<i32>(tile * TILE), kvt_lane());
+            tile += values ? 1 : 0;
+            values = !values;
+            slot = slot + 1 == SLOTS<D> ? 0 : slot + 1;
+        }
+        cp_async_commit();
+    }
+};
+
+template <class T, int D, int NT>
+KVT_DEVICE void attention_decode(const AttentionParams& p) {
+    constexpr int ROWS = 8 * NT;
+    const u32 lane = kvt_lane(), warp = kvt_warp();
+    const u32 head = blockIdx.x / p.tiles, tile = blockIdx.x % p.tiles;
+    const bool parts = p.items != 0;
+    const u32 ring = warp * RING_BYTES<D>;
+
+    Task task = task_of<ROWS>(p, parts ? 0 : blockIdx.z, head, tile);
+    if (lane_failed(p)) {
+        if (!parts && blockIdx.y == 0) {
+            write_emitted(p, task, false);
+        }
+        return;
+    }
+
+    Listed mine;
+    mine.seq = mine.page = 0;
+    mine.frame = -1;
+    mine.first = mine.limit = 0;
+    u32 todo;           // lanes whose pages this warp computes
+    u32 chunks = 0;
+    bool missing = false;
+    if (parts) {
+        const u32 item = (blockIdx.y * WARPS + warp) * p.items_per_warp + lane;
+        if (lane < p.items_per_warp && item < p.item_count) {
+            uint2 listed = reinterpret_cast<const uint2*>(p.items)[item];
+            mine.seq = listed.x;
+            mine.page = listed.y;
+            if (mine.seq < p.seqs && mine.page < p.pages_max) {
+                mine.frame = entry_of(p, mine.seq, mine.page);
+                Span s = span_of(p, mine.seq, task.row, ROWS);
+                mine.first = s.first;
+                mine.limit = s.limit;
+                if (mine.frame >= 0 && blockIdx.x == 0) {
+                    reinterpret_cast<u32*>(p.stamps)[static_cast<u64>(mine.seq) * p.pages_max + mine.page] = p.epoch;
+                }
+            }
+        }
+        todo = __ballot_sync(FULL, mine.frame >= 0 && mine.tile_first(p.page_tokens) < mine.tile_end(p.page_tokens));
+    } else {
+        const Span s = span_of(p, task.seq, task.row, ROWS);
+        const Chunks range = chunks_of(p, s);
+        chunks = range.count;
+        if (chunks == 0 || chunks == TOO_MANY) {
+            if (blockIdx.y == 0) {
+                write_unread<T, D>(p, task, chunks == 0);
+            }
+            return;
+        }
+        if (blockIdx.y >= chunks) {
+            return;
+        }
+        mine.seq = task.seq;
+        mine.page = (range.first + blockIdx.y) * p.chunk_pages + lane;
+        mine.first = s.first;
+        mine.limit = s.limit;
+        bool inside = lane < p.chunk_pages && mine.page * p.page_tokens < static_cast<u32>(s.limit) &&
+                      (mine.page + 1) * p.page_tokens > static_cast<u32>(s.first);
+        if (inside) {
+            mine.frame = entry_of(p, mine.seq, mine.page);
+        }
+        missing = __ballot_sync(FULL, inside && mine.frame < 0) != 0;
+        todo = __ballot_sync(FULL, inside) & (0x11111111u << warp);
+        if (missing) {
+            conclude<T, D, ROWS>(p, task, chunks, blockIdx.y, true);
+            return;
+        }
+    }
+
+    Loader<D> loader;
+    loader.pages = todo;
+    loader.tile = loader.tile_end = loader.slot = 0;
+    loader.values = false;
+    loader.left = 0;
+    loader.at = nullptr;
+#pragma unroll
+    for (int i = 0; i < SLOTS<D> - 1; i++) {
+        loader.step(p, mine, head, ring);
+    }
+
+    Queries<T, D, NT> rows;
+    u32 loaded = ~0u;  // whose queries `rows` holds
+    State<D, NT> sum;
+    sum.clear();
+    u32 slot = 0;
+    while (todo != 0) {
+        const Listed now = mine.from(__ffs(todo) - 1);
+        todo &= todo - 1;
+        if (now.seq != loaded) {
+            rows.load(p, now.seq, head, task.row, span_of(p, now.seq, task.row, ROWS));
+            loaded = now.seq;
+        }
+        State<D, NT> page;
+        page.clear();
+        const u32 end = now.tile_end(p.page_tokens);
+        for (u32 t = now.tile_first(p.page_tokens); t < end; t++) {
+            u32 weights[NT][2];
+            cp_async_wait<SLOTS<D> - 2>();
+            __syncwarp();
+            loader.step(p, mine, head, ring);
+            score_tile<T, D, NT>(p, rows, page, ring + slot * HALF_BYTES<D>, static_cast<i32>(now.page * p.page_tokens + t * TILE),
+                                 weights);
+            slot = slot + 1 == SLOTS<D> ? 0 : slot + 1;
+            cp_async_wait<SLOTS<D> - 2>();
+            __syncwarp();
+            loader.step(p, mine, head, ring);
+            add_tile<T, D, NT>(page, ring + slot * HALF_BYTES<D>, weights);
+            slot = slot + 1 == SLOTS<D> ? 0 : slot + 1;
+        }
+        page.close();
+        if (p.page_ml) {
+            store_page_scalars<D, NT>(p, page, now.seq, now.page, head, task.row);
+        }
+        if (parts) {
+            store_page_sums<D, NT>(p, page, now.seq, now.page, head, task.row, 0, D);
+        } else {
+            sum.fold(page);
+        }
+    }
+    cp_async_wait<0>();
+    if (parts) {
+        return;
+    }
+
+    // The four streams, in order.
+    static_assert(STATE_BYTES<D, NT> <= RING_BYTES<D>, "a warp's state takes its ring's place");
+    __syncwarp();
+    store_state<D, NT, D>(sum, ring, 0);
+    __syncthreads();
+    for (u32 e = threadIdx.x; e < task.rows * (D / 4); e += blockDim.x) {
+        const u32 row = e / (D / 4), quad = e % (D / 4);
+        float2 ml = stored_scalars<D, NT>(0, row);
+        float4 o = stored_quad<D, NT>(0, row, quad);
+#pragma unroll
+        for (u32 w = 1; w < WARPS; w++) {
+            float2 other = stored_scalars<D, NT>(w * RING_BYTES<D>, row);
+            Weights weights = fold_scalars(ml.x, ml.y, other.x, other.y);
+            o = fold_value(o, stored_quad<D, NT>(w * RING_BYTES<D>, row, quad), weights);
+        }
+        give<T, D, ROWS>(p, task, chunks, blockIdx.y, row, quad, ml.x, ml.y, o);
+    }
+    conclude<T, D, ROWS>(p, task, chunks, blockIdx.y, false);
+}
+
+}  // namespace kvt

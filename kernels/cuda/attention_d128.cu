@@ -1,0 +1,20 @@
+// Attention with head dimension 128. The number after `r` is rows of a tile.
+#include "lib/prelude.cuh"
+#include "params.h"
+#include "attention/state.cuh"
+#include "attention/page.cuh"
+#include "attention/conclude.cuh"
+#include "attention/decode.cuh"
+#include "attention/merge.cuh"
+#include "attention/prefill.cuh"
+
+KVT_KERNEL(attention_decode_f16_d128_r8, AttentionParams, 128, attention_decode<f16, 128, 1>)
+KVT_KERNEL_MIN(attention_merge_f16_d128_r8, AttentionParams, 128, 6, attention_merge<f16, 128, 1>)
+KVT_KERNEL(attention_decode_f16_d128_r16, AttentionParams, 128, attention_decode<f16, 128, 2>)
+KVT_KERNEL_MIN(attention_merge_f16_d128_r16, AttentionParams, 128, 6, attention_merge<f16, 128, 2>)
+KVT_KERNEL(attention_prefill_f16_d128_r16, AttentionParams, 128, attention_prefill<f16, 128, 2>)
+KVT_KERNEL(attention_decode_bf16_d128_r8, AttentionParams, 128, attention_decode<bf16, 128, 1>)
+KVT_KERNEL_MIN(attention_merge_bf16_d128_r8, AttentionParams, 128, 6, attention_merge<bf16, 128, 1>)
+KVT_KERNEL(attention_decode_bf16_d128_r16, AttentionParams, 128, attention_decode<bf16, 128, 2>)
+KVT_KERNEL_MIN(attention_merge_bf16_d128_r16, AttentionParams, 128, 6, attention_merge<bf16, 128, 2>)
+KVT_KERNEL(attention_prefill_bf16_d128_r16, AttentionParams, 128, attention_prefill<bf16, 128, 2>)

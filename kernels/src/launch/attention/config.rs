@@ -1,0 +1,310 @@
+//! What an attention is set up for, and what follows: tiles, chunks, workspace.
+
+use crate::launch::check;
+use crate::reference::{Element, attention::Layout};
+use crate::{Error, Result};
+
+/// Tokens of a chunk unless told otherwise: a sequence of 16k tokens with 8 KV heads makes 256 blocks, for the 264 places of an
+/// H200 (132 multiprocessors, two blocks each), and a chunk's partial is 1/64 of the bytes that it reads (group 8).
+pub const CHUNK_TOKENS: u32 = 512;
+/// Most pages of a chunk: a lane of a warp for each.
+const CHUNK_PAGES_MAX: u32 = 32;
+/// Rows of a KV head (query tokens × group) beyond which the kernel for many queries is used.
+pub const DECODE_ROWS_MAX: u32 = 64;
+/// Chunks that are combined at once.
+const COMBINED: u32 = 16;
+/// Most tasks and pages of a launch, so that the kernels' 32-bit indices hold.
+const INDEX_MAX: u64 = 1 << 31;
+/// Dims that the latent kernel is made for: DeepSeek-V2, V3, R1.
+const LATENT: Layout = Layout::Latent { latent: 512, rope: 64 };
+
+/// What an attention is set up for. Geometry, and the most that a launch may have.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Config {
+    /// Type of queries, keys, values and outputs.
+    pub element: Element,
+    /// Pages of [`Layout::Heads`] with a head dim of 32, 64, 128 or 256, or of [`Layout::Latent`] with 512 + 64.
+    pub layout: Layout,
+    /// KV heads; 1 for latent pages.
+    pub kv_heads: u32,
+    /// Query heads of a KV head: 1 to 16; to 128 for latent pages.
+    pub group: u32,
+    /// Tokens of a page: a multiple of 16 from 16 to 128.
+    pub page_tokens: u32,
+    /// Tokens that a query sees at most; 0: all.
+    pub window: u32,
+    /// What scores are multiplied with before the softmax; positive.
+    pub scale: f32,
+    /// Most sequences.
+    pub seqs: u32,
+    /// Most query tokens of a sequence: 1 for decode.
+    pub q_tokens: u32,
+    /// Most pages of a sequence.
+    pub pages: u32,
+    /// Tokens of a chunk, 0 for [`CHUNK_TOKENS`]. Results of different chunks differ in rounding.
+    pub chunk_tokens: u32,
+    /// Whether pages may be computed in passes: takes workspace for each page's partial.
+    pub passes: bool,
+    /// Whether attention leaves each page's (m, l) for [`super::Mass`].
+    pub mass: bool,
+}
+
+/// Which kernels, with what bounds, and where things lie in the workspace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// Many queries: the whole path is one block for four row tiles.
+    pub prefill: bool,
+    pub tile_rows: u32,
+    pub tiles: u32,
+    pub streams: u32,
+    pub chunk_pages: u32,
+    pub chunks_max: u32,
+    /// Offsets in the workspace, bytes. What must be zero at first comes first: tickets, stamps.
+    pub tickets: u64,
+    pub stamps: u64,
+    pub zeroed: u64,
+    pub emitted: u64,
+    pub page_ml: u64,
+    pub page_o: u64,
+    pub chunk_ml: u64,
+    pub chunk_o: u64,
+    pub bytes: u64,
+}
+
+impl Config {
+    /// Bytes of device memory that an attention of this configuration takes.
+    ///
+    /// # Errors
+    /// A shape that the kernels do not take.
+    pub fn workspace_bytes(&self) -> Result<u64> {
+        Ok(self.plan()?.bytes)
+    }
+
+    /// Elements of a key, and of a query's head.
+    #[must_use]
+    pub fn key(&self) -> u32 {
+        self.layout.key() as u32
+    }
+
+    /// Elements of a value, and of an output's head.
+    #[must_use]
+    pub fn value(&self) -> u32 {
+        self.layout.value() as u32
+    }
+
+    /// Query heads.
+    #[must_use]
+    pub fn heads(&self) -> u32 {
+        self.kv_heads * self.group
+    }
+
+    /// Bytes of a page.
+    #[must_use]
+    pub fn page_bytes(&self) -> u64 {
+        2 * self.layout.page(self.kv_heads as usize, self.page_tokens as usize) as u64
+    }
+
+    /// Row tiles of a KV head: the last dimension of the flags `[seqs][kv_heads][tiles]` that say what was emitted.
+    ///
+    /// # Errors
+    /// A shape that the kernels do not take.
+    pub fn tiles(&self) -> Result<u32> {
+        Ok(self.plan()?.tiles)
+    }
+
+    pub(super) fn latent(&self) -> bool {
+        matches!(self.layout, Layout::Latent { .. })
+    }
+
+    pub(super) fn plan(&self) -> Result<Plan> {
+        self.check()?;
+        let rows = self.q_tokens * self.group;
+        let prefill = !self.latent() && rows > DECODE_ROWS_MAX;
+        let tile_rows = match self.layout {
+            Layout::Latent { .. } => {
+                if rows <= 16 {
+                    16
+                } else {
+                    32
+                }
+            }
+            Layout::Heads { head_dim } => {
+                if rows <= 8 || head_dim == 256 {
+                    8
+                } else {
+                    16
+                }
+            }
+        };
+        let tiles = rows.div_ceil(tile_rows);
+        let (chunk_pages, streams) = if prefill {
+            (self.pages, 1) // one chunk: its blocks go through all pages
+        } else {
+            let tokens = if self.chunk_tokens == 0 { CHUNK_TOKENS } else { self.chunk_tokens };
+            (tokens / self.page_tokens, if self.latent() { 1 } else { 4 })
+        };
+        let mut chunks_max = self.pages.div_ceil(chunk_pages);
+        if self.window != 0 {
+            // Chunks that a window and the queries before it touch, wherever it begins.
+            let seen = u64::from(self.window) + u64::from(self.q_tokens);
+            let most = seen.div_ceil(u64::from(chunk_pages * self.page_tokens)) + 1;
+            chunks_max = u64::from(chunks_max).min(most) as u32;
+        }
+        let tasks = u64::from(self.seqs) * u64::from(self.kv_heads) * u64::from(tiles);
+        let pages = u64::from(self.seqs) * u64::from(self.pages);
+        check::within("sequences × KV heads × row tiles", tasks, 1, INDEX_MAX)?;
+        check::within("sequences × pages", pages, 1, INDEX_MAX)?;
+        let page_rows = pages * u64::from(self.heads()) * u64::from(self.q_tokens);
+        let groups = chunks_max.div_ceil(COMBINED);
+        let partials = if chunks_max > 1 { tasks * u64::from(chunks_max + groups) * u64::from(tile_rows) } else { 0 };
+        let value = u64::from(self.value());
+
+        let mut end = 0;
+        let mut place = |bytes: u64| {
+            let at = end;
+            end = (end + bytes).next_multiple_of(256);
+            at
+        };
+        let tickets = place(4 * tasks * u64::from(groups + 1));
+        let stamps = place(if self.passes { 4 * pages } else { 0 });
+        let emitted = place(4 * tasks);
+        let page_ml = place(if self.passes || self.mass { 8 * page_rows } else { 0 });
+        let page_o = place(if self.passes { 4 * page_rows * value } else { 0 });
+        let chunk_ml = place(8 * partials);
+        let chunk_o = place(4 * partials * value);
+        Ok(Plan {
+            prefill,
+            tile_rows,
+            tiles,
+            streams,
+            chunk_pages,
+            chunks_max,
+            tickets,
+            stamps,
+            zeroed: emitted,
+            emitted,
+            page_ml,
+            page_o,
+            chunk_ml,
+            chunk_o,
+            bytes: end,
+        })
+    }
+
+    fn check(&self) -> Result<()> {
+        match self.layout {
+            Layout::Heads { head_dim } => {
+                if ![32, 64, 128, 256].contains(&head_dim) {
+                    return unsupported(format!("attention with a head dim of {head_dim}"), "32, 64, 128 or 256");
+                }
+                if !(1..=16).contains(&self.group) {
+                    return unsupported(format!("a group of {} heads", self.group), "1 to 16");
+                }
+                check::within("KV heads", self.kv_heads.into(), 1, 1024)?;
+            }
+            layout => {
+                if layout != LATENT {
+                    return unsupported(format!("attention over {layout:?}"), "512 + 64 latent dims");
+                }
+                check::within("KV heads of latent pages", self.kv_heads.into(), 1, 1)?;
+                check::within("heads of latent pages", self.group.into(), 1, 128)?;
+            }
+        }
+        if !(16..=128).contains(&self.page_tokens) || !self.page_tokens.is_multiple_of(16) {
+            return unsupported(format!("pages of {} tokens", self.page_tokens), "a multiple of 16 from 16 to 128");
+        }
+        if !(self.scale.is_finite() && self.scale > 0.0) {
+            return Err(Error::invalid("scale", format!("{} is not positive", self.scale)));
+        }
+        check::within("sequences", self.seqs.into(), 1, 65535)?;
+        check::within("query tokens", self.q_tokens.into(), 1, 1 << 20)?;
+        check::within(
+            "pages of a sequence",
+            self.pages.into(),
+            1,
+            (i32::MAX as u64 - 127) / u64::from(self.page_tokens),
+        )?;
+        check::within("window", self.window.into(), 0, i32::MAX as u64)?;
+        let (chunk, page) = (u64::from(self.chunk_tokens), u64::from(self.page_tokens));
+        if chunk != 0 {
+            check::within("tokens of a chunk", chunk, page, page * u64::from(CHUNK_PAGES_MAX))?;
+            if !chunk.is_multiple_of(page) {
+                return Err(Error::invalid("chunk", format!("{chunk} tokens are no whole pages of {page}")));
+            }
+        }
+        if self.mass && !self.latent() && self.q_tokens * self.group > DECODE_ROWS_MAX {
+            let needs = format!("at most {DECODE_ROWS_MAX} query tokens × group");
+            return unsupported(format!("attention mass of {} query tokens", self.q_tokens), &needs);
+        }
+        Ok(())
+    }
+}
+
+fn unsupported(what: String, needs: &str) -> Result<()> {
+    Err(Error::Unsupported { what, needs: format!("these kernels take {needs}") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DECODE: Config = Config {
+        element: Element::Bf16,
+        layout: Layout::Heads { head_dim: 128 },
+        kv_heads: 8,
+        group: 4,
+        page_tokens: 64,
+        window: 0,
+        scale: 0.088,
+        seqs: 1,
+        q_tokens: 1,
+        pages: 256,
+        chunk_tokens: 0,
+        passes: false,
+        mass: false,
+    };
+
+    #[test]
+    fn sixteen_thousand_tokens_fill_the_places_of_an_h200_once() {
+        let plan = DECODE.plan().unwrap();
+        assert_eq!(plan.chunks_max * DECODE.kv_heads * plan.tiles, 256);
+        assert_eq!((plan.tile_rows, plan.chunk_pages, plan.streams), (8, 8, 4));
+        // 32 chunks and 2 sixteens, 8 rows, 8 heads: partials are a fiftieth of the 64 MiB that are read.
+        assert_eq!(plan.bytes - plan.chunk_o, 4 * 8 * 34 * 8 * 128);
+        assert!(DECODE.workspace_bytes().unwrap() * 50 < DECODE.page_bytes() * 256);
+    }
+
+    #[test]
+    fn a_window_needs_few_chunks_however_long_the_sequence() {
+        let plan = Config { window: 4096, pages: 1 << 14, ..DECODE }.plan().unwrap();
+        assert_eq!(plan.chunks_max, 10);
+    }
+
+    #[test]
+    fn passes_and_mass_cost_memory_only_when_asked_for() {
+        let plain = DECODE.workspace_bytes().unwrap();
+        let mass = Config { mass: true, ..DECODE }.workspace_bytes().unwrap();
+        let passes = Config { passes: true, ..DECODE }.workspace_bytes().unwrap();
+        assert_eq!(mass - plain, 256 * 32 * 8);
+        assert_eq!(passes - mass, 256 * 32 * 128 * 4 + 256 * 4);
+    }
+
+    #[test]
+    fn what_the_kernels_do_not_take_is_refused_by_name() {
+        let refused = |config: Config| config.workspace_bytes().unwrap_err().to_string();
+        let said = refused(Config { layout: Layout::Heads { head_dim: 96 }, ..DECODE });
+        assert_eq!(said, "attention with a head dim of 96 is not supported: these kernels take 32, 64, 128 or 256");
+        assert!(refused(Config { group: 17, ..DECODE }).contains("a group of 17 heads"));
+        assert!(refused(Config { page_tokens: 24, ..DECODE }).contains("pages of 24 tokens"));
+        assert!(refused(Config { page_tokens: 144, ..DECODE }).contains("pages of 144 tokens"));
+        assert!(refused(Config { scale: 0.0, ..DECODE }).contains("scale"));
+        assert!(refused(Config { chunk_tokens: 4096, ..DECODE }).contains("tokens of a chunk"));
+        assert!(refused(Config { chunk_tokens: 500, ..DECODE }).contains("no whole pages"));
+        assert!(
+            refused(Config { layout: Layout::Latent { latent: 256, rope: 64 }, kv_heads: 1, ..DECODE })
+                .contains("512 + 64")
+        );
+        assert!(refused(Config { mass: true, q_tokens: 17, ..DECODE }).contains("attention mass"));
+        assert!(Config { mass: true, q_tokens: 16, ..DECODE }.workspace_bytes().is_ok());
+    }
+}
