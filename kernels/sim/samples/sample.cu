@@ -22,7 +22,7 @@ __device__ void sample(const SampleParams& p) {
     st16(out + t * 4, ld16_once(out + t * 4 + D));
     out[t] = pack2<T>(partial[0], partial[1]) + __float_as_uint(unpack2<T>(out[0]).x);
     u64* w = reinterpret_cast<u64*>(p.words);
-    if (t == 0) { atomicAdd(w, u64(1)); atomicAdd(out, 1u); st_release_sys(w, ld_acquire_sys(w)); __threadfence_system(); atomicAdd(&partial[0], 1.0f);}
+    if (t == 0) { atomicAdd(w, u64(1)); atomicAdd(out, 1u); st_release_sys(w, ld_acquire_sys(w)); __threadfence_system(); }
 }
 KVT_KERNEL(kvt_sample_f16, SampleParams, 128, sample<f16, 64>)
 KVT_KERNEL_MIN(kvt_sample_bf16, SampleParams, 128, 2, sample<bf16, 64>)

@@ -103,6 +103,8 @@ pub(super) fn measure(copier: &mut Copier, deadline: Instant) -> Result<Crossove
                 std::mem::forget(bench);
             }
             ended?;
+            // A trial that ran out of time left its batch behind.
+            copier.slots.reclaim(&copier.lanes)?;
         }
         Err(e) if e.is_out_of_memory() => found.cut_short = Some(e.to_string()),
         Err(e) => return Err(e),

@@ -149,6 +149,17 @@ impl Slots {
         Ok(true)
     }
 
+    /// Frees every slot whose batch has ended, told or not: for batches that nobody holds a ticket of any more.
+    pub fn reclaim(&mut self, lanes: &[Lane; 3]) -> Result<()> {
+        for at in 0..self.slots.len() {
+            if self.slots[at].taken && has_ended(&self.slots[at], lanes)? {
+                let ticket = self.ticket(at);
+                self.poll(ticket, lanes)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Keeps the lists for ever: a kernel may still read them.
     pub fn leak(&mut self) {
         self.leaked = true;

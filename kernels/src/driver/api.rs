@@ -122,6 +122,8 @@ api! {
         cuMemUnmap(CUdeviceptr, usize);
         cuMemSetAccess(CUdeviceptr, usize, *const CUmemAccessDesc, usize);
         cuMemGetAllocationGranularity(*mut usize, *const CUmemAllocationProp, CUmemAllocationGranularity_flags);
+        // CUDA 12.4: loads a function now. Before, asking for one did.
+        cuFuncLoad(CUfunction);
         // Stream memory operations.
         cuStreamWaitValue64_v2(CUstream, CUdeviceptr, cuuint64_t, c_uint);
         cuStreamWriteValue64_v2(CUstream, CUdeviceptr, cuuint64_t, c_uint);

@@ -213,7 +213,7 @@ impl Device {
 
     /// For drops: whether handles may still be given back. Not in a forked child, which does not own them.
     pub(crate) fn is_ours(&self) -> bool {
-        !self.driver.is_parent()
+        !self.driver.is_forked()
     }
 }
 

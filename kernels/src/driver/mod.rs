@@ -124,11 +124,11 @@ impl Driver {
 
     /// Refuses a forked child, in which the driver does not work.
     pub(crate) fn same_process(&self, what: &'static str) -> Result<()> {
-        if self.is_parent() { Err(Error::Forked { what, parent: self.process }) } else { Ok(()) }
+        if self.is_forked() { Err(Error::Forked { what, parent: self.process }) } else { Ok(()) }
     }
 
     /// Whether this process is a forked child of the one that started the driver: handles are then left alone.
-    pub(crate) fn is_parent(&self) -> bool {
+    pub(crate) fn is_forked(&self) -> bool {
         self.process != std::process::id()
     }
 

@@ -10,6 +10,8 @@ pub struct Report {
     pub library: String,
     /// What it speaks.
     pub version: Version,
+    /// `CUDA_DEVICE_MAX_CONNECTIONS`: hardware queues that the streams of a context share; 8 where it is not set.
+    pub queues: Option<String>,
     /// By ordinal.
     pub devices: Vec<DeviceReport>,
 }
@@ -38,7 +40,12 @@ pub(super) fn of(driver: &Arc<Driver>) -> Report {
         };
         DeviceReport { info: info.clone(), free_bytes, works }
     });
-    Report { library: driver.library().to_owned(), version: driver.version(), devices: devices.collect() }
+    Report {
+        library: driver.library().to_owned(),
+        version: driver.version(),
+        queues: std::env::var("CUDA_DEVICE_MAX_CONNECTIONS").ok(),
+        devices: devices.collect(),
+    }
 }
 
 impl fmt::Display for Report {
@@ -47,6 +54,8 @@ impl fmt::Display for Report {
         if let Some(need) = trials::kernels_need(self.version) {
             writeln!(f, "  {need}")?;
         }
+        let queues = self.queues.as_deref().unwrap_or("not set: 8");
+        writeln!(f, "hardware queues: CUDA_DEVICE_MAX_CONNECTIONS {queues}")?;
         if self.devices.is_empty() {
             writeln!(f, "no device is visible")?;
         }
@@ -85,10 +94,11 @@ impl Report {
     pub fn to_json(&self) -> String {
         let devices: Vec<String> = self.devices.iter().map(device_json).collect();
         format!(
-            r#"{{"library":{},"cuda":"{}.{}","devices":[{}]}}"#,
+            r#"{{"library":{},"cuda":"{}.{}","max_connections":{},"devices":[{}]}}"#,
             quoted(&self.library),
             self.version.major,
             self.version.minor,
+            self.queues.as_deref().map_or_else(|| "null".to_owned(), quoted),
             devices.join(",")
         )
     }

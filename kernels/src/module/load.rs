@@ -111,6 +111,12 @@ impl Module {
         // SAFETY: the module is loaded; the name ends in a zero byte.
         let code = unsafe { (self.device.api().cuModuleGetFunction)(&mut raw, self.raw, text.as_ptr()) };
         self.device.check(code, "cuModuleGetFunction", || format!("`{name}` of kernels `{}`", self.source.name))?;
+        // A function that the driver loads at its first launch would wait for the device then.
+        if let Some(load) = self.device.api().cuFuncLoad {
+            // SAFETY: the function was found above.
+            let code = unsafe { load(raw) };
+            self.device.check(code, "cuFuncLoad", || format!("`{name}` of kernels `{}`", self.source.name))?;
+        }
         drop(_entered);
         Function::new(Arc::clone(self), raw, name)
     }

@@ -59,7 +59,8 @@ impl Event {
     /// # Errors
     /// Work before it failed: the device is lost.
     pub fn query(&self) -> Result<bool> {
-        // SAFETY: the handle is ours. An event knows its context; none needs to be current.
+        let _entered = self.device.enter()?;
+        // SAFETY: the handle is ours.
         match unsafe { (self.device.api().cuEventQuery)(self.raw) } {
             Code::NOT_READY => Ok(false),
             code => self.device.check(code, "cuEventQuery", || self.device.info().label()).map(|()| true),
@@ -95,6 +96,7 @@ impl Event {
         if !(self.timed && earlier.timed) {
             return Err(Error::invalid("event", "it keeps no time"));
         }
+        let _entered = self.device.enter()?;
         let mut milliseconds = 0.0;
         // SAFETY: both handles are ours; writes one float.
         let code = unsafe { (self.device.api().cuEventElapsedTime)(&mut milliseconds, earlier.raw, self.raw) };
@@ -122,7 +124,10 @@ impl Event {
 impl Drop for Event {
     /// Streams that wait for it still do; the driver frees it after them.
     fn drop(&mut self) {
-        if self.device.is_ours() {
+        if !self.device.is_ours() {
+            return;
+        }
+        if let Ok(_entered) = self.device.enter() {
             // SAFETY: made here, destroyed once.
             let _ = unsafe { (self.device.api().cuEventDestroy_v2)(self.raw) };
         }

@@ -1,0 +1,250 @@
+// The SIMT emulator: a block's threads are fibers on one thread of the host, blocks run one after the other in a random order.
+//
+// Between synchronisation points, and now and then at a load or store, the next thread to run is drawn from a seeded generator, so a
+// kernel that leans on an order it never asked for breaks here. Shared memory is watched byte by byte (shadow.cpp): races, reads of
+// bytes that nobody wrote or that are still on their way. Every other address must lie in what the driver calls the device's
+// (access.cpp). The first fault ends the launch; its text names kernel, block and thread.
+//
+// Files: fiber.cpp stacks and switching; block.cpp a block's life and its deadlocks; sync.cpp barriers and warps; matrix.cpp ldmatrix
+// and mma; copy.cpp cp.async; access.cpp what instrumented code calls, and atomics; shadow.cpp shared memory; fault.cpp faults,
+// signals and undefined behaviour; launch.cpp the registry and the driver's entry. Nothing here knows the driver's API.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct uint3 {
+    uint32_t x, y, z;
+};
+#include "../../cuda/lib/emulator.h"
+
+namespace emu {
+
+constexpr uint32_t THREADS_MAX = 1024;
+constexpr uint32_t WARP = 32;
+constexpr uint32_t WARPS_MAX = THREADS_MAX / WARP;
+// Shared memory of a block: what compute capability 9.0 gives (CUDA C++ Programming Guide, "Compute Capabilities").
+constexpr uint32_t SHARED_MAX = 227 * 1024;
+// Room for it with gaps between arrays.
+constexpr uint32_t ARENA_BYTES = 256 * 1024;
+constexpr uint32_t STACK_BYTES = 128 * 1024;
+constexpr uint32_t BARRIERS = 16;
+constexpr uint32_t STATICS_MAX = 64;
+constexpr uint32_t COPIES_MAX = 4096;
+
+// Why a launch ended early. The driver makes CUDA's codes of them.
+enum Fault : uint32_t {
+    FAULT_NONE,
+    FAULT_ADDRESS,     // a load or store outside of what the kernel may touch
+    FAULT_MISALIGNED,  // an address that is no multiple of the access
+    FAULT_RACE,        // shared memory without a barrier between, or read before it was written
+    FAULT_DEADLOCK,    // threads wait for others that will not come
+    FAULT_DIVERGENT,   // threads meet at different collectives
+    FAULT_TRAP,        // the kernel gave up, or undefined behaviour
+    FAULT_SHAPE,       // grid, block or shared memory beyond the limits
+};
+
+enum class State : uint8_t { READY, WAITING, DONE };
+enum class Wait : uint8_t { NONE, BARRIER, WARP };
+
+enum class Collective : uint8_t { SYNC, SHUFFLE, VOTE, LDMATRIX, MMA };
+
+struct Block;
+
+struct Copy {
+    unsigned char* to;
+    const unsigned char* from;
+    uint16_t bytes, given;
+    uint32_t group;
+    bool done;
+};
+
+// When this thread last met others, in the block's count of meetings.
+struct Met {
+    uint32_t block;        // everybody
+    uint32_t warp;         // its whole warp
+    uint32_t lanes_when;   // some of its warp,
+    uint32_t lanes;        // these
+    uint32_t warps_when;   // some warps, at a named barrier,
+    uint32_t warps;        // these
+};
+
+struct Fiber {
+    void* sp;
+    char* stack_low;
+    char* stack_high;
+    uint3 index;
+    uint32_t id, lane, warp;
+    State state;
+    Wait wait;
+    // What it waits at.
+    KvtPlace place;
+    uint32_t mask;      // lanes of a collective
+    uint32_t barrier;   // number of a barrier
+    Collective what;
+    uint32_t kind;
+    // What it brings to a collective and takes from it.
+    uint64_t in[4];
+    float acc[4];
+    uint32_t out[4];
+    // Loads and stores until another thread runs.
+    uint32_t budget;
+    Met met;
+    uint32_t copy_first, copy_count;  // its queue in Block::copies
+    uint32_t group_open, group_done;
+#if defined(__SANITIZE_ADDRESS__)
+    void* fake_stack;
+#endif
+};
+
+struct Meeting {  // a warp's lanes on their way to one collective
+    uint32_t mask, arrived;
+    Collective what;
+    uint32_t kind;
+};
+
+struct Static {
+    const void* key;
+    uint32_t offset, bytes;
+};
+
+struct Range {
+    uint64_t low, high;
+};
+
+// What the driver asks for, and what it lends.
+struct Launch {
+    const KvtKernel* kernel;
+    uint32_t grid[3], block[3];
+    uint32_t shared_bytes;
+    const void* params;
+    uint64_t seed;
+    // Finds the allocation or the registered host range that holds an address; false if none does.
+    bool (*find)(uint64_t address, Range* range);
+    // Changes when ranges go away: what was found before counts no longer.
+    const uint64_t* generation;
+};
+
+struct Outcome {
+    Fault fault;
+    const void* pc;  // of the load or store at fault, if known
+    char text[480];
+};
+
+// One host thread's emulator; made at its first launch, kept until the thread ends.
+struct Block {
+    void* main_sp;
+    Fiber* current;
+    Fiber fibers[THREADS_MAX];
+    uint16_t ready[THREADS_MAX];
+    uint32_t ready_count, threads, done_count;
+    Meeting meetings[WARPS_MAX][WARP];
+    uint32_t barrier_arrived[BARRIERS];
+    uint32_t barrier_warps[BARRIERS];
+    uint32_t barrier_expected[BARRIERS];
+    KvtPlace barrier_place[BARRIERS];
+    KvtReduce barrier_kind[BARRIERS];
+    uint32_t barrier_true[BARRIERS];
+    uint32_t meetings_held;  // the clock of Met
+
+    uint3 index, dim, grid;
+    const Launch* launch;
+    uint64_t random;
+    uint64_t spins;  // loads of words that others may change, in this block
+
+    unsigned char* arena;  // shared memory with gaps
+    uint32_t dynamic_bytes, arena_used, static_bytes;
+    Static statics[STATICS_MAX];
+    uint32_t static_count;
+    uint32_t* written;  // shadow: who wrote a byte, and when
+    uint32_t* seen;     // shadow: who read it since
+
+    Copy* copies;  // COPIES_MAX a thread, made on first use
+
+    Range found[4];
+    uint32_t found_next;
+    uint64_t generation;
+    Range library;
+
+    Outcome* outcome;
+    char* stacks;
+    char* landing;  // where a signal's victim goes on
+    bool own_signal_stack;
+    uint32_t signal_fault;
+    const char* signal_what;
+    const void* signal_pc;
+    const void* signal_address;
+#if defined(__SANITIZE_ADDRESS__)
+    void* main_fake_stack;
+    const void* main_stack;
+    size_t main_stack_bytes;
+#endif
+};
+
+// The block that this host thread carries out; null outside of a launch.
+extern __thread Block* the_block __attribute__((tls_model("initial-exec")));
+
+inline uint64_t draw(Block& block) {  // xorshift64*
+    block.random ^= block.random >> 12;
+    block.random ^= block.random << 25;
+    block.random ^= block.random >> 27;
+    return block.random * 0x2545f4914f6cdd1dull;
+}
+inline uint32_t draw_below(Block& block, uint32_t bound) {
+    return static_cast<uint32_t>(((draw(block) >> 32) * bound) >> 32);
+}
+
+// fiber.cpp
+void make_stacks(Block& block);
+void free_stacks(Block& block);
+void prepare_fiber(Block& block, Fiber& fiber);
+void leave(Block& block);       // from the current thread to the next one ready, or out
+void run_ready(Block& block);   // from outside, until nobody is ready
+[[noreturn]] void abandon(Block& block);
+// block.cpp
+void thread_main(Block& block);
+void run_block(Block& block);
+inline void make_ready(Block& block, Fiber& fiber) {
+    fiber.state = State::READY;
+    fiber.wait = Wait::NONE;
+    block.ready[block.ready_count++] = static_cast<uint16_t>(fiber.id);
+}
+void pause(Block& block);  // stays ready, lets others run
+// sync.cpp
+// Does a collective for the lanes of `mask`; `lanes` are the warp's.
+typedef void (*CarryOut)(Block& block, Fiber* lanes, uint32_t mask);
+void meet(Block& block, Fiber& fiber, Collective what, uint32_t kind, uint32_t mask, const KvtPlace& place, CarryOut carry_out);
+// shadow.cpp
+void shadow_reset(Block& block);
+void shared_write(Block& block, const void* p, uint32_t bytes, const void* pc);
+void shared_read(Block& block, const void* p, uint32_t bytes, const void* pc);
+void shared_atomic(Block& block, const void* p, uint32_t bytes, const void* pc);
+void shared_copy_begins(Block& block, const void* p, uint32_t bytes);
+void shared_copy_ends(Block& block, const void* p, uint32_t bytes);
+inline bool in_shared(const Block& block, const void* p) {
+    return static_cast<size_t>(static_cast<const unsigned char*>(p) - block.arena) < ARENA_BYTES;
+}
+void make_arena(Block& block);
+void free_arena(Block& block);
+// access.cpp
+void check_global(Block& block, const void* p, uint32_t bytes, bool write, const void* pc);
+// copy.cpp
+void free_queues(Block& block);
+// fault.cpp
+// Notes the launch's first fault; `fail` gives up the block too, from one of its threads.
+__attribute__((format(printf, 4, 5))) void note_fault(Block& block, Fault fault, const void* pc, const char* format, ...);
+[[noreturn]] __attribute__((format(printf, 4, 5))) void fail(Block& block, Fault fault, const void* pc, const char* format, ...);
+void catch_signals(Block& block);
+void release_signals(Block& block);
+
+}  // namespace emu
+
+extern "C" {
+const KvtKernel* kvt_emu_find(const char* name);
+// Runs a launch to its end on this thread. 0, or the fault, which `outcome` describes.
+uint32_t kvt_emu_launch(const emu::Launch* launch, emu::Outcome* outcome);
+bool kvt_emu_copy(void* to, const void* from, size_t bytes);
+bool kvt_emu_fill(void* to, int byte, size_t bytes);
+// Frees what this thread's launches left.
+void kvt_emu_release();
+}

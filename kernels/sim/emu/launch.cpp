@@ -1,0 +1,149 @@
+// The kernels that this library holds, and the driver's way to run one.
+#include "emu.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// Ends of this library, from the linker: constants of kernels lie between them.
+extern "C" __attribute__((visibility("hidden"))) const char __ehdr_start;
+extern "C" __attribute__((visibility("hidden"))) const char _end;
+
+namespace emu {
+namespace {
+
+KvtKernel* kernels = nullptr;
+
+Block* make_block() {
+    Block* block = static_cast<Block*>(calloc(1, sizeof(Block)));
+    if (block == nullptr) {
+        perror("kvt_emu: a block");
+        abort();
+    }
+    make_stacks(*block);
+    make_arena(*block);
+    catch_signals(*block);
+    block->library = {reinterpret_cast<uint64_t>(&__ehdr_start), reinterpret_cast<uint64_t>(&_end)};
+    return block;
+}
+
+// Kept between the launches of a host thread.
+__thread Block* kept = nullptr;
+
+bool shape_holds(Block& block, const Launch& launch) {
+    uint64_t threads = static_cast<uint64_t>(launch.block[0]) * launch.block[1] * launch.block[2];
+    uint64_t blocks = static_cast<uint64_t>(launch.grid[0]) * launch.grid[1] * launch.grid[2];
+    if (threads == 0 || threads > launch.kernel->threads_max || threads > THREADS_MAX) {
+        note_fault(block, FAULT_SHAPE, nullptr, "%lu threads a block; the kernel is for 1 to %u", static_cast<unsigned long>(threads),
+                   launch.kernel->threads_max);
+    } else if (blocks == 0 || launch.grid[0] > 0x7fffffffu || launch.grid[1] > 65535 || launch.grid[2] > 65535) {
+        note_fault(block, FAULT_SHAPE, nullptr, "a grid of (%u,%u,%u)", launch.grid[0], launch.grid[1], launch.grid[2]);
+    } else if (launch.shared_bytes > SHARED_MAX) {
+        note_fault(block, FAULT_SHAPE, nullptr, "%u dynamic bytes of shared memory; %u is the limit", launch.shared_bytes, SHARED_MAX);
+    }
+    return block.outcome->fault == FAULT_NONE;
+}
+
+// Blocks in an order that visits each once: steps of a stride without a common factor.
+struct Order {
+    uint64_t count, at, stride;
+    Order(Block& block, uint64_t blocks) : count(blocks), at(draw(block) % blocks), stride(1) {
+        for (int tries = 0; tries < 32; ++tries) {
+            uint64_t candidate = draw(block) % blocks;
+            uint64_t a = candidate, b = blocks;
+            while (b != 0) {
+                uint64_t rest = a % b;
+                a = b;
+                b = rest;
+            }
+            if (a == 1) {
+                stride = candidate;
+                return;
+            }
+        }
+    }
+    uint64_t next() {
+        uint64_t now = at;
+        at = (at + stride) % count;
+        return now;
+    }
+};
+
+}  // namespace
+}  // namespace emu
+
+using namespace emu;
+
+extern "C" {
+
+void kvt_emu_register(KvtKernel* kernel) {
+    if (kvt_emu_find(kernel->name) != nullptr) {
+        fprintf(stderr, "kvt_emu: two kernels are named %s\n", kernel->name);
+        abort();
+    }
+    kernel->next = kernels;
+    kernels = kernel;
+}
+
+const KvtKernel* kvt_emu_find(const char* name) {
+    for (const KvtKernel* kernel = kernels; kernel != nullptr; kernel = kernel->next) {
+        if (strcmp(kernel->name, name) == 0) {
+            return kernel;
+        }
+    }
+    return nullptr;
+}
+
+uint32_t kvt_emu_launch(const Launch* launch, Outcome* outcome) {
+    if (kept == nullptr) {
+        kept = make_block();
+    }
+    Block& block = *kept;
+    outcome->fault = FAULT_NONE;
+    outcome->pc = nullptr;
+    outcome->text[0] = 0;
+    block.outcome = outcome;
+    block.launch = launch;
+    block.current = nullptr;
+    block.index = {0, 0, 0};
+    if (!shape_holds(block, *launch)) {
+        return outcome->fault;
+    }
+    block.random = launch->seed * 2 + 1;
+    block.dim = {launch->block[0], launch->block[1], launch->block[2]};
+    block.grid = {launch->grid[0], launch->grid[1], launch->grid[2]};
+    block.dynamic_bytes = launch->shared_bytes;
+    memset(block.found, 0, sizeof(block.found));
+    block.generation = __atomic_load_n(launch->generation, __ATOMIC_ACQUIRE);
+    the_block = &block;
+    uint64_t blocks = static_cast<uint64_t>(launch->grid[0]) * launch->grid[1] * launch->grid[2];
+    Order order(block, blocks);
+    for (uint64_t i = 0; i < blocks && outcome->fault == FAULT_NONE; ++i) {
+        uint64_t at = order.next();
+        block.index.x = static_cast<uint32_t>(at % launch->grid[0]);
+        block.index.y = static_cast<uint32_t>(at / launch->grid[0] % launch->grid[1]);
+        block.index.z = static_cast<uint32_t>(at / launch->grid[0] / launch->grid[1]);
+        run_block(block);
+    }
+    the_block = nullptr;
+    return outcome->fault;
+}
+
+void kvt_emu_release() {
+    if (kept == nullptr) {
+        return;
+    }
+    free_stacks(*kept);
+    free_arena(*kept);
+    free_queues(*kept);
+    release_signals(*kept);
+    free(kept);
+    kept = nullptr;
+}
+
+uint3 kvt_emu_thread_index() { return the_block->current->index; }
+uint3 kvt_emu_block_index() { return the_block->index; }
+uint3 kvt_emu_block_dim() { return the_block->dim; }
+uint3 kvt_emu_grid_dim() { return the_block->grid; }
+unsigned char* kvt_emu_dynamic_shared() { return the_block->arena; }
+}

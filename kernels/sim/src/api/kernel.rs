@@ -1,0 +1,128 @@
+//! Modules and launches.
+
+use super::{Handles, driver, list, put, queue};
+use crate::{
+    code, context,
+    module::{Function, Module, SHARED_MAX},
+    stream::{Launch, Op},
+};
+use std::{
+    ffi::{CStr, c_char, c_int, c_uint, c_void},
+    sync::{Arc, atomic::Ordering},
+};
+
+static MODULES: Handles<Module> = Handles::new();
+/// Kept when their module goes: a handle is then still known, and a launch of it is no crash of the test.
+static FUNCTIONS: Handles<Function> = Handles::new();
+
+/// `CU_JIT_ERROR_LOG_BUFFER` and its size.
+const LOG: u32 = 5;
+const LOG_BYTES: u32 = 6;
+
+/// Writes the compiler's complaint where it was asked for.
+fn complain(text: &str, count: c_uint, options: *const u32, values: *const *mut c_void) -> Result<(), code::Code> {
+    let (options, values) = (list(options, count as usize)?, list(values, count as usize)?);
+    let value = |which| options.iter().position(|&option| option == which).map(|at| values[at]);
+    if let (Some(buffer), Some(room)) = (value(LOG), value(LOG_BYTES)) {
+        let bytes = text.bytes().take(room.addr().saturating_sub(1)).chain([0]);
+        bytes.enumerate().try_for_each(|(at, byte)| put(buffer.cast::<u8>().wrapping_add(at), byte))?;
+    }
+    Ok(())
+}
+
+driver! {
+    fn cuModuleLoadDataEx(
+        to: *mut usize,
+        image: *const c_void,
+        count: c_uint,
+        options: *const u32,
+        values: *const *mut c_void,
+    ) {
+        context::current()?;
+        list(image.cast::<u8>(), 1)?;
+        // SAFETY: not null; PTX is a string that ends in a zero byte.
+        let text = unsafe { CStr::from_ptr(image.cast::<c_char>()) };
+        match Module::load(text) {
+            Ok(module) => put(to, MODULES.add(module))?,
+            Err((code, why)) => {
+                if count > 0 {
+                    complain(&why, count, options, values)?;
+                }
+                return Err(code);
+            }
+        }
+    }
+
+    fn cuModuleUnload(handle: usize) {
+        context::current()?;
+        MODULES.remove(handle)?;
+    }
+
+    fn cuModuleGetFunction(to: *mut usize, module: usize, name: *const c_char) {
+        context::current()?;
+        let module = MODULES.get(module)?;
+        list(name, 1)?;
+        // SAFETY: not null; a string that ends in a zero byte.
+        let name = unsafe { CStr::from_ptr(name) };
+        put(to, FUNCTIONS.add(Arc::new(module.function(name)?)))?;
+    }
+
+    /// Threads that a block may have. Registers and spills are the GPU's affair: none.
+    fn cuFuncGetAttribute(to: *mut c_int, which: c_uint, handle: usize) {
+        let function = FUNCTIONS.get(handle)?;
+        let value = match which {
+            0 => function.kernel.threads_max as c_int,
+            1 | 3 | 4 => 0,
+            8 => function.shared_allowed.load(Ordering::Relaxed) as c_int,
+            _ => return Err(code::INVALID_VALUE),
+        };
+        put(to, value)?;
+    }
+
+    fn cuFuncSetAttribute(handle: usize, which: c_uint, value: c_int) {
+        let function = FUNCTIONS.get(handle)?;
+        let bytes = u32::try_from(value).map_err(|_| code::INVALID_VALUE)?;
+        if which != 8 || bytes > SHARED_MAX {
+            return Err(code::INVALID_VALUE);
+        }
+        function.shared_allowed.store(bytes, Ordering::Relaxed);
+    }
+
+    /// As many as fit by threads and shared memory on a multiprocessor of compute capability 9.0.
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessor(to: *mut c_int, handle: usize, threads: c_int, shared_bytes: usize) {
+        FUNCTIONS.get(handle)?;
+        let threads = usize::try_from(threads).ok().filter(|&t| t > 0).ok_or(code::INVALID_VALUE)?;
+        put(to, (2048 / threads).min(((SHARED_MAX + 1024) as usize) / (shared_bytes + 1024)) as c_int)?;
+    }
+
+    fn cuLaunchKernel(
+        handle: usize,
+        grid_x: c_uint,
+        grid_y: c_uint,
+        grid_z: c_uint,
+        block_x: c_uint,
+        block_y: c_uint,
+        block_z: c_uint,
+        shared_bytes: c_uint,
+        on: usize,
+        parameters: *const *const c_void,
+        extra: *const *const c_void,
+    ) {
+        let (function, stream) = (FUNCTIONS.get(handle)?, queue::stream(on)?);
+        let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
+        let threads: u64 = block.iter().map(|&n| u64::from(n)).product();
+        if !extra.is_null() || grid.contains(&0) || threads == 0 || threads > u64::from(function.kernel.threads_max) {
+            eprintln!("kvtide stand-in: {:?} with a grid of {grid:?} and blocks of {block:?}", function.name);
+            return Err(code::INVALID_VALUE);
+        }
+        if !function.may_share(shared_bytes) {
+            eprintln!("kvtide stand-in: {:?} with {shared_bytes} bytes of shared memory that it was not allowed", function.name);
+            return Err(code::INVALID_VALUE);
+        }
+        let given = list(list(parameters, 1)?[0].cast::<u8>(), function.kernel.params_bytes)?;
+        let mut params = vec![0_u128; given.len().div_ceil(size_of::<u128>()).max(1)];
+        // SAFETY: the vector is at least as long.
+        unsafe { params.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(given.as_ptr(), given.len()) };
+        stream.enqueue(Op::Launch(Box::new(Launch { kernel: function.kernel, grid, block, shared_bytes, params })));
+    }
+}

@@ -1,0 +1,248 @@
+//! Streams, events, and what is enqueued on them.
+
+use super::{Handles, driver, list, put};
+use crate::{
+    code::{self, Code},
+    context,
+    event::Event,
+    memory,
+    settings::DEVICES_MAX,
+    stream::{Op, Stream},
+};
+use std::{
+    cell::RefCell,
+    ffi::{c_int, c_uint},
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+static STREAMS: Handles<Stream> = Handles::new();
+static EVENTS: Handles<Event> = Handles::new();
+
+/// The legacy default streams, by device.
+static LEGACY: Mutex<[Option<Arc<Stream>>; DEVICES_MAX]> = Mutex::new([const { None }; DEVICES_MAX]);
+
+thread_local! {
+    /// This thread's default streams, by device.
+    static OWN: RefCell<[Option<Arc<Stream>>; DEVICES_MAX]> = const { RefCell::new([const { None }; DEVICES_MAX]) };
+}
+
+/// A freeing call waits for its device so long at most.
+const DRAIN_MAX: Duration = Duration::from_secs(60);
+
+fn default_of(streams: &mut [Option<Arc<Stream>>; DEVICES_MAX], at: usize) -> Result<Arc<Stream>, Code> {
+    if let Some(stream) = &streams[at] {
+        return Ok(Arc::clone(stream));
+    }
+    let made = Stream::new(at)?;
+    streams[at] = Some(Arc::clone(&made));
+    // For `drain`; nobody learns its handle.
+    STREAMS.add(Arc::clone(&made));
+    Ok(made)
+}
+
+/// A stream by handle: 0 and 1 are the legacy default stream, 2 is the thread's own.
+pub(super) fn stream(handle: usize) -> Result<Arc<Stream>, Code> {
+    let at = context::current()?;
+    match handle {
+        0 | 1 => default_of(&mut LEGACY.lock().unwrap_or_else(PoisonError::into_inner), at),
+        2 => OWN.with_borrow_mut(|own| default_of(own, at)),
+        handle => {
+            let stream = STREAMS.get(handle)?;
+            // The driver wants the stream's own context to be current for what is enqueued.
+            if stream.device == at { Ok(stream) } else { Err(code::INVALID_CONTEXT) }
+        }
+    }
+}
+
+/// Waits until a device has done everything.
+pub(super) fn drain(at: usize) -> Result<(), Code> {
+    let deadline = Instant::now() + DRAIN_MAX;
+    for stream in STREAMS.all().iter().filter(|stream| stream.device == at) {
+        while !stream.is_idle() {
+            if Instant::now() > deadline {
+                eprintln!("kvtide stand-in: a call that waits for the whole device would never return");
+                return Err(code::LAUNCH_FAILED);
+            }
+            // PACE: bounded by the deadline.
+            std::thread::sleep(Duration::from_micros(20));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses what a GPU copies only by accident: addresses that are neither its memory nor registered.
+fn known(address: u64, bytes: usize, call: &str) -> Result<(), Code> {
+    if memory::is_known(address, bytes) {
+        return Ok(());
+    }
+    eprintln!("kvtide stand-in: {call}: {bytes} bytes at {address:#x} are not all device memory or registered");
+    Err(code::INVALID_VALUE)
+}
+
+driver! {
+    fn cuStreamCreateWithPriority(to: *mut usize, flags: c_uint, _priority: c_int) {
+        let at = context::current()?;
+        // A stream in the order of the legacy one is not what anything here is made for.
+        if flags != 1 {
+            return Err(code::NOT_SUPPORTED);
+        }
+        put(to, STREAMS.add(Stream::new(at)?))?;
+    }
+
+    fn cuStreamDestroy_v2(handle: usize) {
+        context::current()?;
+        STREAMS.remove(handle)?.close();
+    }
+
+    fn cuStreamGetCtx(handle: usize, to: *mut usize) {
+        let at = if handle <= 2 { context::current()? } else { STREAMS.get(handle)?.device };
+        put(to, context::handle_of(at))?;
+    }
+
+    fn cuStreamQuery(handle: usize) {
+        let idle = stream(handle)?.is_idle();
+        // A fault of its work shows now at the latest.
+        context::current()?;
+        if !idle {
+            return Err(code::NOT_READY);
+        }
+    }
+
+    fn cuStreamIsCapturing(handle: usize, to: *mut c_uint) {
+        stream(handle)?;
+        put(to, 0)?;
+    }
+
+    fn cuStreamWaitEvent(handle: usize, event: usize, flags: c_uint) {
+        let (stream, event) = (stream(handle)?, EVENTS.get(event)?);
+        if flags != 0 {
+            return Err(code::INVALID_VALUE);
+        }
+        let last = event.last();
+        if last > 0 {
+            stream.enqueue(Op::Wait(event, last));
+        }
+    }
+
+    fn cuStreamWaitValue64_v2(handle: usize, at: u64, value: u64, flags: c_uint) {
+        let stream = stream(handle)?;
+        // Greater or equal, as a difference with sign.
+        if flags != 0 || !at.is_multiple_of(8) {
+            return Err(code::INVALID_VALUE);
+        }
+        known(at, 8, "cuStreamWaitValue64")?;
+        stream.enqueue(Op::WaitWord { at, value });
+    }
+
+    fn cuStreamWriteValue64_v2(handle: usize, at: u64, value: u64, flags: c_uint) {
+        let stream = stream(handle)?;
+        if flags != 0 || !at.is_multiple_of(8) {
+            return Err(code::INVALID_VALUE);
+        }
+        known(at, 8, "cuStreamWriteValue64")?;
+        stream.enqueue(Op::WriteWord { at, value });
+    }
+
+    fn cuEventCreate(to: *mut usize, flags: c_uint) {
+        let at = context::current()?;
+        if flags & !2 != 0 {
+            return Err(code::NOT_SUPPORTED);
+        }
+        put(to, EVENTS.add(Event::new(at, flags & 2 == 0)))?;
+    }
+
+    fn cuEventDestroy_v2(handle: usize) {
+        context::current()?;
+        EVENTS.remove(handle)?;
+    }
+
+    fn cuEventRecord(handle: usize, on: usize) {
+        let (event, stream) = (EVENTS.get(handle)?, stream(on)?);
+        if event.device != stream.device {
+            return Err(code::INVALID_HANDLE);
+        }
+        let record = event.record();
+        stream.enqueue(Op::Record(event, record));
+    }
+
+    fn cuEventQuery(handle: usize) {
+        let event = EVENTS.get(handle)?;
+        let done = event.is_done();
+        // A fault of the work before it shows now at the latest.
+        match context::lost(event.device) {
+            0 => {}
+            lost => return Err(lost),
+        }
+        if !done {
+            return Err(code::NOT_READY);
+        }
+    }
+
+    fn cuEventElapsedTime(milliseconds: *mut f32, from: usize, to: usize) {
+        let (from, to) = (EVENTS.get(from)?, EVENTS.get(to)?);
+        if !from.timed || !to.timed {
+            return Err(code::INVALID_HANDLE);
+        }
+        if !from.is_done() || !to.is_done() {
+            return Err(code::NOT_READY);
+        }
+        let (Some(began), Some(ended)) = (from.when(), to.when()) else { return Err(code::INVALID_HANDLE) };
+        put(milliseconds, ended.saturating_duration_since(began).as_secs_f32() * 1e3)?;
+    }
+
+    fn cuMemcpyAsync(to: u64, from: u64, bytes: usize, handle: usize) {
+        let stream = stream(handle)?;
+        known(to, bytes, "cuMemcpyAsync, target")?;
+        known(from, bytes, "cuMemcpyAsync, source")?;
+        stream.enqueue(Op::Copy { to, from, bytes });
+    }
+
+    fn cuMemsetD8Async(at: u64, byte: u8, bytes: usize, handle: usize) {
+        let stream = stream(handle)?;
+        known(at, bytes, "cuMemsetD8Async")?;
+        stream.enqueue(Op::Fill { at, byte, bytes });
+    }
+
+    /// The one of CUDA 12.8. Nothing is copied where one of them cannot be.
+    fn cuMemcpyBatchAsync(
+        to: *const u64,
+        from: *const u64,
+        bytes: *const usize,
+        count: usize,
+        attributes: *const Attributes,
+        firsts: *const usize,
+        sets: usize,
+        failed: *mut usize,
+        handle: usize,
+    ) {
+        if handle <= 1 || count == 0 || sets == 0 || sets > count {
+            return Err(code::INVALID_VALUE);
+        }
+        let stream = stream(handle)?;
+        let (attributes, firsts) = (list(attributes, sets)?, list(firsts, sets)?);
+        let rising = firsts[0] == 0 && firsts.windows(2).all(|pair| pair[0] < pair[1]) && firsts[sets - 1] < count;
+        if !rising || attributes.iter().any(|a| !(1..=3).contains(&a.order) || a.flags > 1) {
+            put(failed, usize::MAX)?;
+            return Err(code::INVALID_VALUE);
+        }
+        let (to, from, bytes) = (list(to, count)?, list(from, count)?, list(bytes, count)?);
+        for at in 0..count {
+            let each = [(to[at], "target"), (from[at], "source")];
+            if bytes[at] == 0 || each.iter().any(|&(address, _)| known(address, bytes[at], "cuMemcpyBatchAsync").is_err()) {
+                put(failed, at)?;
+                return Err(code::INVALID_VALUE);
+            }
+        }
+        stream.enqueue(Op::Batch((0..count).map(|at| (to[at], from[at], bytes[at])).collect()));
+    }
+}
+
+/// `CUmemcpyAttributes`.
+#[repr(C)]
+pub struct Attributes {
+    order: u32,
+    source: [u32; 2],
+    target: [u32; 2],
+    flags: u32,
+}

@@ -1,0 +1,118 @@
+//! Devices, their primary contexts, and which one is current for a thread.
+
+use crate::{
+    code::{self, Code, SUCCESS},
+    settings::{self, DEVICES_MAX},
+};
+use std::{
+    cell::RefCell,
+    sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
+};
+
+/// A device. Its place in [`DEVICES`] is its number.
+pub(crate) struct Device {
+    /// How often its primary context is held.
+    held: AtomicUsize,
+    /// The result by which it was lost, or 0.
+    lost: AtomicU32,
+    /// Bytes taken.
+    pub used: AtomicUsize,
+}
+
+static DEVICES: [Device; DEVICES_MAX] =
+    [const { Device { held: AtomicUsize::new(0), lost: AtomicU32::new(0), used: AtomicUsize::new(0) } }; DEVICES_MAX];
+
+/// Whether cuInit was called, and by which process.
+static STARTED: AtomicBool = AtomicBool::new(false);
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+thread_local! {
+    /// Contexts that this thread has pushed, by device; the last one is current.
+    static CURRENT: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Contexts are handed out as the addresses of their devices.
+fn handle(at: usize) -> usize {
+    (&raw const DEVICES[at]).addr()
+}
+
+/// Starts the driver for this process.
+pub(crate) fn start() {
+    PROCESS.store(std::process::id(), Ordering::Relaxed);
+    STARTED.store(true, Ordering::Release);
+}
+
+/// Refuses calls before the start, and those of a forked child.
+pub(crate) fn started() -> Code {
+    let ours = STARTED.load(Ordering::Acquire) && PROCESS.load(Ordering::Relaxed) == std::process::id();
+    if ours { SUCCESS } else { code::NOT_INITIALIZED }
+}
+
+pub(crate) fn device(at: usize) -> Option<&'static Device> {
+    DEVICES.get(at).filter(|_| at < settings::get().devices)
+}
+
+/// Holds a primary context.
+pub(crate) fn retain(at: usize) -> Result<usize, Code> {
+    let device = device(at).ok_or(code::INVALID_DEVICE)?;
+    lost_code(device)?;
+    device.held.fetch_add(1, Ordering::Relaxed);
+    Ok(handle(at))
+}
+
+pub(crate) fn release(at: usize) -> Code {
+    let Some(device) = device(at) else { return code::INVALID_DEVICE };
+    let held = device.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| held.checked_sub(1));
+    if held.is_err() { code::INVALID_CONTEXT } else { SUCCESS }
+}
+
+fn lost_code(device: &Device) -> Result<(), Code> {
+    match device.lost.load(Ordering::Acquire) {
+        0 => Ok(()),
+        lost => Err(lost),
+    }
+}
+
+/// Loses a device, by its first fault.
+pub(crate) fn lose(at: usize, code: Code) {
+    if let Some(device) = DEVICES.get(at) {
+        let _ = device.lost.compare_exchange(0, code, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+/// Whether a device was lost, and by what.
+pub(crate) fn lost(at: usize) -> Code {
+    DEVICES.get(at).map_or(0, |device| device.lost.load(Ordering::Acquire))
+}
+
+/// The device whose context is current for this thread; what a call that needs one returns otherwise.
+pub(crate) fn current() -> Result<usize, Code> {
+    let at = CURRENT.with_borrow(|stack| stack.last().copied()).ok_or(code::INVALID_CONTEXT)?;
+    lost_code(&DEVICES[at])?;
+    Ok(at)
+}
+
+/// The current context's handle, or 0.
+pub(crate) fn current_handle() -> usize {
+    CURRENT.with_borrow(|stack| stack.last().map_or(0, |&at| handle(at)))
+}
+
+/// The handle of a device's context.
+pub(crate) fn handle_of(at: usize) -> usize {
+    handle(at)
+}
+
+pub(crate) fn push(context: usize) -> Code {
+    let found = (0..settings::get().devices).find(|&at| handle(at) == context);
+    match found {
+        Some(at) if DEVICES[at].held.load(Ordering::Relaxed) > 0 => {
+            CURRENT.with_borrow_mut(|stack| stack.push(at));
+            SUCCESS
+        }
+        _ => code::INVALID_CONTEXT,
+    }
+}
+
+pub(crate) fn pop() -> Result<usize, Code> {
+    CURRENT.with_borrow_mut(Vec::pop).map(handle).ok_or(code::INVALID_CONTEXT)
+}

@@ -1,0 +1,177 @@
+//! The SIMT emulator (`emu/`), as the driver uses it.
+
+use crate::{
+    code::{self, Code},
+    memory, stream,
+};
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+/// A kernel that the emulator holds.
+#[repr(C)]
+struct KvtKernel {
+    name: *const c_char,
+    params_bytes: u32,
+    threads_max: u32,
+    run: Option<unsafe extern "C" fn(*const c_void)>,
+    next: *mut KvtKernel,
+}
+
+#[repr(C)]
+struct EmuRange {
+    low: u64,
+    high: u64,
+}
+
+#[repr(C)]
+struct EmuLaunch {
+    kernel: *const KvtKernel,
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared_bytes: u32,
+    params: *const c_void,
+    seed: u64,
+    find: unsafe extern "C" fn(u64, *mut EmuRange) -> bool,
+    generation: *const u64,
+}
+
+#[repr(C)]
+struct EmuOutcome {
+    fault: u32,
+    pc: *const c_void,
+    text: [c_char; 480],
+}
+
+/// `emu::FAULT_ADDRESS` and `emu::FAULT_MISALIGNED`; the others are failed launches.
+const FAULT_ADDRESS: u32 = 1;
+const FAULT_MISALIGNED: u32 = 2;
+
+#[cfg(emulator)]
+unsafe extern "C" {
+    fn kvt_emu_units();
+    fn kvt_emu_find(name: *const c_char) -> *const KvtKernel;
+    fn kvt_emu_launch(launch: *const EmuLaunch, outcome: *mut EmuOutcome) -> u32;
+    fn kvt_emu_copy(to: *mut c_void, from: *const c_void, bytes: usize) -> bool;
+    fn kvt_emu_fill(to: *mut c_void, byte: c_int, bytes: usize) -> bool;
+    fn kvt_emu_release();
+}
+
+/// A kernel by handle.
+#[derive(Clone, Copy)]
+pub(crate) struct Kernel {
+    raw: *const KvtKernel,
+    pub params_bytes: usize,
+    pub threads_max: u32,
+}
+
+// SAFETY: kernels are constants of the library.
+unsafe impl Send for Kernel {}
+// SAFETY: as above.
+unsafe impl Sync for Kernel {}
+
+/// A kernel by name.
+#[cfg(emulator)]
+pub(crate) fn find(name: &CStr) -> Option<Kernel> {
+    // SAFETY: the first makes the linker take every kernel file and does nothing; the second looks at constants.
+    let raw = unsafe {
+        kvt_emu_units();
+        kvt_emu_find(name.as_ptr())
+    };
+    // SAFETY: null, or a constant of the library.
+    let kernel = unsafe { raw.as_ref() }?;
+    Some(Kernel { raw, params_bytes: kernel.params_bytes as usize, threads_max: kernel.threads_max })
+}
+
+/// There is no compiler, so there are no kernels.
+#[cfg(not(emulator))]
+pub(crate) fn find(_name: &CStr) -> Option<Kernel> {
+    None
+}
+
+/// Says in which memory an address lies.
+unsafe extern "C" fn find_range(address: u64, range: *mut EmuRange) -> bool {
+    match memory::find(address) {
+        Some(found) => {
+            // SAFETY: the emulator's own, to be written.
+            unsafe { *range = EmuRange { low: found.base, high: found.base + found.bytes as u64 } };
+            true
+        }
+        None => false,
+    }
+}
+
+/// Runs a launch to its end on this thread.
+#[cfg(emulator)]
+pub(crate) fn launch(launch: &stream::Launch, seed: u64) -> Result<(), (Code, String)> {
+    let asked = EmuLaunch {
+        kernel: launch.kernel.raw,
+        grid: launch.grid,
+        block: launch.block,
+        shared_bytes: launch.shared_bytes,
+        params: launch.params.as_ptr().cast(),
+        seed,
+        find: find_range,
+        generation: memory::GENERATION.as_ptr(),
+    };
+    let mut outcome = EmuOutcome { fault: 0, pc: std::ptr::null(), text: [0; 480] };
+    // SAFETY: both structs are the emulator's, laid out as in emu.h; the parameters are as long as the kernel's.
+    let fault = unsafe { kvt_emu_launch(&asked, &mut outcome) };
+    if fault == 0 {
+        return Ok(());
+    }
+    // SAFETY: the emulator ends its text with a zero byte, within its room.
+    let text = unsafe { CStr::from_ptr(outcome.text.as_ptr()) }.to_string_lossy().into_owned();
+    let code = match fault {
+        FAULT_ADDRESS => code::ILLEGAL_ADDRESS,
+        FAULT_MISALIGNED => code::MISALIGNED,
+        _ => code::LAUNCH_FAILED,
+    };
+    Err((code, text))
+}
+
+/// No kernel can be found, so none is launched.
+#[cfg(not(emulator))]
+pub(crate) fn launch(_launch: &stream::Launch, _seed: u64) -> Result<(), (Code, String)> {
+    Err((code::LAUNCH_FAILED, "built without a compiler for kernels".to_owned()))
+}
+
+/// Copies; false where memory is not there.
+pub(crate) fn copy(to: u64, from: u64, bytes: usize) -> bool {
+    let (to, from) =
+        (std::ptr::with_exposed_provenance_mut(to as usize), std::ptr::with_exposed_provenance(from as usize));
+    // SAFETY: both ranges are known; one that goes meanwhile is caught by the emulator.
+    #[cfg(emulator)]
+    unsafe {
+        kvt_emu_copy(to, from, bytes)
+    }
+    #[cfg(not(emulator))]
+    {
+        // SAFETY: both ranges are known.
+        unsafe { std::ptr::copy::<u8>(from, to, bytes) };
+        true
+    }
+}
+
+/// Fills; false where memory is not there.
+pub(crate) fn fill(to: u64, byte: u8, bytes: usize) -> bool {
+    let to = std::ptr::with_exposed_provenance_mut(to as usize);
+    // SAFETY: the range is known; one that goes meanwhile is caught by the emulator.
+    #[cfg(emulator)]
+    unsafe {
+        kvt_emu_fill(to, byte.into(), bytes)
+    }
+    #[cfg(not(emulator))]
+    {
+        // SAFETY: the range is known.
+        unsafe { std::ptr::write_bytes::<u8>(to, byte, bytes) };
+        true
+    }
+}
+
+/// Frees what this thread's launches left.
+pub(crate) fn release() {
+    // SAFETY: no launch runs on this thread.
+    #[cfg(emulator)]
+    unsafe {
+        kvt_emu_release()
+    }
+}

@@ -1,0 +1,101 @@
+//! Failures on demand: of a call, by its name and number, or of a device.
+
+use crate::{
+    code::{Code, SUCCESS},
+    context,
+};
+use std::{
+    collections::HashMap,
+    ffi::{CStr, c_char},
+    sync::{
+        LazyLock, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+/// Fails one call.
+struct Fault {
+    call: String,
+    /// Calls of it until it fails; `None` for every one.
+    left: Option<u64>,
+    code: Code,
+}
+
+static FAULTS: LazyLock<Mutex<Vec<Fault>>> = LazyLock::new(|| Mutex::new(from_environment()));
+
+/// Calls made, by name, for tests that look whether a call was made.
+static CALLS: LazyLock<Mutex<HashMap<&'static str, u64>>> = LazyLock::new(Mutex::default);
+
+/// Whether anybody wants calls counted: it costs a lock each.
+static COUNTS: AtomicBool = AtomicBool::new(false);
+
+fn from_environment() -> Vec<Fault> {
+    let text = std::env::var("KVTIDE_SIM_FAULT").unwrap_or_default();
+    let parsed = text.split(',').filter(|part| !part.is_empty()).map(|part| {
+        let (call, rest) = part.split_once(':')?;
+        let (nth, code) = rest.split_once('=')?;
+        let left = if nth == "*" { None } else { Some(nth.parse().ok()?) };
+        Some(Fault { call: call.to_owned(), left, code: code.parse().ok()? })
+    });
+    parsed.collect::<Option<_>>().unwrap_or_else(|| {
+        eprintln!("kvtide stand-in: KVTIDE_SIM_FAULT={text} is not CALL:N=CODE,...");
+        std::process::abort()
+    })
+}
+
+/// What a call is to fail with, if it is.
+pub(crate) fn of(call: &'static str) -> Code {
+    if COUNTS.load(Ordering::Relaxed) {
+        *CALLS.lock().unwrap_or_else(PoisonError::into_inner).entry(call).or_default() += 1;
+    }
+    let mut faults = FAULTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(at) = faults.iter().position(|fault| fault.call == call) else { return SUCCESS };
+    let code = faults[at].code;
+    match &mut faults[at].left {
+        None => code,
+        Some(left) if *left > 1 => {
+            *left -= 1;
+            SUCCESS
+        }
+        Some(_) => {
+            faults.remove(at);
+            code
+        }
+    }
+}
+
+/// Lets the Nth call of a function from now on fail (0: every one).
+///
+/// # Safety
+/// The name is a string that ends in a zero byte.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvt_sim_fail(call: *const c_char, nth: u64, code: u32) {
+    // SAFETY: the caller's promise.
+    let call = unsafe { CStr::from_ptr(call) }.to_string_lossy().into_owned();
+    let left = if nth == 0 { None } else { Some(nth) };
+    FAULTS.lock().unwrap_or_else(PoisonError::into_inner).push(Fault { call, left, code });
+}
+
+/// Lets nothing fail on demand any more; devices that were lost stay lost.
+#[unsafe(no_mangle)]
+pub extern "C" fn kvt_sim_mend() {
+    FAULTS.lock().unwrap_or_else(PoisonError::into_inner).clear();
+}
+
+/// Loses a device: every later call on it returns the code.
+#[unsafe(no_mangle)]
+pub extern "C" fn kvt_sim_lose(ordinal: u32, code: u32) {
+    context::lose(ordinal as usize, code);
+}
+
+/// How often a function was called since the first question about any.
+///
+/// # Safety
+/// The name is a string that ends in a zero byte.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvt_sim_calls(call: *const c_char) -> u64 {
+    COUNTS.store(true, Ordering::Relaxed);
+    // SAFETY: the caller's promise.
+    let call = unsafe { CStr::from_ptr(call) }.to_string_lossy();
+    CALLS.lock().unwrap_or_else(PoisonError::into_inner).get(&*call).copied().unwrap_or(0)
+}

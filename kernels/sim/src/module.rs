@@ -1,0 +1,84 @@
+//! Modules: PTX is looked at for its entries, and the kernels are those of the emulator by the same names.
+
+use crate::{
+    code::{self, Code},
+    emulator::{self, Kernel},
+    settings,
+};
+use std::{
+    ffi::{CStr, CString},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+/// Dynamic shared memory that a launch may have unasked, bytes.
+const SHARED_UNASKED: u32 = 48 << 10;
+
+/// Dynamic shared memory that a kernel may be allowed, bytes: compute capability 9.0.
+pub(crate) const SHARED_MAX: u32 = 227 << 10;
+
+/// A loaded module; its handle is the address of what the `Arc` holds.
+pub(crate) struct Module {
+    entries: Vec<CString>,
+}
+
+/// A kernel's handle is the address of one of these.
+pub(crate) struct Function {
+    pub kernel: Kernel,
+    pub name: CString,
+    /// Dynamic shared memory that its launches may have.
+    pub shared_allowed: AtomicU32,
+}
+
+impl Module {
+    /// Loads PTX, or says in the compiler's place what is wrong with it.
+    pub fn load(text: &CStr) -> Result<Arc<Self>, (Code, String)> {
+        let bad = |why: &str| (code::INVALID_PTX, format!("kvtide stand-in: {why}"));
+        let text = text.to_str().map_err(|_| bad("the PTX is no text"))?;
+        let isa = text
+            .lines()
+            .find_map(|line| line.trim().strip_prefix(".version"))
+            .ok_or_else(|| bad("the PTX has no .version"))?;
+        let (major, minor) = isa.trim().split_once('.').ok_or_else(|| bad("the PTX has no .version that is one"))?;
+        let number = |part: &str| part.trim().parse::<i32>().map_err(|_| bad("the PTX has no .version that is one"));
+        let (major, minor) = (number(major)?, number(minor)?);
+        // PTX ISA release notes: 8.x came with CUDA 12.x.
+        let speaks = settings::get().version;
+        if (major - 7) * 10 + minor > (speaks / 1000 - 11) * 10 + speaks % 1000 / 10 {
+            let why = format!("PTX ISA {major}.{minor} is newer than CUDA {}.{}", speaks / 1000, speaks % 1000 / 10);
+            return Err((code::UNSUPPORTED_PTX, format!("kvtide stand-in: {why}")));
+        }
+        let mut entries = Vec::new();
+        for part in text.split(".entry").skip(1) {
+            let name: String =
+                part.trim_start().chars().take_while(|&c| c.is_ascii_alphanumeric() || c == '_' || c == '$').collect();
+            entries.push(CString::new(name).map_err(|_| bad("an entry has no name"))?);
+        }
+        if entries.is_empty() {
+            return Err(bad("the PTX has no entry"));
+        }
+        Ok(Arc::new(Self { entries }))
+    }
+
+    /// A kernel that the PTX holds, and that this library holds too.
+    pub fn function(&self, name: &CStr) -> Result<Function, Code> {
+        if !self.entries.iter().any(|entry| entry.as_c_str() == name) {
+            return Err(code::NOT_FOUND);
+        }
+        let Some(kernel) = emulator::find(name) else {
+            eprintln!(
+                "kvtide stand-in: the PTX has {name:?}, the stand-in was built without it: are they of one version?"
+            );
+            return Err(code::NO_BINARY);
+        };
+        Ok(Function { kernel, name: name.to_owned(), shared_allowed: AtomicU32::new(SHARED_UNASKED) })
+    }
+}
+
+impl Function {
+    pub fn may_share(&self, bytes: u32) -> bool {
+        bytes <= self.shared_allowed.load(Ordering::Relaxed)
+    }
+}

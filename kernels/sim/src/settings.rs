@@ -1,0 +1,39 @@
+//! What this process's stand-in is like: read from the environment at its first call.
+
+use std::sync::OnceLock;
+
+/// Most devices there can be.
+pub(crate) const DEVICES_MAX: usize = 8;
+
+/// What it is like.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub seed: u64,
+    pub devices: usize,
+    /// Bytes of each device.
+    pub memory: usize,
+    /// CUDA's way of writing a version: 12080 is 12.8.
+    pub version: i32,
+}
+
+/// The settings.
+pub(crate) fn get() -> &'static Settings {
+    static SETTINGS: OnceLock<Settings> = OnceLock::new();
+    SETTINGS.get_or_init(|| Settings {
+        seed: number("KVTIDE_SIM_SEED", 0x5eed),
+        devices: (number("KVTIDE_SIM_DEVICES", 1) as usize).min(DEVICES_MAX),
+        memory: number("KVTIDE_SIM_MEMORY", 16 << 30) as usize,
+        version: number("KVTIDE_SIM_VERSION", 12080) as i32,
+    })
+}
+
+/// A number of the environment; one that is none ends the process, as a test that set it wrongly proves nothing.
+fn number(name: &str, default: u64) -> u64 {
+    match std::env::var(name) {
+        Err(_) => default,
+        Ok(text) => text.parse().unwrap_or_else(|_| {
+            eprintln!("kvtide stand-in: {name}={text} is no number");
+            std::process::abort()
+        }),
+    }
+}

@@ -1,0 +1,218 @@
+//! Streams: queues that threads of their own carry out, each at its own random speed.
+//!
+//! After a fault the device is lost: queues are still emptied, so that nothing hangs, but nothing is carried out.
+
+use crate::{
+    code::{self, Code},
+    context,
+    emulator::{self, Kernel},
+    event::Event,
+    memory,
+    rng::Rng,
+    settings,
+};
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+/// A stream at a word looks at it this often.
+const LOOK: Duration = Duration::from_micros(20);
+
+/// A launch, with its parameters as they were when it was enqueued.
+pub(crate) struct Launch {
+    pub kernel: Kernel,
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    pub shared_bytes: u32,
+    /// Of `u128`, so that it is aligned for any struct.
+    pub params: Vec<u128>,
+}
+
+/// What can be enqueued.
+pub(crate) enum Op {
+    Copy {
+        to: u64,
+        from: u64,
+        bytes: usize,
+    },
+    /// In any order.
+    Batch(Vec<(u64, u64, usize)>),
+    Fill {
+        at: u64,
+        byte: u8,
+        bytes: usize,
+    },
+    Launch(Box<Launch>),
+    Record(Arc<Event>, u64),
+    Wait(Arc<Event>, u64),
+    WaitWord {
+        at: u64,
+        value: u64,
+    },
+    WriteWord {
+        at: u64,
+        value: u64,
+    },
+}
+
+/// A stream; its handle is the address of what the `Arc` holds.
+pub(crate) struct Stream {
+    pub device: usize,
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    ops: VecDeque<Op>,
+    busy: bool,
+    closed: bool,
+}
+
+impl Stream {
+    /// A stream and its thread.
+    pub fn new(device: usize) -> Result<Arc<Self>, Code> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let stream = Arc::new(Self { device, queue: Mutex::default(), changed: Condvar::new() });
+        let its = Arc::clone(&stream);
+        let seed = settings::get().seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let started = std::thread::Builder::new().name(format!("kvt-sim-{number}")).spawn(move || its.work(Rng(seed)));
+        started.map(|_| stream).map_err(|_| code::OUT_OF_MEMORY)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn enqueue(&self, op: Op) {
+        self.lock().ops.push_back(op);
+        self.changed.notify_one();
+    }
+
+    pub fn is_idle(&self) -> bool {
+        let queue = self.lock();
+        queue.ops.is_empty() && !queue.busy
+    }
+
+    /// What was enqueued is still done; then its thread ends.
+    pub fn close(&self) {
+        self.lock().closed = true;
+        self.changed.notify_one();
+    }
+
+    fn next(&self) -> Option<Op> {
+        let mut queue = self.lock();
+        queue.busy = false;
+        loop {
+            if let Some(op) = queue.ops.pop_front() {
+                queue.busy = true;
+                return Some(op);
+            }
+            if queue.closed {
+                return None;
+            }
+            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn work(&self, mut rng: Rng) {
+        while let Some(op) = self.next() {
+            dawdle(&mut rng);
+            let lost = context::lost(self.device) != 0;
+            let done = match op {
+                Op::Record(event, record) => {
+                    event.reach(record);
+                    Ok(())
+                }
+                _ if lost => Ok(()),
+                op => self.carry_out(op, &mut rng),
+            };
+            if let Err((code, what)) = done {
+                eprintln!("kvtide stand-in: cuda:{}: {what} (seed {})", self.device, settings::get().seed);
+                context::lose(self.device, code);
+            }
+        }
+        emulator::release();
+    }
+
+    fn carry_out(&self, op: Op, rng: &mut Rng) -> Result<(), (Code, String)> {
+        match op {
+            Op::Copy { to, from, bytes } => copy(to, from, bytes),
+            Op::Batch(mut copies) => {
+                while !copies.is_empty() {
+                    let (to, from, bytes) = copies.swap_remove(rng.below(copies.len()));
+                    copy(to, from, bytes)?;
+                }
+                Ok(())
+            }
+            Op::Fill { at, byte, bytes } => {
+                let filled = memory::is_known(at, bytes) && emulator::fill(at, byte, bytes);
+                if filled {
+                    Ok(())
+                } else {
+                    Err((code::ILLEGAL_ADDRESS, format!("fill of {bytes} bytes at {at:#x}: not memory")))
+                }
+            }
+            Op::Launch(launch) => emulator::launch(&launch, rng.draw()),
+            Op::Record(event, record) => {
+                event.reach(record);
+                Ok(())
+            }
+            Op::Wait(event, record) => {
+                event.wait(record);
+                Ok(())
+            }
+            Op::WaitWord { at, value } => self.wait_word(at, value),
+            Op::WriteWord { at, value } => {
+                let word = word(at)?;
+                word.store(value, Ordering::Release);
+                Ok(())
+            }
+        }
+    }
+
+    /// CUDA's GEQ: with sign, and wrapping around.
+    fn wait_word(&self, at: u64, value: u64) -> Result<(), (Code, String)> {
+        while (word(at)?.load(Ordering::Acquire).wrapping_sub(value) as i64) < 0 {
+            if context::lost(self.device) != 0 {
+                return Ok(());
+            }
+            // PACE: ends when the word is written or the device is lost; who waits for the stream bounds it.
+            std::thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+}
+
+/// A word that hosts and devices share. Looked up each time: a word whose memory went is a fault.
+fn word(at: u64) -> Result<&'static AtomicU64, (Code, String)> {
+    if !at.is_multiple_of(8) || !memory::is_known(at, 8) {
+        return Err((code::ILLEGAL_ADDRESS, format!("a stream's word at {at:#x}: not memory")));
+    }
+    // SAFETY: aligned, and in memory that is known now; who takes it away while a stream uses it breaks the driver's rules.
+    Ok(unsafe { &*std::ptr::with_exposed_provenance::<AtomicU64>(at as usize) })
+}
+
+fn copy(to: u64, from: u64, bytes: usize) -> Result<(), (Code, String)> {
+    let known = memory::is_known(to, bytes) && memory::is_known(from, bytes);
+    if known && emulator::copy(to, from, bytes) {
+        return Ok(());
+    }
+    Err((code::ILLEGAL_ADDRESS, format!("copy of {bytes} bytes from {from:#x} to {to:#x}: not all of it is memory")))
+}
+
+/// Streams run at speeds of their own, so that an order that nobody asked for does not come about by itself.
+fn dawdle(rng: &mut Rng) {
+    match rng.below(16) {
+        // PACE: at most 200 µs, to let other streams overtake.
+        0 => std::thread::sleep(Duration::from_micros(rng.below(200) as u64)),
+        1..=4 => std::thread::yield_now(),
+        _ => {}
+    }
+}

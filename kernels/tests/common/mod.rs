@@ -1,0 +1,111 @@
+//! A device to test on, random bytes, and processes of their own for what a process can do once.
+#![allow(dead_code)] // each test file uses a part
+
+use kvtide_kernels::{Buffer, Device, Driver, Event, Pinned, Priority, Stream, Which};
+use std::{
+    process::{Command, Output},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// No wait of a test is longer.
+pub const BOUND: Duration = Duration::from_secs(60);
+
+/// Names what a child process of [`child`] was started for.
+const CHILD: &str = "KVTIDE_TEST_CHILD";
+
+/// The stand-in's first device, or the real one where one is asked for.
+pub fn device() -> Arc<Device> {
+    kvtide_cuda_sim::install();
+    Device::open(&Driver::probe().expect("a driver"), Which::Ordinal(0)).expect("a device")
+}
+
+/// Runs one test of this executable again, in a process of its own, with these variables. In that process, returns `None`.
+pub fn child(test: &str, variables: &[(&str, &str)]) -> Option<Output> {
+    if std::env::var(CHILD).is_ok_and(|name| name == test) {
+        return None;
+    }
+    let mut command = Command::new(std::env::current_exe().expect("an executable"));
+    command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(CHILD, test);
+    command.envs(variables.iter().copied());
+    Some(command.output().expect("the child runs"))
+}
+
+/// The child's test passed.
+pub fn passed(output: &Output) {
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && out.contains("1 passed"), "{out}\n{err}");
+}
+
+/// Waits for everything on a stream.
+pub fn done(stream: &Stream) {
+    let event = Event::new(stream.device()).expect("an event");
+    stream.record(&event).expect("recorded");
+    assert!(event.wait_until(Instant::now() + BOUND).expect("no work failed"), "the stream is not done");
+}
+
+/// Fresh numbers from a seed.
+pub struct Rng(pub u64);
+
+impl Rng {
+    /// The next one.
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// One below a bound.
+    pub fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+
+    /// Random bytes.
+    pub fn bytes(&mut self, count: usize) -> Vec<u8> {
+        (0..count).map(|_| self.next() as u8).collect()
+    }
+}
+
+/// Puts bytes at an address of the device.
+pub fn put(device: &Arc<Device>, at: u64, bytes: &[u8]) {
+    let staging = Pinned::new(device, bytes.len()).expect("pinned memory");
+    // SAFETY: as long as the bytes; nobody else uses it.
+    unsafe { staging.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    let stream = Stream::new(device, Priority::Normal).expect("a stream");
+    // SAFETY: both stay until the stream is done.
+    unsafe { stream.copy(at, staging.address(), bytes.len()) }.expect("copied");
+    done(&stream);
+}
+
+/// What lies at an address of the device.
+pub fn get(device: &Arc<Device>, at: u64, bytes: usize) -> Vec<u8> {
+    let staging = Pinned::new(device, bytes).expect("pinned memory");
+    let stream = Stream::new(device, Priority::Normal).expect("a stream");
+    // SAFETY: both stay until the stream is done.
+    unsafe { stream.copy(staging.address(), at, bytes) }.expect("copied");
+    done(&stream);
+    // SAFETY: as long as asked for; the copy has ended.
+    unsafe { std::slice::from_raw_parts(staging.as_ptr(), bytes) }.to_vec()
+}
+
+/// What lies in pinned memory.
+pub fn pinned_bytes(of: &Pinned) -> Vec<u8> {
+    // SAFETY: as long as it says; what wrote it has ended.
+    unsafe { std::slice::from_raw_parts(of.as_ptr(), of.bytes()) }.to_vec()
+}
+
+/// Pinned memory that holds these bytes.
+pub fn pinned(device: &Arc<Device>, bytes: &[u8]) -> Pinned {
+    let made = Pinned::new(device, bytes.len()).expect("pinned memory");
+    // SAFETY: as long as the bytes; nobody else uses it.
+    unsafe { made.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    made
+}
+
+/// Device memory that holds these bytes.
+pub fn buffer(device: &Arc<Device>, bytes: &[u8]) -> Buffer {
+    let made = Buffer::new(device, bytes.len()).expect("device memory");
+    put(device, made.address(), bytes);
+    made
+}
