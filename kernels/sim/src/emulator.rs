@@ -9,6 +9,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 /// A kernel that the emulator holds.
 #[repr(C)]
 struct KvtKernel {
+    // SAFETY: types only, in this struct and the next.
     name: *const c_char,
     params_bytes: u32,
     threads_max: u32,
@@ -30,6 +31,7 @@ struct EmuLaunch {
     shared_bytes: u32,
     params: *const c_void,
     seed: u64,
+    // SAFETY: a type; `find_range` may be called from a launch alone.
     find: unsafe extern "C" fn(u64, *mut EmuRange) -> bool,
     generation: *const u64,
 }
@@ -45,6 +47,7 @@ struct EmuOutcome {
 const FAULT_ADDRESS: u32 = 1;
 const FAULT_MISALIGNED: u32 = 2;
 
+// SAFETY: as emu.h declares them.
 #[cfg(emulator)]
 unsafe extern "C" {
     fn kvt_emu_units();
@@ -88,6 +91,9 @@ pub(crate) fn find(_name: &CStr) -> Option<Kernel> {
 }
 
 /// Says in which memory an address lies.
+///
+/// # Safety
+/// The range is the emulator's, to be written.
 unsafe extern "C" fn find_range(address: u64, range: *mut EmuRange) -> bool {
     match memory::find(address) {
         Some(found) => {

@@ -155,8 +155,11 @@ impl Copier {
         if options.blocks == 0 || options.launch_bytes == 0 {
             return Err(Error::invalid("options of the copier", "a launch of nothing copies nothing"));
         }
-        let batched = device.works()?.batched_copies.works() && options.path != Path::OneByOne;
-        let kernel = match Gather::new(device) {
+        let works = device.works()?;
+        let batched = works.batched_copies.works() && options.path != Path::OneByOne;
+        let usable =
+            [&works.kernels, &works.in_place].into_iter().try_for_each(|trial| trial.demand("the copy kernel", device));
+        let kernel = match usable.and_then(|()| Gather::new(device)) {
             Ok(kernel) => Ok(kernel),
             Err(e) if e.is_lost() || e.is_out_of_memory() || options.path == Path::Kernel => return Err(e),
             // Exported, by `kernel_missing`: copies are slower without it, and no less right.
@@ -203,10 +206,31 @@ impl Copier {
     /// Until the batch has ended the ranges stay what they are, nobody writes what is read or touches what is written; and no two
     /// copies of it write the same bytes.
     pub unsafe fn submit(&mut self, way: Way, copies: &[Copy]) -> Result<Ticket> {
+        // SAFETY: the caller's promise.
+        unsafe { self.start(way, copies, self.crossover.bytes(way)) }
+    }
+
+    /// The same by the copy engines alone, whatever the size: for copies that must go on while a stream of the engine's stands at a
+    /// word. Streams share hardware queues (`CUDA_DEVICE_MAX_CONNECTIONS`), and a kernel behind such a wait in the same queue
+    /// would wait with it; copy engines have queues of their own.
+    ///
+    /// # Errors
+    /// As of [`Self::submit`].
+    ///
+    /// # Safety
+    /// As of [`Self::submit`].
+    pub unsafe fn submit_by_engines(&mut self, way: Way, copies: &[Copy]) -> Result<Ticket> {
+        // SAFETY: the caller's promise.
+        unsafe { self.start(way, copies, 0) }
+    }
+
+    /// # Safety
+    /// As of [`Self::submit`].
+    unsafe fn start(&mut self, way: Way, copies: &[Copy], crossover: usize) -> Result<Ticket> {
         if copies.len() > COPIES_MAX {
             return Err(Error::invalid("batch of copies", format!("{} of them, {COPIES_MAX} at most", copies.len())));
         }
-        self.plan.make(copies, self.crossover.bytes(way), self.options.launch_bytes);
+        self.plan.make(copies, crossover, self.options.launch_bytes);
         if self.plan.fragments.len() > slots::LIST_MAX {
             let why = format!(
                 "cut into {} pieces for launches of {} bytes, {} at most",

@@ -143,6 +143,7 @@ impl Slots {
                 if Instant::now() >= deadline {
                     return Ok(false);
                 }
+                // PACE: bounded by the deadline.
                 std::thread::sleep(NAP);
             }
         }

@@ -14,12 +14,14 @@ macro_rules! api {
     (required { $($name:ident($($arg:ty),*);)* } optional { $($may:ident($($may_arg:ty),*);)* }) => {
         /// The driver's functions; an optional one is `None` where the driver lacks it.
         pub(crate) struct Api {
+            // SAFETY: types only; why a call is sound stands where it is called.
             /// For the names of results; its argument is one of them, so cudarc's signature does not fit.
             pub cuGetErrorName: unsafe extern "C" fn(Code, *mut *const c_char) -> Code,
             $(pub $name: unsafe extern "C" fn($($arg),*) -> Code,)*
             $(pub $may: Option<unsafe extern "C" fn($($may_arg),*) -> Code>,)*
         }
 
+        // SAFETY: types only; nothing is called.
         $(const _: unsafe fn($($arg),*) -> CUresult = sys::$name;)*
         $(const _: unsafe fn($($may_arg),*) -> CUresult = sys::$may;)*
 

@@ -13,6 +13,7 @@ type Handle = CUmemGenericAllocationHandle;
 /// The functions of the driver that are needed, all there.
 #[derive(Clone, Copy)]
 struct Calls {
+    // SAFETY: types only; why a call is sound stands where it is called.
     reserve: unsafe extern "C" fn(*mut CUdeviceptr, usize, usize, CUdeviceptr, c_ulonglong) -> Code,
     free: unsafe extern "C" fn(CUdeviceptr, usize) -> Code,
     create: unsafe extern "C" fn(*mut Handle, usize, *const CUmemAllocationProp, c_ulonglong) -> Code,

@@ -82,6 +82,7 @@ impl Event {
             if asked < SPINS {
                 std::hint::spin_loop();
             } else {
+                // PACE: bounded by the deadline.
                 std::thread::sleep(NAP);
             }
         }

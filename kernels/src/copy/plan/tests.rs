@@ -1,3 +1,5 @@
+//! What is joined, what goes where, and that no byte is lost or copied twice.
+
 use super::{Copy, Plan};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
