@@ -1,3 +1,5 @@
+//! New tokens into their pages.
+
 /// Rows of one kind that a new token brings (its keys, its values, its latent vector, its rope part) and where they go in a page.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,3 +1,5 @@
+//! Boundaries of a lane: updates into the table, block tables out of it.
+
 /// What the status word becomes when an update names a page beyond the table.
 pub const BAD_UPDATE: u32 = 0xffff_fffe;
 

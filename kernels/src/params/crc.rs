@@ -1,3 +1,5 @@
+//! Sums of pages.
+
 /// Bytes to be checked.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,3 +1,5 @@
+//! Digests of sealed pages, bounds from them, the best pages.
+
 /// A sealed page whose digest is to be built.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

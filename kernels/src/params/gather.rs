@@ -1,3 +1,5 @@
+//! Copies by the multiprocessors: lists of fragments, blocks between layouts.
+
 /// One piece of memory to copy.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,3 +1,5 @@
+//! Codecs of the device.
+
 use super::GatherLayout;
 
 /// A block to quantise or to dequantise.
