@@ -38,15 +38,30 @@ pub(super) fn finish(event: &Event) -> Result<()> {
     Err(Error::TimedOut { what: "work that was measured".to_owned(), after: PATIENCE })
 }
 
-/// The median. Of none: not a number.
-pub(super) fn median(mut samples: Vec<f64>) -> f64 {
+/// Waits until a stream has done everything.
+pub(super) fn drain(stream: &Stream) -> Result<()> {
+    let done = Event::new(stream.device())?;
+    stream.record(&done)?;
+    finish(&done)
+}
+
+/// The sample that so many percent are below; sorts them.
+pub(super) fn percentile(samples: &mut [f64], percent: usize) -> f64 {
     samples.sort_by(f64::total_cmp);
-    samples.get(samples.len() / 2).copied().unwrap_or(f64::NAN)
+    samples.get((samples.len() * percent / 100).min(samples.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
+}
+
+/// The median. Of none: not a number.
+fn median(mut samples: Vec<f64>) -> f64 {
+    percentile(&mut samples, 50)
 }
 
 /// Runs several measurements in turn, so that whatever disturbs the machine disturbs all; the median of each. The first round of all
 /// warms up and is not counted.
-pub(super) fn in_turns<const N: usize>(rounds: usize, mut each: impl FnMut(usize) -> Result<f64>) -> Result<[f64; N]> {
+pub(super) fn in_turns<const N: usize>(
+    rounds: usize,
+    mut each: impl FnMut(usize) -> Result<f64>,
+) -> Result<[f64; N]> {
     let mut samples: [Vec<f64>; N] = std::array::from_fn(|_| Vec::with_capacity(rounds));
     for round in 0..=rounds {
         for (which, samples) in samples.iter_mut().enumerate() {

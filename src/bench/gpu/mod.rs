@@ -4,8 +4,10 @@
 //! is measured as any engine would: a session of this process whose tier 0 is on the device, beside a private daemon. On the CPU
 //! stand-in everything runs in small sizes and nothing is called a measurement.
 
+mod attention;
 mod copies;
 mod figures;
+mod migrate;
 pub mod probe;
 
 use super::{BenchError, NOT_RUN, Output, progress};
@@ -36,14 +38,20 @@ pub(super) struct Args {
 enum Group {
     /// Between device and host memory: pages, blocks and fragments beside one large copy
     Copies,
+    /// Decode attention beside the device's copies, and what table, fixed splits and mass cost
+    Attention,
+    /// Decode steps while migrations run
+    Migrate,
 }
 
 impl Group {
-    const ALL: [Group; 1] = [Group::Copies];
+    const ALL: [Group; 3] = [Group::Copies, Group::Attention, Group::Migrate];
 
     fn measure(self, place: &Place, figures: &mut Figures) -> Result<(), BenchError> {
         match self {
             Group::Copies => copies::measure(place, figures),
+            Group::Attention => attention::measure(place, figures),
+            Group::Migrate => migrate::measure(place, figures),
         }
     }
 }

@@ -1,0 +1,212 @@
+//! Batches that decode one token of each row: random keys and values in pages of random order, several sets in turn.
+
+use super::Size;
+use super::memory::{Random, normal, read, with};
+use super::timing::drain;
+use crate::launch::attention::{Attention, Batch, Config};
+use crate::reference::Element;
+use crate::reference::attention::{Attention as Reference, Layout};
+use crate::{Buffer, Device, Priority, Result, Stream};
+use std::sync::Arc;
+
+/// KV heads and head dim: what the targets name.
+const KV_HEADS: u32 = 8;
+const HEAD_DIM: u32 = 128;
+/// Tokens of a page, as attention-driven spaces have them.
+const PAGE_TOKENS: u32 = 64;
+/// Sets take turns, so that each call reads its keys and values from memory: together they are several times any GPU's cache.
+const TURNED_BYTES: u64 = 512 << 20;
+
+/// A batch: bf16, 8 KV heads of 128, pages of 64 tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Case {
+    /// Sequences.
+    pub rows: u32,
+    /// Tokens of each.
+    pub tokens: u32,
+    /// Query heads of a KV head.
+    pub group: u32,
+}
+
+impl Case {
+    /// Bytes of keys and values of all rows, in one plane.
+    #[must_use]
+    pub fn kv_bytes(&self) -> u64 {
+        u64::from(self.rows) * u64::from(self.tokens) * u64::from(KV_HEADS * HEAD_DIM) * 2 * Element::BYTES as u64
+    }
+
+    fn pages(&self) -> u32 {
+        self.tokens.div_ceil(PAGE_TOKENS)
+    }
+
+    fn config(&self, element: Element, chunk_tokens: u32, mass: bool) -> Config {
+        Config {
+            element,
+            layout: Layout::Heads { head_dim: HEAD_DIM as usize },
+            kv_heads: KV_HEADS,
+            group: self.group,
+            page_tokens: PAGE_TOKENS,
+            window: 0,
+            scale: (HEAD_DIM as f32).sqrt().recip(),
+            seqs: self.rows,
+            q_tokens: 1,
+            pages: self.pages(),
+            chunk_tokens,
+            passes: false,
+            mass,
+        }
+    }
+}
+
+/// What batches are made of, on the device.
+pub(super) struct Made {
+    case: Case,
+    element: Element,
+    pages: Buffer,
+    tables: Vec<Buffer>,
+    table_words: Vec<Vec<i32>>,
+    lengths: Buffer,
+    length_words: Vec<i32>,
+    q: Buffer,
+    out: Buffer,
+    lse: Buffer,
+}
+
+impl Made {
+    pub fn new(device: &Arc<Device>, stream: &Stream, case: Case, size: Size) -> Result<Self> {
+        let turned = if size == Size::Full { TURNED_BYTES } else { 1 };
+        let sets = turned.div_ceil(case.kv_bytes()).max(2) as usize;
+        Self::with(device, stream, case, (sets, Element::Bf16), &vec![case.tokens as i32; case.rows as usize])
+    }
+
+    /// With rows of these lengths.
+    pub fn with(
+        device: &Arc<Device>,
+        stream: &Stream,
+        case: Case,
+        (sets, element): (usize, Element),
+        lengths: &[i32],
+    ) -> Result<Self> {
+        let mut random = Random::new(u64::from(case.rows) << 32 | u64::from(case.tokens));
+        let frames = (case.rows * case.pages()) as usize;
+        let page_bytes = case.config(element, 0, false).page_bytes();
+        let heads = (case.rows * case.group * KV_HEADS) as usize;
+        let (row_bytes, seed) = (heads * HEAD_DIM as usize * Element::BYTES, random.next());
+        let mut table_words = vec![];
+        let mut tables = vec![];
+        for set in 0..sets {
+            // A set's frames are its own, and in a random order.
+            let words: Vec<i32> = random.order(frames).into_iter().map(|f| (set * frames + f) as i32).collect();
+            tables.push(with(device, stream, &words)?);
+            table_words.push(words);
+        }
+        Ok(Self {
+            case,
+            element,
+            pages: normal(device, stream, sets * frames * page_bytes as usize, element, seed)?,
+            tables,
+            table_words,
+            lengths: with(device, stream, lengths)?,
+            length_words: lengths.to_vec(),
+            q: normal(device, stream, row_bytes, element, seed + 2)?,
+            out: normal(device, stream, row_bytes, element, seed + 4)?,
+            lse: Buffer::new(device, heads * 4)?,
+        })
+    }
+
+    /// How many sets take turns.
+    pub fn sets(&self) -> usize {
+        self.tables.len()
+    }
+
+    fn stride(&self) -> u64 {
+        self.case.config(self.element, 0, false).page_bytes()
+    }
+
+    /// The batch of a set; without a table its pages stand in the order of their index.
+    pub fn batch(&self, set: usize, table: bool) -> Batch {
+        let frames = u64::from(self.case.rows) * u64::from(self.case.pages());
+        let (first, block_table) = if table { (0, self.tables[set].address()) } else { (set as u64 * frames, 0) };
+        Batch {
+            q: self.q.address(),
+            out: self.out.address(),
+            lse: self.lse.address(),
+            pages: self.pages.address() + first * self.stride(),
+            page_stride: self.stride(),
+            block_table,
+            table_stride: self.case.pages(),
+            lengths: self.lengths.address(),
+            seqs: self.case.rows,
+            ..Batch::default()
+        }
+    }
+}
+
+/// A kernel that is set up for a batch.
+pub(super) struct Decode(Attention);
+
+impl Decode {
+    /// `chunk_tokens` 0: the usual splits.
+    pub fn new(device: &Arc<Device>, made: &Made, chunk_tokens: u32, mass: bool) -> Result<Self> {
+        let config = made.case.config(made.element, chunk_tokens, mass);
+        Ok(Self(Attention::new(device, config)?))
+    }
+
+    pub fn attention(&self) -> &Attention {
+        &self.0
+    }
+
+    /// Enqueues one attention.
+    ///
+    /// # Safety
+    /// The batch is of the [`Made`] that this was set up for, which outlives it; launches of this go to one stream.
+    pub unsafe fn enqueue(&self, stream: &Stream, batch: &Batch) -> Result<()> {
+        // SAFETY: tables hold frames of the buffer alone, buffers are as large as the configuration says; the rest is the caller's.
+        unsafe { self.0.whole(stream, batch) }
+    }
+}
+
+/// Relative error ‖out − reference‖ ÷ ‖reference‖ of one ragged batch, against f64.
+///
+/// # Errors
+/// The device is full or lost, or cannot run the kernels.
+pub fn error_against_f64(device: &Arc<Device>, element: Element, size: Size) -> Result<f64> {
+    let case = match size {
+        Size::Full => Case { rows: 4, tokens: 2048, group: 4 },
+        Size::Tiny => Case { rows: 2, tokens: 128, group: 2 },
+    };
+    // Ragged, with a row of one token.
+    let lengths: Vec<i32> = (0..case.rows).map(|row| if row == 0 { 1 } else { (case.tokens - 7 * row) as i32 }).collect();
+    let stream = Stream::new(device, Priority::Normal)?;
+    let made = Made::with(device, &stream, case, (1, element), &lengths)?;
+    let decode = Decode::new(device, &made, 0, false)?;
+    // SAFETY: `made` outlives the launch, which has ended when the stream is drained.
+    unsafe { decode.enqueue(&stream, &made.batch(0, true))? };
+    drain(&stream)?;
+    let words = |buffer: &Buffer| read(&stream, buffer, buffer.bytes() / 2);
+    let (q, pages, out) = (words(&made.q)?, words(&made.pages)?, words(&made.out)?);
+    let q_starts: Vec<usize> = (0..=case.rows as usize).collect();
+    let reference = Reference {
+        element,
+        layout: Layout::Heads { head_dim: HEAD_DIM as usize },
+        kv_heads: KV_HEADS as usize,
+        group: case.group as usize,
+        page_tokens: PAGE_TOKENS as usize,
+        window: 0,
+        scale: decode.attention().config().scale.into(),
+        q: &q,
+        pages: &pages,
+        page_stride: made.stride() as usize / Element::BYTES,
+        block_table: &made.table_words[0],
+        table_stride: case.pages() as usize,
+        lengths: &made.length_words,
+        q_starts: &q_starts,
+    }
+    .run();
+    let (mut wrong, mut norm) = (0.0, 0.0);
+    for (found, expected) in out.iter().zip(&reference.out) {
+        wrong += (f64::from(element.to_f32(*found)) - expected).powi(2);
+        norm += expected.powi(2);
+    }
+    Ok((wrong / norm).sqrt())
+}

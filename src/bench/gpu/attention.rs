@@ -1,0 +1,78 @@
+//! Decode attention: the share of the device's copy bandwidth that it reaches, and what table, splits and mass cost.
+
+use super::super::BenchError;
+use super::super::report::Target;
+use super::Place;
+use super::figures::Figures;
+use kvtide_client::cuda::measure::{Attended, Case, Size, attention, error_against_f64};
+use kvtide_client::cuda::reference::Element;
+
+/// Rows, tokens, how the report calls it, share of the bandwidth that it must reach.
+const SHAPES: [(u32, u32, &str, f64); 4] = [
+    (1, 16 << 10, "1x16k", 0.6),
+    (1, 128 << 10, "1x128k", 0.85),
+    (8, 16 << 10, "8x16k", 0.85),
+    (64, 4 << 10, "64x4k", 0.85),
+];
+const SHAPES_TINY: [(u32, u32, &str, f64); 2] = [(1, 256, "1x256", 0.0), (2, 128, "2x128", 0.0)];
+const GROUPS: [u32; 2] = [4, 8];
+/// Time over that without, each.
+const OVERHEAD: Target = Target::AtMost(1.03);
+/// Relative error against f64.
+const ERRORS: [(Element, f64); 2] = [(Element::Bf16, 1e-2), (Element::F16, 2e-3)];
+
+pub(super) fn measure(place: &Place, figures: &mut Figures) -> Result<(), BenchError> {
+    let size = place.size(figures);
+    let shapes = if size == Size::Full { &SHAPES[..] } else { &SHAPES_TINY };
+    let mut all = vec![];
+    for &(rows, tokens, name, target) in shapes {
+        let mut worst = f64::INFINITY;
+        for group in GROUPS {
+            let attended = attention(&place.device, Case { rows, tokens, group }, size)?;
+            worst = worst.min(share(&attended));
+            one(&attended, figures);
+            all.push(attended);
+        }
+        let what = format!("decode attention ÷ device copy bandwidth, {name}, the worse group");
+        figures.judged(format!("attention_{name}"), what, (worst, "x"), Target::AtLeast(target));
+    }
+    let mut worst = |key: &str, what: &str, ratio: fn(&Attended) -> f64| {
+        let most = all.iter().map(ratio).fold(f64::NEG_INFINITY, f64::max);
+        figures.judged(key, what, (most, "x"), OVERHEAD);
+    };
+    worst("overhead_table", "table indirection: time ÷ time without, the worst", |a| {
+        a.seconds / a.seconds_without_table
+    });
+    worst("overhead_splits", "fixed splits: time ÷ that of the best splits, the worst", |a| {
+        a.seconds / a.best_splits.1
+    });
+    worst("overhead_mass", "mass export: time ÷ time without, the worst", |a| a.seconds_with_mass / a.seconds);
+    for (element, most) in ERRORS {
+        let error = error_against_f64(&place.device, element, size)?;
+        let what = format!("relative error against f64, {}, ragged batch", element.name());
+        figures.judged(format!("error_{}", element.name()), what, (error, ""), Target::AtMost(most));
+    }
+    Ok(())
+}
+
+/// Keys and values read a second, over what a copy within the device reads and writes.
+fn share(attended: &Attended) -> f64 {
+    attended.bytes as f64 / attended.seconds / attended.copy_bytes_per_s
+}
+
+/// The figures of one shape and group.
+fn one(attended: &Attended, figures: &mut Figures) {
+    let Case { rows, tokens, group } = attended.case;
+    let (key, words) = (format!("{rows}x{tokens}_g{group}"), format!("{rows} × {tokens} tokens, group of {group}"));
+    let mut tell = |name: &str, what: &str, value: f64, unit| {
+        figures.plain(format!("attention_{name}_{key}"), format!("decode attention, {words}: {what}"), value, unit);
+    };
+    tell("us", "time", attended.seconds * 1e6, "us");
+    tell("gb_s", "keys and values read", attended.bytes as f64 / attended.seconds / 1e9, "GB/s");
+    tell("copy_gb_s", "a copy within the device meanwhile, read and written", attended.copy_bytes_per_s / 1e9, "GB/s");
+    tell("share", "share of that", share(attended), "x");
+    tell("table", "time ÷ time without table", attended.seconds / attended.seconds_without_table, "x");
+    tell("mass", "time with mass export ÷ time", attended.seconds_with_mass / attended.seconds, "x");
+    tell("splits", "time ÷ that of the best splits", attended.seconds / attended.best_splits.1, "x");
+    tell("best_splits", "the best splits", f64::from(attended.best_splits.0), "tokens");
+}
