@@ -349,6 +349,10 @@ typedef struct kvt_stats {
     uint64_t canary_checked;
     /// Of those, the ones that were not what was stored. Nobody was shown them.
     uint64_t canary_failed;
+    /// Bytes of shared host memory that were registered with the device of tier 0.
+    uint64_t registered_bytes;
+    /// Nanoseconds that it took; copies waited meanwhile.
+    uint64_t registered_ns;
 } kvt_stats;
 
 /// Content hash of a block, chained over its predecessors: 128 bits, low word first.

@@ -2,6 +2,7 @@
 
 use super::{
     nudge,
+    pump::Round,
     session::{FOR_LANES, IDLE, Session},
 };
 use kvtide_wire::os::bell::Sleepable;
@@ -19,13 +20,15 @@ const SPIN_FOR_LANES: Duration = Duration::from_micros(100);
 const SLEEP_MAX: Duration = Duration::from_secs(5);
 /// Sleep while a ring towards the daemon is full: there is no bell for room.
 const SLEEP_FULL: Duration = Duration::from_millis(1);
+/// Sleep while a device copies: nothing tells of the end, which is some tens of microseconds away.
+const SLEEP_COPYING: Duration = Duration::from_micros(50);
 
 /// The thread's body: ends when the session is stopped or the daemon is gone.
 pub(crate) fn run(session: &Arc<Session>, bell: &Sleepable) {
     let mut quiet_since: Option<Instant> = None;
     while !session.stop.load(Ordering::Acquire) && session.alive() {
         let round = session.try_round();
-        if round.progress {
+        if round.progress | errands(session).progress {
             quiet_since = None;
             continue;
         }
@@ -39,6 +42,19 @@ pub(crate) fn run(session: &Arc<Session>, bell: &Sleepable) {
     }
 }
 
+/// Looks after what it does for lanes.
+#[cfg(feature = "cuda")]
+fn errands(session: &Session) -> Round {
+    let turn = session.errands.run(session);
+    Round { progress: turn.progress, pending: turn.left, ..Round::default() }
+}
+
+/// Looks after what it does for lanes: that is for lanes on streams.
+#[cfg(not(feature = "cuda"))]
+fn errands(_: &Session) -> Round {
+    Round::default()
+}
+
 /// Announces, looks once more, sleeps.
 fn sleep(session: &Session, bell: &Sleepable) {
     session.announce_sleep(FOR_LANES);
@@ -50,9 +66,14 @@ fn sleep(session: &Session, bell: &Sleepable) {
         // Nothing to be woken by lanes for. A job that arrives now is rung for: the announcement to the daemon stands.
         session.copier.announce(IDLE);
     }
+    let errand = errands(session);
     let stopped = session.stop.load(Ordering::Acquire) || !session.alive();
-    if !round.progress && !stopped {
-        let timeout = if round.pending { SLEEP_FULL } else { SLEEP_MAX };
+    if !round.progress && !errand.progress && !stopped {
+        let timeout = match (round.copying, round.pending || errand.pending) {
+            (true, _) => SLEEP_COPYING,
+            (false, true) => SLEEP_FULL,
+            (false, false) => SLEEP_MAX,
+        };
         nudge::sleep(&[bell.as_fd(), session.copier.as_fd(), session.socket()], session.socket(), timeout);
     }
     session.awake();

@@ -1,7 +1,7 @@
 //! What a session counts. Relaxed: totals for people, never for decisions.
 
-use super::protocol::step::Counts;
-use crate::client::Stats;
+use super::protocol::step::Counts as LaneCounts;
+use crate::{client::Stats, memory::Counts};
 use kvtide_wire::{
     entry::{CANARY, JobDone, JobKind},
     status::Status,
@@ -41,6 +41,8 @@ pub(crate) struct Counters {
     jobs_invalid: Total,
     jobs_failed: Total,
     canary_checked: Total,
+    registered_bytes: Total,
+    registered_ns: Total,
     canary_failed: Total,
 }
 
@@ -52,11 +54,19 @@ const TABLE: usize = 3;
 
 impl Counters {
     /// Adds what a lane counted since `before`.
-    pub fn lane(&self, before: &Counts, now: &Counts) {
+    pub fn lane(&self, before: &LaneCounts, now: &LaneCounts) {
         self.steps.add(now.steps - before.steps);
         self.steps_resident.add(now.steps_resident - before.steps_resident);
         self.pages_resident.add(now.pages_resident - before.pages_resident);
         self.pages_missed.add(now.pages_missed - before.pages_missed);
+    }
+
+    /// Adds what memory has counted.
+    pub fn memory(&self, counts: &Counts) {
+        if counts.registered_bytes > 0 {
+            self.registered_bytes.add(counts.registered_bytes);
+            self.registered_ns.add(counts.registered_ns);
+        }
     }
 
     /// Counts the end of a job.
@@ -107,6 +117,8 @@ impl Counters {
             completions_stray: self.completions_stray.get(),
             canary_checked: self.canary_checked.get(),
             canary_failed: self.canary_failed.get(),
+            registered_bytes: self.registered_bytes.get(),
+            registered_ns: self.registered_ns.get(),
         }
     }
 }

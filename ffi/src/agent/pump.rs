@@ -39,6 +39,8 @@ pub(crate) struct Round {
     pub waiting: bool,
     /// Something is left that nobody will ring for: copies under way, or rings that are full.
     pub pending: bool,
+    /// Of that, copies that a device does.
+    pub copying: bool,
 }
 
 /// The agent's half of the job rings, and what works on them.
@@ -96,9 +98,10 @@ impl Pump {
         }
         progress |= self.end_copies(socket)?;
         progress |= self.send_ends(counters)?;
-        let pending =
-            self.memory.in_flight() > 0 || !self.copies.is_empty() || self.unsent.is_some() || self.backlog.is_some();
-        Ok(Round { progress, waiting: self.mover.waiting(), pending })
+        counters.memory(&self.memory.take_counts());
+        let copying = self.memory.in_flight() > 0 || !self.copies.is_empty();
+        let pending = copying || self.unsent.is_some() || self.backlog.is_some();
+        Ok(Round { progress, waiting: self.mover.waiting(), pending, copying })
     }
 
     fn take_jobs(&mut self, socket: &Socket) -> Result<bool, Status> {
@@ -211,6 +214,14 @@ impl Pump {
             self.waker.wake();
         }
         Ok(sent)
+    }
+
+    /// Waits until nothing that was started or enqueued so far touches tier 0 any more.
+    ///
+    /// # Errors
+    /// `TimedOut`, `Device`.
+    pub fn settle(&mut self, deadline: Instant) -> Result<(), Status> {
+        self.memory.settle(deadline)
     }
 
     /// Whether a round could do something now.

@@ -61,6 +61,9 @@ pub(crate) struct Session {
     /// Engine threads that pump while they wait, and the word by which the daemon knows that the pump sleeps.
     helpers: AtomicU32,
     sleeper: Sleeper,
+    /// What the copy thread does for lanes whose streams wait.
+    #[cfg(feature = "cuda")]
+    pub errands: super::errands::Errands,
     /// Keeps both regions mapped in a forked child: it never had the maps, so they must not be unmapped there.
     regions: ManuallyDrop<(Sleeper, Waker)>,
 }
@@ -125,6 +128,8 @@ impl Session {
             copier: nudge()?,
             lanes: (0..bounds.lanes).map(|_| nudge()).collect::<Result<_>>()?,
             helpers: AtomicU32::new(0),
+            #[cfg(feature = "cuda")]
+            errands: super::errands::Errands::default(),
             regions: ManuallyDrop::new((sleeper.clone(), waker)),
             sleeper,
             shared,
@@ -223,6 +228,10 @@ impl Session {
         }
         fence(Ordering::SeqCst); // pairs with the one in Nudge::announce
         self.lanes.iter().filter(|lane| lane.announced() != 0).for_each(Nudge::wake);
+        #[cfg(feature = "cuda")]
+        if !self.errands.is_empty() && self.copier.announced() != 0 {
+            self.copier.wake();
+        }
     }
 
     /// A lane has applied updates: wakes the copy thread if jobs wait for that.

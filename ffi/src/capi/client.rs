@@ -217,13 +217,17 @@ pub struct kvt_stats {
     pub canary_checked: u64,
     /// Of those, the ones that were not what was stored. Nobody was shown them.
     pub canary_failed: u64,
+    /// Bytes of shared host memory that were registered with the device of tier 0.
+    pub registered_bytes: u64,
+    /// Nanoseconds that it took; copies waited meanwhile.
+    pub registered_ns: u64,
 }
 
 // SAFETY: repr(C), `struct_size` first, integers only.
 unsafe impl Sized32 for kvt_stats {
     const BYTES_MIN: usize = 176;
 }
-const _: () = assert!(size_of::<kvt_stats>() == 192);
+const _: () = assert!(size_of::<kvt_stats>() == 208);
 
 /// Fills `stats` with the session's totals.
 ///
@@ -259,6 +263,8 @@ pub unsafe extern "C" fn kvt_client_stats(client: *const kvt_client, stats: *mut
             completions_stray: s.completions_stray,
             canary_checked: s.canary_checked,
             canary_failed: s.canary_failed,
+            registered_bytes: s.registered_bytes,
+            registered_ns: s.registered_ns,
         };
         // SAFETY: the caller's contract.
         unsafe { sized::fill("stats", stats, &filled) }

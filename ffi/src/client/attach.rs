@@ -1,7 +1,7 @@
 //! Attaching: handshake, tables, tier 0, copy thread.
 
 use super::{
-    BlockId, DeviceChoice, Error, Layout, Options, Result, channel,
+    BlockId, Error, Layout, Options, Result, channel, device,
     inner::{Inner, Parts, Slot},
     lane,
     layout::PlaneLayout,
@@ -15,7 +15,7 @@ use crate::{
         pump::Pump,
         session::{self, Session},
     },
-    memory::{ClassRoom, CpuMemory, Tier0},
+    memory::{ClassRoom, Tier0},
 };
 use kvtide_wire::{
     Error as WireError,
@@ -130,15 +130,13 @@ fn geometry(options: &Options, limits: &Limits, hello: &Hello) -> Result<Geometr
 /// Shakes hands and builds the session around `tier0`, or around a new one.
 pub(super) fn connect(options: &Options, tier0: Option<Arc<Tier0>>) -> Result<Connected> {
     let hello = hello(options)?;
+    let device = device::open(options)?; // whoever has none is told before a daemon is troubled
     let attached = kvtide_wire::os::session::attach(&options.socket, &hello, bounded(options.timeout));
     let (socket, _, limits, side) = attached.map_err(|e| refused(options, e))?;
     let geometry = geometry(options, &limits, &hello)?;
     let tier0 = match tier0 {
         Some(tier0) => tier0,
-        None => Arc::new(match options.device {
-            DeviceChoice::Cpu => Tier0::host(&geometry)?,
-            _ => return Err(bad("device", "this build of kvtide has no CUDA (feature `cuda`)")),
-        }),
+        None => Arc::new(device::tier0(&device, &geometry, options)?),
     };
     let shared = Shared::new(geometry).map_err(|_| session::no_memory("the page tables"))?;
     assemble(options, Arc::new(shared), tier0, socket, side, limits.shape.depth)
@@ -153,8 +151,8 @@ fn assemble(
     depth: u16,
 ) -> Result<Connected> {
     let kvtide_wire::os::session::Pump { jobs, done, waker, sleeper, bell } = side.pump;
-    let memory = CpuMemory::new(shared.geometry(), Arc::clone(&tier0));
-    let pump = Pump::new((jobs, done, waker.clone()), session::mover(&shared)?, Box::new(memory), Arc::clone(&shared));
+    let (memory, mut streams) = device::memory(&shared, &tier0)?;
+    let pump = Pump::new((jobs, done, waker.clone()), session::mover(&shared)?, memory, Arc::clone(&shared));
     let parts =
         session::Parts { shared: Arc::clone(&shared), tier0, timeout: options.timeout, socket, pump, sleeper, waker };
     let session = Arc::new(Session::new(parts)?);
@@ -165,7 +163,7 @@ fn assemble(
     for (index, (port, words)) in ports.zip(side.lanes).enumerate() {
         let view = LaneView::new(Arc::clone(&shared), index as u16);
         let view = view.ok_or_else(|| session::no_memory("a lane's page table"))?;
-        lanes.push(lane::State::new(Reader::new(view), port, words));
+        lanes.push(streams.lane(index, lane::State::new(Reader::new(view), port, words)));
     }
     if channels.len() != usize::from(options.channels) || lanes.len() != usize::from(options.lanes) {
         return Err(bad("channels, lanes", "the daemon passed fewer rings than it granted"));
@@ -221,5 +219,8 @@ struct EndsSession(Arc<Session>);
 impl Drop for EndsSession {
     fn drop(&mut self) {
         self.0.fail(Status::Daemon);
+        // Streams that wait are let go, with an error.
+        #[cfg(feature = "cuda")]
+        self.0.errands.run(&self.0);
     }
 }

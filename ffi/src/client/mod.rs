@@ -4,7 +4,10 @@
 //! decides; what a call means is fixed in `kvtide_wire::entry::Op`.
 
 mod attach;
+#[cfg(feature = "cuda")]
+pub mod batch;
 pub mod channel;
+mod device;
 pub mod error;
 mod inner;
 pub mod lane;

@@ -48,8 +48,13 @@ pub struct SpaceSpec {
 pub enum CudaDevice {
     /// The driver's number of it, as `CUDA_VISIBLE_DEVICES` leaves it.
     Ordinal(u32),
-    /// Its UUID; of a MIG instance, that of the instance.
-    Uuid([u8; 16]),
+    /// Its UUID.
+    Uuid {
+        /// The UUID's bytes.
+        bytes: [u8; 16],
+        /// Whether it is that of a MIG instance.
+        mig: bool,
+    },
 }
 
 /// Which memory tier 0 is.
@@ -88,8 +93,9 @@ impl std::str::FromStr for DeviceChoice {
             "cuda" => CudaDevice::Ordinal(0),
             _ => {
                 let name = text.strip_prefix("cuda:").ok_or_else(bad)?;
+                let mig = name.starts_with("MIG-");
                 match name.strip_prefix("GPU-").or_else(|| name.strip_prefix("MIG-")) {
-                    Some(uuid) => CudaDevice::Uuid(uuid_of(uuid).ok_or_else(bad)?),
+                    Some(uuid) => CudaDevice::Uuid { bytes: uuid_of(uuid).ok_or_else(bad)?, mig },
                     None => CudaDevice::Ordinal(name.parse().map_err(|_| bad())?),
                 }
             }
@@ -168,9 +174,12 @@ mod tests {
         assert_eq!("cpu".parse(), Ok(DeviceChoice::Cpu));
         assert_eq!("cuda".parse(), cuda(CudaDevice::Ordinal(0)));
         assert_eq!("cuda:3".parse(), cuda(CudaDevice::Ordinal(3)));
-        let uuid = CudaDevice::Uuid(*b"\x00\x11\x22\x33\x44\x55\x66\x77\x88\x99\xaa\xbb\xcc\xdd\xee\xff");
-        assert_eq!("cuda:GPU-00112233-4455-6677-8899-aabbccddeeff".parse(), cuda(uuid));
-        assert_eq!("cuda:MIG-00112233445566778899AABBCCDDEEFF".parse(), cuda(uuid));
+        let bytes = *b"\x00\x11\x22\x33\x44\x55\x66\x77\x88\x99\xaa\xbb\xcc\xdd\xee\xff";
+        assert_eq!(
+            "cuda:GPU-00112233-4455-6677-8899-aabbccddeeff".parse(),
+            cuda(CudaDevice::Uuid { bytes, mig: false })
+        );
+        assert_eq!("cuda:MIG-00112233445566778899AABBCCDDEEFF".parse(), cuda(CudaDevice::Uuid { bytes, mig: true }));
         for bad in ["", "gpu", "cuda:", "cuda:-1", "cuda:x", "cuda:GPU-0011", "cuda:GPU-0011223344556677889x"] {
             assert!(bad.parse::<DeviceChoice>().is_err(), "{bad}");
         }

@@ -56,6 +56,8 @@ pub(super) fn reattach(old: &Inner, socket: &Path) -> Result<Arc<Inner>> {
     }
     let mut held = Held::take(old)?;
     old.stop();
+    let until = deadline(old.options.timeout);
+    old.session.pump().settle(until).map_err(error)?;
     let options = Options { socket: socket.to_owned(), ..old.options.clone() };
     let mut connected = attach::connect(&options, Some(Arc::clone(&old.session.tier0)))?;
     let session = Arc::clone(&connected.session);

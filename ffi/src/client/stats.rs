@@ -49,4 +49,8 @@ pub struct Stats {
     pub canary_checked: u64,
     /// Of those, the ones that were not what was stored. Nobody was shown them.
     pub canary_failed: u64,
+    /// Bytes of shared host memory that were registered with the device of tier 0.
+    pub registered_bytes: u64,
+    /// Nanoseconds that it took; copies waited meanwhile.
+    pub registered_ns: u64,
 }

@@ -1,24 +1,21 @@
 //! Memory of a CPU engine: whoever polls copies, with the C library's memcpy.
 
-use super::{Tier0, TierMemory, host_place};
+use super::{
+    Counts, Tier0, TierMemory, host_place,
+    slabs::{HostSlab, check_slab, map_slab},
+};
 use crate::{
-    Error, Result,
+    Result,
     agent::protocol::{Copied, CopyOp, Geometry, Place},
     process,
 };
-use kvtide_wire::{
-    hello::Slab,
-    os::{
-        map::{Access, Map},
-        memfd::Memfd,
-    },
-    status::Status,
-};
+use kvtide_wire::{hello::Slab, status::Status};
 use std::{
     collections::{HashMap, VecDeque},
     mem::ManuallyDrop,
     os::fd::OwnedFd,
     sync::Arc,
+    time::Instant,
 };
 
 /// Bytes that one poll copies at most before it reports, so that a thread that helps is not kept and the daemon hears of the
@@ -32,13 +29,6 @@ fn digest(page: *const u8, bytes: usize) -> u32 {
     // function's control flow depends on the length alone.
     let page = unsafe { std::slice::from_raw_parts(page, bytes) };
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, page) as u32
-}
-
-struct HostSlab {
-    map: Map,
-    class: usize,
-    frames: u32,
-    stride: usize,
 }
 
 /// Tier 0 in the engine's plain memory.
@@ -73,7 +63,7 @@ impl CpuMemory {
             Place::Frame(frame) => self.tier0.frame(frame),
             Place::Host { slab, slot } => {
                 let slab = self.slabs.get(&slab).filter(|s| slot < s.frames)?;
-                let start = slab.map.as_mut_ptr()?;
+                let start = slab.start()?;
                 Some((start.wrapping_add(slot as usize * slab.stride), self.classes.get(slab.class)?.0 as usize))
             }
         }
@@ -110,29 +100,8 @@ impl TierMemory for CpuMemory {
     }
 
     fn add_slab(&mut self, slab: &Slab, memfd: OwnedFd) -> Result<()> {
-        let doing = || format!("map host slab {} of {} bytes", slab.slab, slab.bytes);
-        let bad = |why: &str| Error::System {
-            doing: doing(),
-            status: Status::Protocol,
-            source: std::io::Error::new(std::io::ErrorKind::InvalidData, why.to_owned()),
-        };
-        let class = usize::from(slab.class);
-        let stride = self.classes.get(class).map(|c| c.1);
-        if stride != Some(slab.stride) {
-            return Err(bad("its stride is not that of its size class"));
-        }
-        if self.slabs.contains_key(&slab.slab) {
-            return Err(bad("its id is in use"));
-        }
-        let mapped = Memfd::received(memfd, "host slab", slab.bytes)
-            .and_then(|memfd| memfd.map(Access::ReadWrite))
-            .and_then(Map::private_to_this_process);
-        let map = mapped.map_err(|e| Error::System {
-            doing: doing(),
-            status: e.status(),
-            source: std::io::Error::other(e),
-        })?;
-        self.slabs.insert(slab.slab, HostSlab { map, class, frames: slab.frames, stride: slab.stride as usize });
+        check_slab(slab, self.classes.get(usize::from(slab.class)).map(|c| c.1), self.slabs.contains_key(&slab.slab))?;
+        self.slabs.insert(slab.slab, map_slab(slab, memfd)?);
         Ok(())
     }
 
@@ -174,6 +143,14 @@ impl TierMemory for CpuMemory {
 
     fn in_flight(&self) -> usize {
         self.queue.len()
+    }
+
+    fn settle(&mut self, _: Instant) -> std::result::Result<(), Status> {
+        Ok(()) // what is queued has not begun, lanes read at once
+    }
+
+    fn take_counts(&mut self) -> Counts {
+        Counts::default()
     }
 }
 

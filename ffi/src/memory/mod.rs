@@ -5,8 +5,11 @@
 //! never pages, tables or the daemon.
 
 mod cpu;
+#[cfg(feature = "cuda")]
+pub(crate) mod cuda;
 mod frames;
 mod host;
+mod slabs;
 mod tier0;
 
 pub use cpu::CpuMemory;
@@ -18,7 +21,7 @@ use crate::{
     agent::protocol::{Copied, CopyOp, Place},
 };
 use kvtide_wire::{hello::Slab, status::Status};
-use std::{os::fd::OwnedFd, sync::Arc};
+use std::{os::fd::OwnedFd, sync::Arc, time::Instant};
 
 /// Memory of one session.
 ///
@@ -62,6 +65,25 @@ pub trait TierMemory: Send {
 
     /// Copies started and not yet reported.
     fn in_flight(&self) -> usize;
+
+    /// Waits until nothing touches tier 0 any more of what was started or enqueued so far: copies, and what lanes had enqueued
+    /// when they gave pages up. Reports nothing.
+    ///
+    /// # Errors
+    /// `TimedOut`. As [`TierMemory::start`].
+    fn settle(&mut self, deadline: Instant) -> std::result::Result<(), Status>;
+
+    /// What was counted since the last call.
+    fn take_counts(&mut self) -> Counts;
+}
+
+/// What memory counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Bytes of host slabs that were registered with a device.
+    pub registered_bytes: u64,
+    /// Nanoseconds that it took.
+    pub registered_ns: u64,
 }
 
 /// The host frame of a copy.

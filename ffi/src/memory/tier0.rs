@@ -6,6 +6,9 @@ use super::{
 };
 use crate::{Error, Result, agent::protocol::Geometry};
 use kvtide_wire::status::Status;
+#[cfg(feature = "cuda")]
+use {super::cuda::DeviceMemory, crate::client::options::DeviceChoice, kvtide_kernels::Device, std::sync::Arc};
+
 use std::sync::{Mutex, PoisonError};
 
 /// The memory behind the frames.
@@ -13,6 +16,9 @@ use std::sync::{Mutex, PoisonError};
 enum Memory {
     /// Plain memory of this process.
     Host(HostMap),
+    /// Memory of a device.
+    #[cfg(feature = "cuda")]
+    Device(DeviceMemory),
 }
 
 /// The frames of tier 0. Addresses never change while it lives; memory comes and goes behind them.
@@ -41,6 +47,27 @@ impl Tier0 {
         Ok(tier0)
     }
 
+    /// Frames of a geometry on a device, as `choice` says.
+    ///
+    /// # Errors
+    /// The device cannot have it so, or is full.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn on(device: &Arc<Device>, geometry: &Geometry, choice: &DeviceChoice) -> Result<Tier0> {
+        let (memory, frames) = DeviceMemory::new(device, geometry, choice)?;
+        let tier0 = Tier0 { frames, memory: Memory::Device(memory), resizing: Mutex::new(()) };
+        tier0.fill()?;
+        Ok(tier0)
+    }
+
+    /// The device that it is on.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn device(&self) -> Option<&Arc<Device>> {
+        match &self.memory {
+            Memory::Host(_) => None,
+            Memory::Device(memory) => Some(memory.device()),
+        }
+    }
+
     /// Gives every class memory for all its frames.
     fn fill(&self) -> Result<()> {
         (0..self.frames.classes()).try_for_each(|class| self.resize(class, u32::MAX).map(|_| ()))
@@ -57,6 +84,8 @@ impl Tier0 {
     pub fn start(&self) -> *mut u8 {
         match &self.memory {
             Memory::Host(map) => map.start(),
+            #[cfg(feature = "cuda")]
+            Memory::Device(memory) => std::ptr::without_provenance_mut(memory.base() as usize),
         }
     }
 
@@ -65,6 +94,8 @@ impl Tier0 {
     pub fn bytes(&self) -> usize {
         match &self.memory {
             Memory::Host(map) => map.bytes(),
+            #[cfg(feature = "cuda")]
+            Memory::Device(memory) => memory.bytes() as usize,
         }
     }
 
@@ -100,6 +131,8 @@ impl Tier0 {
         if want > had {
             match &self.memory {
                 Memory::Host(map) => map.take(&room, had, want)?,
+                #[cfg(feature = "cuda")]
+                Memory::Device(memory) => memory.resize(class, &room, want)?,
             }
             self.frames.set_frames(class, want);
         } else if want < had {
@@ -107,6 +140,8 @@ impl Tier0 {
             self.frames.set_frames(class, want);
             match &self.memory {
                 Memory::Host(map) => map.give_back(&room, want, had)?,
+                #[cfg(feature = "cuda")]
+                Memory::Device(memory) => memory.resize(class, &room, want)?,
             }
         }
         Ok(want)

@@ -85,14 +85,20 @@ impl LaneView {
     }
 
     /// Has `tracks` follow the table from now on; it is told first what the table shows (rule 11). Between steps only.
-    pub fn track(&mut self, mut tracks: Box<dyn Tracks>) {
+    pub fn track(&mut self, tracks: Box<dyn Tracks>) {
+        self.tracks = Some(tracks);
+        self.replay();
+    }
+
+    /// Tells what follows the table all that the table shows.
+    pub fn replay(&mut self) {
+        let Some(tracks) = &mut self.tracks else { return };
         for (frame, shown) in self.frames.iter().enumerate() {
             let entry = entry_of(frame as u32);
             if let Some(page) = shown.page.checked_sub(1).filter(|page| self.table[*page as usize] == entry) {
                 tracks.entry(page, entry);
             }
         }
-        self.tracks = Some(tracks);
     }
 
     /// What the session shares.

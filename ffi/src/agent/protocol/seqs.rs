@@ -208,6 +208,13 @@ impl SeqTable {
         swap.map(|_| ()).map_err(|_| Status::State)
     }
 
+    /// Whether a sequence is in a lane's step.
+    #[must_use]
+    pub fn in_step(&self, seq: u32) -> bool {
+        let lane = self.slot(seq).map_or(OPEN, |slot| slot.lane.load(Ordering::Acquire));
+        lane != OPEN && lane != CLOSED
+    }
+
     /// Lane: gives a sequence of its step back.
     pub fn leave(&self, seq: u32, lane: u16) {
         if let Some(slot) = self.slot(seq) {

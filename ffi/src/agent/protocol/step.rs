@@ -1,7 +1,7 @@
 //! A step's reads on one lane: what it needs, what is readable, what must be asked for. Pure: waiting, sending and time are
 //! the caller's.
 
-use super::{LaneView, SeqTable};
+use super::{LaneView, SeqTable, Tracks};
 use kvtide_wire::status::Status;
 
 /// A sequence of a step.
@@ -117,6 +117,8 @@ pub struct Reader {
     pages_full: u64,
     plane: Option<u16>,
     complete: bool,
+    /// The plane was only gathered so far: nothing of it was handed out.
+    gathering: bool,
     /// What the plane missed at its first boundary, in order; the same by block; how many are left, and the first of them.
     missing: Vec<Missing>,
     by_block: Vec<u32>,
@@ -150,6 +152,7 @@ impl Reader {
             pages_full: 0,
             plane: None,
             complete: false,
+            gathering: false,
             missing: Vec::new(),
             by_block: Vec::new(),
             left: 0,
@@ -220,6 +223,7 @@ impl Reader {
         self.open = true;
         self.announced = false;
         self.plane = None;
+        self.gathering = false;
         self.faulted = None;
         self.ready.clear();
         self.missing.clear();
@@ -288,7 +292,69 @@ impl Reader {
         }
         self.view.boundary(plane);
         self.ready.clear();
-        if again { Ok(self.rest(plane)) } else { Ok(self.first(plane)) }
+        let gathered = std::mem::take(&mut self.gathering);
+        if again && !gathered { Ok(self.rest(plane)) } else { Ok(self.first(plane)) }
+    }
+
+    /// A boundary of `plane` that is over only when all its pages are readable at once; until then to be called again for the
+    /// same plane, and for no other. It hands out nothing, and gives up no page of the plane meanwhile.
+    ///
+    /// # Errors
+    /// As [`Reader::boundary`]; `State` also if a boundary has handed out some of the plane.
+    pub fn gather(&mut self, plane: u16) -> Result<Found, Status> {
+        if u32::from(plane) >= self.view.shared().geometry().plane_count() {
+            return Err(Status::Range);
+        }
+        let again = self.plane == Some(plane);
+        if !self.open || (again && self.complete) || self.plane.is_some_and(|p| p > plane) {
+            return Err(Status::State);
+        }
+        if again && !self.gathering {
+            return Err(Status::State); // some of it was handed out
+        }
+        if again && !self.view.behind() {
+            return Ok(self.nothing(plane));
+        }
+        self.gathering = true;
+        let counted = self.counts;
+        if again {
+            self.view.refresh();
+        } else {
+            self.view.boundary(plane);
+        }
+        self.ready.clear();
+        let found = self.first(plane);
+        if again {
+            self.counts = counted;
+        }
+        Ok(match found {
+            Found::Part { .. } => {
+                self.ready.clear();
+                self.nothing(plane)
+            }
+            found => found,
+        })
+    }
+
+    /// Has `tracks` follow the lane's table (rule 11). Between steps only.
+    pub fn track(&mut self, tracks: Box<dyn Tracks>) {
+        self.view.track(tracks);
+    }
+
+    /// Tells what follows the lane's table all that it shows.
+    pub fn replay(&mut self) {
+        self.view.replay();
+    }
+
+    /// Whether all that the open step reads could be in tier 0 at once; `frames` says how many a size class has. Pages that
+    /// several sequences share count once for each.
+    #[must_use]
+    pub fn fits(&self, frames: impl Fn(usize) -> u32) -> bool {
+        let geometry = self.view.shared().geometry();
+        (0..geometry.classes()).all(|class| {
+            let planes = (0..geometry.plane_count() as u16).filter(|p| geometry.class_of(*p) == Some(class as u8));
+            planes.map(|plane| self.needed_pages(plane)).sum::<u64>() <= u64::from(frames(class))
+        })
     }
 
     /// The first boundary of a plane.

@@ -117,7 +117,12 @@ impl Work {
 
 /// The daemon gives pages no frame of the class from `frames` on: memory behind those may go.
 pub(super) fn resized(session: &Session, class: usize, frames: u32) -> Result<u32, Status> {
-    let result = session.tier0.resize(class, frames).map_err(|error| error.status());
+    // Lanes on streams may not have come to the end of what they read there.
+    let shrinks = frames < session.tier0.frames(class);
+    let settled =
+        if shrinks { session.pump().settle(crate::client::options::deadline(session.timeout)) } else { Ok(()) };
+    let resize = || session.tier0.resize(class, frames).map_err(|error| error.status());
+    let result = settled.and_then(|()| resize());
     session.resizing.end(class);
     result
 }

@@ -139,7 +139,8 @@ impl Channel {
     /// The sequence's tokens below `tokens` are final: seals every page that they fill. Never waits.
     ///
     /// # Errors
-    /// `State`: beyond what is reserved, or below what is committed.
+    /// `State`: beyond what is reserved, or below what is committed; with tier 0 on a device also: in a lane's step, whose `end`
+    /// is to come first.
     pub fn commit(&mut self, seq: SeqId, tokens: u64) -> Result<()> {
         self.at_once("commit to sequence", u64::from(seq), |state| state.commit(seq, tokens))
     }

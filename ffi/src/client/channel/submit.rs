@@ -309,7 +309,8 @@ impl State {
         self.seq(seq)?;
         let page_tokens = u64::from(session.shared.geometry().bounds().page_tokens);
         let (room, before) = (u64::from(seqs.len(seq)) * page_tokens, seqs.committed(seq));
-        if tokens > room || tokens < before {
+        // On a device what the step wrote is only enqueued, and ordered before copies by its end.
+        if tokens > room || tokens < before || (!session.tier0.is_host() && seqs.in_step(seq)) {
             return Err(Status::State);
         }
         seqs.commit(seq, tokens);
@@ -367,11 +368,11 @@ fn resize(session: &Session, class: usize, frames: u32) -> Result<Started, Statu
         return Err(Status::State);
     }
     let before = session.tier0.frames(class);
-    if frames > before {
-        if let Err(error) = session.tier0.resize(class, frames) {
-            session.resizing.end(class);
-            return Err(error.status());
-        }
+    if frames > before
+        && let Err(error) = session.tier0.resize(class, frames)
+    {
+        session.resizing.end(class);
+        return Err(error.status());
     }
     let submission = Submission { first: class as u32, count: frames, ..Submission::default() };
     Ok(Started::Send(Op::Tier0Resize, submission, Vec::new(), Work::Resize { class, before, frames }))

@@ -1,0 +1,65 @@
+//! What the protocol tells a lane's stream (rule 11).
+
+use super::{LaneStream, Side};
+use crate::agent::protocol::Tracks;
+use kvtide_kernels::Error;
+use std::sync::Arc;
+
+/// A lane's table as its stream has it.
+pub(crate) struct Shadow(pub Arc<LaneStream>);
+
+impl Tracks for Shadow {
+    fn entry(&mut self, page: u32, entry: u32) {
+        let mut side = self.0.side();
+        if side.stale {
+            return; // it is written anew at the next begin
+        }
+        match room(&mut side) {
+            Ok(()) => side.ring.push(page, entry),
+            Err(error) => side.fail(&error),
+        }
+    }
+
+    fn mark(&mut self) {
+        let deferred = self.0.side().deferred;
+        let marks = &self.0.marks[self.0.lane];
+        let marked = match deferred {
+            Some(point) => {
+                marks.set(point);
+                Ok(())
+            }
+            None => marks.mark(),
+        };
+        if let Err(error) = marked {
+            self.0.side().fail(&error);
+        }
+    }
+
+    fn follow(&mut self) {
+        let mut side = self.0.side();
+        if side.deferred.is_some() {
+            side.follows = true; // the stream's wait comes before; so the boundary waits
+            return;
+        }
+        let Some(stream) = side.stream.clone() else { return };
+        let mut others = self.0.marks.iter().enumerate().filter(|(lane, _)| *lane != self.0.lane);
+        if let Err(error) = others.try_for_each(|(_, marks)| marks.follow(&mut 0, |mark| stream.wait_event(mark))) {
+            side.fail(&error);
+        }
+    }
+}
+
+/// A slot for one more update. A boundary that the stream waits for cannot launch what it has told so far: then only older
+/// launches, which wait for nothing any more, can free one.
+fn room(side: &mut Side) -> Result<(), Error> {
+    if side.ring.has_room()? {
+        return Ok(());
+    }
+    match (side.deferred, side.stream.clone()) {
+        (None, Some(stream)) => side.ring.make_room(&stream),
+        _ => Err(Error::Busy {
+            what: "updates of one boundary that a stream waits for",
+            limit: super::SLOTS_MIN as usize,
+        }),
+    }
+}

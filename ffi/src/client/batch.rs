@@ -1,0 +1,255 @@
+//! A batch of sequences as kernels read it: block ids and lengths on the device, at addresses that never change.
+
+use super::{Client, Error, Lane, Result, StepSeq};
+use crate::{
+    agent::stream::{LaneStream, ring::UpdateRing},
+    memory::cuda::{error, status_of},
+};
+use kvtide_kernels::{Buffer, launch::Boundary, params::BoundaryTablesParams};
+use kvtide_wire::status::Status;
+use std::{ops::Range, sync::Arc};
+
+/// Least slots of a batch's ring of changes.
+const SLOTS_MIN: u32 = 1 << 12;
+/// A row that is not in use.
+const NO_BLOCK: u32 = u32::MAX;
+
+/// What a batch is made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchOptions {
+    /// Rows: sequences of a step at most.
+    pub seqs: u32,
+    /// Columns: blocks of a sequence at most.
+    pub max_blocks: u32,
+    /// Planes for which [`Batch::tables`] may build int32 block tables at once; 0: none, for engines whose kernels read the lane's
+    /// table.
+    pub table_planes: u32,
+}
+
+/// Where a batch's arrays are on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchDevice {
+    /// `i32[seqs]`: tokens that attention covers; 0 in rows that are not in use.
+    pub lengths: u64,
+    /// `i32[seqs][max_blocks]`: block ids, −1 where there is none.
+    pub block_ids: u64,
+    /// `i32[table_planes][seqs][max_blocks]`: what [`Batch::tables`] builds; 0 if there are none.
+    pub block_tables: u64,
+    /// `u32[table_planes][seqs][⌈max_blocks / 32⌉]`: bit i of word w is set if page 32 w + i of the row is needed and absent;
+    /// 0 if there are none.
+    pub misses: u64,
+    /// Rows.
+    pub seqs: u32,
+    /// Columns.
+    pub max_blocks: u32,
+}
+
+/// The sequences of one lane's steps, on the device. Only what changed since the last step goes there, in the order of the lane's
+/// stream: work that was enqueued before reads the old values.
+pub struct Batch {
+    lane: Arc<LaneStream>,
+    client: Client,
+    options: BatchOptions,
+    /// Before the arrays that it writes.
+    ring: UpdateRing,
+    kernel: Arc<Boundary>,
+    arrays: Arc<Buffer>,
+    tables: Option<(Buffer, Buffer)>,
+    /// What the arrays hold once the stream has come so far: lengths, then block ids.
+    known: Vec<u32>,
+    /// Rows that a step has used, and how far.
+    rows: Vec<u32>,
+    fresh: bool,
+}
+
+impl Batch {
+    /// An empty batch for the steps of `lane`, which is bound to a stream.
+    ///
+    /// # Errors
+    /// `State`: tier 0 is on no device, or the lane on no stream. `Range`: no rows or columns, or more than a kernel counts. `Device`.
+    pub fn new(client: &Client, lane: &Lane, options: BatchOptions) -> Result<Batch> {
+        const DOING: &str = "make a batch for lane";
+        let refuse = |status| Error::call(DOING, u64::from(lane.index()), status);
+        let stream = lane.on_stream().cloned().ok_or(refuse(Status::State))?;
+        let entries = u64::from(options.seqs) * (1 + u64::from(options.max_blocks));
+        let cells = entries * u64::from(options.table_planes.max(1));
+        if options.seqs == 0 || options.max_blocks == 0 || cells > i32::MAX as u64 {
+            return Err(refuse(Status::Range));
+        }
+        if options.table_planes > client.layout().planes.len() as u32 {
+            return Err(refuse(Status::Range));
+        }
+        let made = Self::make(client, &stream, options, entries as u32);
+        made.map_err(|e| error("make a batch on the device", e))
+    }
+
+    fn make(
+        client: &Client,
+        lane: &Arc<LaneStream>,
+        options: BatchOptions,
+        entries: u32,
+    ) -> kvtide_kernels::Result<Batch> {
+        let device = lane.device();
+        let kernel = Arc::new(Boundary::new(device)?);
+        let arrays = Arc::new(Buffer::new(device, entries as usize * size_of::<u32>())?);
+        let slots = (2 * entries).clamp(SLOTS_MIN, 1 << 20).next_power_of_two();
+        let ring = UpdateRing::new(device, &kernel, &arrays, entries, 0, slots)?;
+        let rows = options.table_planes as usize * options.seqs as usize;
+        let tables = match rows {
+            0 => None,
+            rows => {
+                let tables = Buffer::new(device, rows * options.max_blocks as usize * size_of::<i32>())?;
+                Some((tables, Buffer::new(device, rows * options.max_blocks.div_ceil(32) as usize * size_of::<u32>())?))
+            }
+        };
+        let mut known = vec![0; options.seqs as usize];
+        known.resize(entries as usize, NO_BLOCK);
+        Ok(Batch {
+            lane: Arc::clone(lane),
+            client: client.clone(),
+            rows: vec![0; options.seqs as usize],
+            options,
+            ring,
+            kernel,
+            arrays,
+            tables,
+            known,
+            fresh: true,
+        })
+    }
+
+    /// Where the arrays are, for the batch's life: CUDA graphs may hold these addresses.
+    #[must_use]
+    pub fn device(&self) -> BatchDevice {
+        let BatchOptions { seqs, max_blocks, .. } = self.options;
+        let lengths = self.arrays.address();
+        let (block_tables, misses) = self.tables.as_ref().map_or((0, 0), |(t, m)| (t.address(), m.address()));
+        let block_ids = lengths + u64::from(seqs) * size_of::<i32>() as u64;
+        BatchDevice { lengths, block_ids, block_tables, misses, seqs, max_blocks }
+    }
+
+    /// Has the rows be these sequences, with the lengths that attention covers: the same as in the lane's `begin`, after which it
+    /// is to be called, before the step's first kernel is enqueued.
+    ///
+    /// # Errors
+    /// `Range`: more sequences than rows, or more blocks than columns. `NotFound`: no such sequence. `Device`, `TimedOut`.
+    pub fn set(&mut self, seqs: &[StepSeq]) -> Result<()> {
+        let failed = |status| Error::call("set the rows of a batch of sequences", seqs.len() as u64, status);
+        let stream = self.lane.stream().ok_or(failed(Status::State))?;
+        if seqs.len() > self.options.seqs as usize {
+            return Err(failed(Status::Range));
+        }
+        let session = Arc::clone(&self.client.inner.session);
+        session.ours().map_err(failed)?;
+        let (geometry, table) = (session.shared.geometry(), session.shared.seqs());
+        for row in 0..self.options.seqs {
+            let wanted = seqs.get(row as usize).copied().unwrap_or_default();
+            let blocks = geometry.blocks_for(wanted.tokens);
+            let length = u32::try_from(wanted.tokens).ok().filter(|t| i32::try_from(*t).is_ok());
+            let length = length.filter(|_| blocks <= self.options.max_blocks).ok_or(failed(Status::Range))?;
+            let first = self.options.seqs + row * self.options.max_blocks;
+            for index in 0..blocks {
+                let block = table.block(wanted.seq, index).ok_or(failed(Status::NotFound))?;
+                self.put(first + index, block).map_err(|e| self.lost(&e, failed))?;
+            }
+            for index in blocks..self.rows[row as usize] {
+                self.put(first + index, NO_BLOCK).map_err(|e| self.lost(&e, failed))?;
+            }
+            self.rows[row as usize] = blocks;
+            self.put(row, length).map_err(|e| self.lost(&e, failed))?;
+        }
+        if std::mem::take(&mut self.fresh) {
+            self.empty(&stream).map_err(|e| self.lost(&e, failed))?;
+        }
+        self.ring.flush(&stream).map_err(|e| self.lost(&e, failed))
+    }
+
+    /// What the arrays hold before the first step. Enqueued before its changes, all of which are still in the ring.
+    fn empty(&self, stream: &kvtide_kernels::Stream) -> kvtide_kernels::Result<()> {
+        let lengths = self.options.seqs as usize * size_of::<i32>();
+        let (at, bytes) = (self.arrays.address(), self.arrays.bytes());
+        // SAFETY: the arrays live as long as this, and only this stream's work touches them.
+        unsafe {
+            stream.fill(at, 0, lengths)?;
+            stream.fill(at + lengths as u64, 0xff, bytes - lengths)
+        }
+    }
+
+    /// Has an entry be `value`, if it is not.
+    fn put(&mut self, at: u32, value: u32) -> kvtide_kernels::Result<()> {
+        if std::mem::replace(&mut self.known[at as usize], value) == value {
+            return Ok(());
+        }
+        if !self.ring.has_room()? {
+            let stream = self.lane.stream();
+            let stream =
+                stream.ok_or(kvtide_kernels::Error::Invalid { what: "lane", why: "it is on no stream".into() })?;
+            if std::mem::take(&mut self.fresh) {
+                self.empty(&stream)?;
+            }
+            self.ring.make_room(&stream)?;
+        }
+        self.ring.push(at, value);
+        Ok(())
+    }
+
+    /// Builds the block tables and miss bits of `planes`, all of one size class, for the rows as they are set: entry (p, row, i) is
+    /// the frame of the row's i-th page in plane `planes.start + p`, less the first frame of the class, or `absent`. Miss bits tell of
+    /// all pages up to the row's length; of a window plane those before the window mean nothing. To be
+    /// called after the boundary of those planes; kernels that are enqueued afterwards read them.
+    ///
+    /// # Errors
+    /// `Range`: more planes than the batch has tables for, none, or planes of two size classes. `State`: the lane is on no stream.
+    /// `Device`.
+    pub fn tables(&mut self, planes: Range<u16>, absent: i32) -> Result<()> {
+        let failed = |status| Error::call("build block tables of plane", u64::from(planes.start), status);
+        let stream = self.lane.stream().ok_or(failed(Status::State))?;
+        let layout = self.client.layout();
+        let wanted = layout.planes.get(usize::from(planes.start)..usize::from(planes.end)).unwrap_or_default();
+        let one_class = wanted.windows(2).all(|pair| pair[0].class == pair[1].class);
+        let (Some(first), Some((block_tables, misses)), true) = (wanted.first(), &self.tables, one_class) else {
+            return Err(failed(Status::Range));
+        };
+        if wanted.len() > self.options.table_planes as usize {
+            return Err(failed(Status::Range));
+        }
+        let BatchDevice { lengths, block_ids, seqs, max_blocks, .. } = self.device();
+        let params = BoundaryTablesParams {
+            table: self.lane.table(),
+            block_ids,
+            lengths,
+            starts: 0,
+            block_tables: block_tables.address(),
+            misses: misses.address(),
+            status: self.lane.status_word(),
+            seqs,
+            max_blocks,
+            planes: layout.planes.len() as u32,
+            plane: u32::from(planes.start),
+            plane_count: wanted.len() as u32,
+            page_tokens: layout.page_tokens,
+            blocks: layout.blocks_max,
+            first_frame: first.first_frame,
+            absent,
+            reserved: 0,
+        };
+        // SAFETY: everything named lives as long as this batch, the lane's words as long as the lane's side, which it holds;
+        // only this stream's work writes them.
+        unsafe { self.kernel.tables(&stream, &params) }.map_err(|e| self.lost(&e, failed))
+    }
+
+    /// A device that is gone takes its session along.
+    fn lost(&self, error: &kvtide_kernels::Error, failed: impl Fn(Status) -> Error) -> Error {
+        let status = status_of(error);
+        if status == Status::Device {
+            self.client.inner.session.fail(status);
+        }
+        failed(status)
+    }
+}
+
+impl std::fmt::Debug for Batch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Batch").field("lane", &self.lane).field("device", &self.device()).finish_non_exhaustive()
+    }
+}

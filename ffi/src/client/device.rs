@@ -1,0 +1,121 @@
+//! Which memory a session gets: its options' choice, made at attach.
+
+#[cfg(feature = "cuda")]
+pub(super) use with::{memory, open, tier0};
+#[cfg(not(feature = "cuda"))]
+pub(super) use without::{memory, open, tier0};
+
+#[cfg(feature = "cuda")]
+mod with {
+    use crate::{
+        Options, Result,
+        agent::{
+            protocol::{Geometry, Shared},
+            stream::{LaneStream, Shadow},
+        },
+        client::lane,
+        memory::{
+            CpuMemory, Tier0, TierMemory,
+            cuda::{self, CudaMemory, Gate, Marks},
+        },
+    };
+    use kvtide_kernels::Device;
+    use std::sync::Arc;
+
+    /// Updates of a lane's table that may be on their way to the device, in laps of the log.
+    const LAPS: u32 = 4;
+
+    /// Opens the device that the options name.
+    pub(in crate::client) fn open(options: &Options) -> Result<Option<Arc<Device>>> {
+        cuda::open(&options.device)
+    }
+
+    /// Makes a tier 0.
+    pub(in crate::client) fn tier0(
+        device: &Option<Arc<Device>>,
+        geometry: &Geometry,
+        options: &Options,
+    ) -> Result<Tier0> {
+        match device {
+            Some(device) => Tier0::on(device, geometry, &options.device),
+            None => Tier0::host(geometry),
+        }
+    }
+
+    /// The lanes' sides on a device, if tier 0 is on one.
+    pub(in crate::client) struct Streams(Vec<Arc<LaneStream>>);
+
+    impl Streams {
+        /// Gives a lane its side.
+        pub fn lane(&mut self, index: usize, mut state: lane::State) -> lane::State {
+            if let Some(stream) = self.0.get(index) {
+                state.on(Arc::clone(stream), Box::new(Shadow(Arc::clone(stream))));
+            }
+            state
+        }
+    }
+
+    /// Memory around a tier 0, and the lanes' sides of it.
+    pub(in crate::client) fn memory(shared: &Shared, tier0: &Arc<Tier0>) -> Result<(Box<dyn TierMemory>, Streams)> {
+        let geometry = shared.geometry();
+        let Some(device) = tier0.device() else {
+            return Ok((Box::new(CpuMemory::new(geometry, Arc::clone(tier0))), Streams(Vec::new())));
+        };
+        let failed = |e| cuda::error("make the lanes' tables on the device", e);
+        let bounds = geometry.bounds();
+        let marks = (0..bounds.lanes).map(|_| Marks::new(device)).collect::<kvtide_kernels::Result<Arc<[Marks]>>>();
+        let marks = marks.map_err(failed)?;
+        let gate = Arc::new(Gate::default());
+        let (entries, slots) = (geometry.pages(), bounds.log_entries.saturating_mul(LAPS));
+        let lane = |lane| LaneStream::new(device, lane, (&marks, &gate), entries, slots).map(Arc::new);
+        let lanes = (0..usize::from(bounds.lanes)).map(lane).collect::<kvtide_kernels::Result<Vec<_>>>();
+        let lanes = lanes.map_err(failed)?;
+        let memory = CudaMemory::new(geometry, Arc::clone(tier0), marks, gate)?;
+        Ok((Box::new(memory), Streams(lanes)))
+    }
+}
+
+#[cfg(not(feature = "cuda"))]
+mod without {
+    use crate::{
+        DeviceChoice, Error, Options, Result,
+        agent::protocol::{Geometry, Shared},
+        client::lane,
+        memory::{CpuMemory, Tier0, TierMemory},
+    };
+    use std::sync::Arc;
+
+    /// What is opened in this build.
+    pub(in crate::client) struct NoDevice;
+
+    /// There is no device in this build.
+    pub(in crate::client) fn open(options: &Options) -> Result<NoDevice> {
+        match options.device {
+            DeviceChoice::Cpu => Ok(NoDevice),
+            _ => Err(Error::Options {
+                option: "device",
+                why: "this build of kvtide has no CUDA (feature `cuda`)".into(),
+            }),
+        }
+    }
+
+    /// Makes a tier 0.
+    pub(in crate::client) fn tier0(_: &NoDevice, geometry: &Geometry, _: &Options) -> Result<Tier0> {
+        Tier0::host(geometry)
+    }
+
+    /// Lanes have no other side here.
+    pub(in crate::client) struct Streams;
+
+    impl Streams {
+        /// The lane as it is.
+        pub fn lane(&mut self, _: usize, state: lane::State) -> lane::State {
+            state
+        }
+    }
+
+    /// Memory around a tier 0.
+    pub(in crate::client) fn memory(shared: &Shared, tier0: &Arc<Tier0>) -> Result<(Box<dyn TierMemory>, Streams)> {
+        Ok((Box::new(CpuMemory::new(shared.geometry(), Arc::clone(tier0))), Streams))
+    }
+}

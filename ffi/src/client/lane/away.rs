@@ -1,0 +1,161 @@
+//! A lane that is away: the copy thread completes the boundaries that its stream waits for, in order, and gives it back.
+
+use super::State;
+use crate::agent::{
+    errands::{Errand, Turn},
+    protocol::step::Found,
+    session::Session,
+    stream::{LaneStream, Wait},
+};
+use kvtide_wire::status::Status;
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// How long whoever wants the lane back sleeps before it looks, and helps, again.
+const NAP: Duration = Duration::from_micros(200);
+
+/// A boundary that the stream waits for.
+struct Item {
+    plane: u16,
+    wait: Wait,
+}
+
+/// What the copy thread has of a lane.
+struct Inner {
+    state: Option<Box<State>>,
+    queue: VecDeque<Item>,
+    /// When the first of the queue became it.
+    since: Instant,
+    /// Why the step's boundaries fail.
+    failed: Option<Status>,
+}
+
+/// A lane's place with the copy thread.
+pub(crate) struct Away {
+    stream: Arc<LaneStream>,
+    inner: Mutex<Inner>,
+    /// The queue has become empty.
+    empty: Condvar,
+}
+
+impl Away {
+    pub fn new(stream: &Arc<LaneStream>) -> Away {
+        let inner = Inner { state: None, queue: VecDeque::new(), since: Instant::now(), failed: None };
+        Away { stream: Arc::clone(stream), inner: Mutex::new(inner), empty: Condvar::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn stream(&self) -> &Arc<LaneStream> {
+        &self.stream
+    }
+
+    /// The lane goes, for a boundary that its stream waits for already.
+    pub fn leave(&self, state: Box<State>, plane: u16, wait: Wait) {
+        let mut inner = self.lock();
+        inner.state = Some(state);
+        inner.since = Instant::now();
+        inner.failed = None;
+        inner.queue.push_back(Item { plane, wait });
+    }
+
+    /// One more boundary behind those that are being completed; false: none is any more.
+    pub fn queue(&self, plane: u16) -> Result<bool, Status> {
+        let mut inner = self.lock();
+        if inner.queue.is_empty() {
+            return Ok(false);
+        }
+        match self.stream.wait() {
+            Ok(Some(wait)) => inner.queue.push_back(Item { plane, wait }),
+            Ok(None) => return Err(Status::Again),
+            Err(error) => return Err(crate::memory::cuda::status_of(&error)),
+        }
+        Ok(true)
+    }
+
+    /// Waits until the boundaries are complete, and helps meanwhile; each has the session's timeout, and after one that failed
+    /// the others fail at once.
+    pub fn come_home(&self, session: &Session) -> Result<Box<State>, Status> {
+        let helping = session.helping();
+        let deadline = Instant::now() + 2 * session.timeout.min(Duration::from_secs(3600)) + Duration::from_secs(1);
+        loop {
+            session.try_round();
+            let turn = self.go_on(session);
+            let mut inner = self.lock();
+            if inner.queue.is_empty()
+                && let Some(state) = inner.state.take()
+            {
+                drop(helping);
+                return Ok(state);
+            }
+            if Instant::now() > deadline {
+                return Err(Status::TimedOut);
+            }
+            if !turn.progress {
+                // Bounded by itself: the loop looks at everything again.
+                drop(self.empty.wait_timeout(inner, NAP));
+            }
+        }
+    }
+
+    /// Looks after the first boundary: `None`, it is to be looked after again.
+    fn look(&self, inner: &mut Inner, session: &Session) -> Option<Result<(), Status>> {
+        let (Some(item), Some(state)) = (inner.queue.front(), inner.state.as_deref_mut()) else { return None };
+        if let Some(status) = inner.failed {
+            return Some(Err(status));
+        }
+        self.stream.defer(&item.wait);
+        let before = state.reader.view().moves();
+        let found = state.reader.gather(item.plane);
+        if before != state.reader.view().moves() {
+            session.lane_moved();
+        }
+        state.words.position(state.reader.view().position());
+        let asked = match found {
+            Ok(Found::Nothing { announce, fault }) => state.ask(session, announce, fault),
+            Ok(_) => {
+                return match self.stream.may_complete() {
+                    Ok(true) => Some(Ok(())),
+                    Ok(false) => self.late(inner, session),
+                    Err(error) => Some(Err(crate::memory::cuda::status_of(&error))),
+                };
+            }
+            Err(status) => Err(status),
+        };
+        match asked.and_then(|()| state.answers(session, item.plane)) {
+            Ok(()) => self.late(inner, session),
+            Err(status) => Some(Err(status)),
+        }
+    }
+
+    fn late(&self, inner: &Inner, session: &Session) -> Option<Result<(), Status>> {
+        (inner.since.elapsed() >= session.timeout).then_some(Err(Status::TimedOut))
+    }
+}
+
+impl Errand for Away {
+    fn go_on(&self, session: &Session) -> Turn {
+        let mut inner = self.lock();
+        let mut progress = false;
+        while let Some(result) = self.look(&mut inner, session) {
+            let Some(item) = inner.queue.pop_front() else { break };
+            self.stream.complete(&item.wait, result);
+            let waited = u64::try_from(inner.since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            session.counters.stalls.add(1);
+            session.counters.stall_ns.add(waited);
+            inner.failed = inner.failed.or(result.err());
+            inner.since = Instant::now();
+            progress = true;
+        }
+        let left = !inner.queue.is_empty();
+        if !left {
+            self.empty.notify_all();
+        }
+        Turn { progress, left }
+    }
+}

@@ -1,0 +1,229 @@
+//! What a lane is while nobody holds its handle: its reader, its ring towards the daemon, what is left to be told.
+
+use super::{Pass, StepSeq};
+use crate::agent::{
+    port::Port,
+    protocol::step::{Counts, Fault, Found, Reader},
+    session::Session,
+};
+use kvtide_wire::{
+    entry::{LIST_WORDS, Op, Submission},
+    os::session::LaneWriter,
+    status::Status,
+};
+use std::time::{Duration, Instant};
+
+/// How long a boundary looks for its page before it sleeps: a few times a page fault between two processes that are awake.
+const SPIN: Duration = Duration::from_micros(200);
+
+/// What a lane owns while nobody holds its handle.
+pub(crate) struct State {
+    pub(super) reader: Reader,
+    pub(super) port: Port,
+    pub(super) words: LaneWriter,
+    /// Fault in flight by tag.
+    faults: Vec<Option<Fault>>,
+    /// Announced steps of which the daemon does not know yet that they ended.
+    pub(super) unended: Option<u64>,
+    /// A step of which the daemon does not know yet that it began.
+    pub(super) unannounced: bool,
+    /// A fault that found no room in the ring.
+    pub(super) unsent: Option<Fault>,
+    counted: Counts,
+    /// The lane's side on the device that tier 0 is on.
+    #[cfg(feature = "cuda")]
+    pub(super) stream: Option<std::sync::Arc<crate::agent::stream::LaneStream>>,
+}
+
+impl State {
+    pub fn new(reader: Reader, port: Port, words: LaneWriter) -> State {
+        let faults = vec![None; port.room() + 1];
+        let counted = Counts::default();
+        State {
+            reader,
+            port,
+            words,
+            faults,
+            unended: None,
+            unannounced: false,
+            unsent: None,
+            counted,
+            #[cfg(feature = "cuda")]
+            stream: None,
+        }
+    }
+
+    /// Before a step begins on the lane's stream.
+    #[cfg(not(feature = "cuda"))]
+    pub(super) fn prepare(&mut self, _: &Session) -> std::result::Result<(), Status> {
+        Ok(())
+    }
+
+    /// Whether the lane's side of the device works.
+    #[cfg(not(feature = "cuda"))]
+    pub(super) fn healthy(&self, _: &Session) -> std::result::Result<(), Status> {
+        Ok(())
+    }
+
+    /// Enqueues what the table's last changes are on the device.
+    #[cfg(not(feature = "cuda"))]
+    pub(super) fn enqueue(&self, _: &Session) -> std::result::Result<(), Status> {
+        Ok(())
+    }
+
+    fn lane(&self) -> u16 {
+        self.reader.view().lane()
+    }
+
+    fn send(
+        &mut self,
+        session: &Session,
+        op: Op,
+        request: Submission,
+        list: &[u32],
+    ) -> std::result::Result<u16, Status> {
+        let request = Submission { lane: self.lane(), ..request };
+        self.port.send(session, op, request, list)
+    }
+
+    /// Opens a step. While tier 0 shrinks, pages that the engine writes are moved between steps: then this thread carries that
+    /// out first, within the session's timeout.
+    pub(super) fn begin_reader(&mut self, session: &Session, seqs: &[StepSeq]) -> std::result::Result<bool, Status> {
+        let mut deadline = None;
+        loop {
+            if !session.shared.wants_quiet() {
+                match self.reader.begin(seqs) {
+                    Err(Status::Again) => {}
+                    result => return result,
+                }
+            }
+            if !session.alive() {
+                // Nobody ends them any more.
+                session.pump().mover().give_up_moves();
+                continue;
+            }
+            let _helping = session.helping();
+            let deadline = *deadline.get_or_insert_with(|| crate::client::options::deadline(session.timeout));
+            if session.try_round().progress {
+                continue;
+            }
+            if Instant::now() >= deadline {
+                return Err(Status::TimedOut);
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Sends what could not be sent before.
+    pub(super) fn catch_up(&mut self, session: &Session) -> std::result::Result<(), Status> {
+        if let Some(step) = self.unended {
+            self.send(session, Op::StepEnd, Submission { value: step, ..Submission::default() }, &[])?;
+            self.unended = None;
+        }
+        if self.unannounced {
+            let mut list = [0; LIST_WORDS];
+            let members = self.reader.members();
+            let count = members.len().min(LIST_WORDS);
+            list.iter_mut().zip(members).for_each(|(word, seq)| *word = seq);
+            let request = Submission { value: self.reader.step(), count: count as u32, ..Submission::default() };
+            self.send(session, Op::Step, request, &list[..count])?;
+            self.unannounced = false;
+        }
+        if let Some(fault) = self.unsent {
+            let Fault { seq, index, plane, use_pos } = fault;
+            let request = Submission { seq, first: index, flags: plane, value: use_pos, ..Submission::default() };
+            let tag = self.send(session, Op::Fault, request, &[])?;
+            self.faults[usize::from(tag)] = Some(fault);
+            self.unsent = None;
+            session.counters.faults.add(1);
+        }
+        Ok(())
+    }
+
+    /// Takes the daemon's answers. An error is that of a fault which this boundary waits for.
+    pub(super) fn answers(&mut self, session: &Session, plane: u16) -> std::result::Result<(), Status> {
+        while let Some(answer) = self.port.next(session)? {
+            let Some(fault) = self.faults.get_mut(usize::from(answer.tag)).and_then(Option::take) else { continue };
+            self.reader.fault_answered(&fault);
+            let current = fault.use_pos == self.reader.view().position() && fault.plane == plane;
+            match answer.status {
+                // Resident, or gone again, or its deadline there has passed: the boundary looks, and asks again.
+                Status::Ok | Status::TimedOut | Status::Again | Status::Canceled | Status::Busy => {}
+                status if current => return Err(status),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the session what was counted since the last time.
+    pub(super) fn count(&mut self, session: &Session) {
+        let now = self.reader.counts();
+        session.counters.lane(&self.counted, &now);
+        self.counted = now;
+    }
+
+    /// Tells the daemon what a boundary misses.
+    pub(super) fn ask(
+        &mut self,
+        session: &Session,
+        announce: bool,
+        fault: Option<Fault>,
+    ) -> std::result::Result<(), Status> {
+        self.unannounced |= announce;
+        self.unsent = fault.or(self.unsent);
+        session.usable()?;
+        match self.catch_up(session) {
+            Ok(()) | Err(Status::Again) => {}
+            Err(status) => return Err(status),
+        }
+        self.port.ring();
+        Ok(())
+    }
+
+    /// Waits until something that was not handed out is readable, and pumps meanwhile.
+    pub(super) fn wait(
+        &mut self,
+        session: &Session,
+        plane: u16,
+        found: Found,
+        since: Instant,
+    ) -> std::result::Result<Pass, Status> {
+        let mut found = found;
+        let mut helping = Some(session.helping());
+        let mut spin_from = since;
+        loop {
+            match found {
+                Found::All => return Ok(Pass::All),
+                Found::Part { last } => return Ok(Pass::Part { count: self.reader.ready().len(), last }),
+                Found::Nothing { announce, fault } => self.ask(session, announce, fault)?,
+            }
+            let progress = session.try_round().progress;
+            self.answers(session, plane)?;
+            let now = Instant::now();
+            if progress {
+                spin_from = now;
+            } else if now.duration_since(since) >= session.timeout {
+                return Err(Status::TimedOut);
+            } else if now.duration_since(spin_from) >= SPIN {
+                drop(helping.take());
+                self.sleep(session, session.timeout.saturating_sub(now.duration_since(since)));
+                helping = Some(session.helping());
+                spin_from = Instant::now();
+            } else {
+                std::hint::spin_loop();
+            }
+            found = self.reader.boundary(plane)?;
+        }
+    }
+
+    /// Sleeps until the table changes, the daemon answers or is gone, or the time is over.
+    fn sleep(&mut self, session: &Session, timeout: Duration) {
+        let nudge = &session.lanes[usize::from(self.reader.view().lane())];
+        nudge.announce(1);
+        let reader = &self.reader;
+        let moved = || reader.view().behind() || !session.alive();
+        self.port.sleep(session, Some(std::os::fd::AsFd::as_fd(nudge)), timeout, moved);
+        nudge.awake();
+    }
+}

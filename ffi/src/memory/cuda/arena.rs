@@ -1,0 +1,98 @@
+//! Tier 0 on a CUDA device: an arena for each size class, or one that the engine brought.
+
+use super::error;
+use crate::{
+    Error, Result,
+    agent::protocol::Geometry,
+    client::options::DeviceChoice,
+    memory::frames::{ClassRoom, FrameMap},
+};
+use kvtide_kernels::{Arena, Device};
+use std::sync::Arc;
+
+/// Bytes that an arena takes at once unless its options say otherwise: what an engine gets back at least when it shrinks.
+const CHUNK_BYTES: u64 = 64 << 20;
+/// Classes within memory of the engine's begin at multiples of this, as device allocations do.
+const GIVEN_ALIGN: u64 = 256;
+
+/// The memory of a session's frames on a device.
+#[derive(Debug)]
+pub(in crate::memory) struct DeviceMemory {
+    device: Arc<Device>,
+    /// One a class; or the engine's, for all of them.
+    arenas: Vec<Arena>,
+    given: bool,
+    base: u64,
+    bytes: u64,
+}
+
+fn rooms(geometry: &Geometry) -> impl Iterator<Item = ClassRoom> + '_ {
+    let room = |(_, stride, frames_max)| ClassRoom { offset: 0, first_frame: 0, frames_max, stride };
+    (0..geometry.classes()).filter_map(move |class| geometry.class(class).map(room))
+}
+
+impl DeviceMemory {
+    /// Room for a geometry's frames; of the agent's own arenas nothing has memory yet.
+    pub fn new(device: &Arc<Device>, geometry: &Geometry, choice: &DeviceChoice) -> Result<(DeviceMemory, FrameMap)> {
+        match *choice {
+            DeviceChoice::GivenCuda { pointer, bytes, .. } => Self::given(device, geometry, pointer, bytes),
+            DeviceChoice::Cuda { chunk_bytes, .. } => Self::own(device, geometry, chunk_bytes),
+            DeviceChoice::Cpu => Err(Error::call("make tier 0 on a device", 0, kvtide_wire::status::Status::Internal)),
+        }
+    }
+
+    fn own(device: &Arc<Device>, geometry: &Geometry, chunk_bytes: u64) -> Result<(DeviceMemory, FrameMap)> {
+        let chunk = if chunk_bytes == 0 { CHUNK_BYTES } else { chunk_bytes };
+        let reserve = |room: ClassRoom| Arena::reserve(device, room.bytes().max(1), chunk);
+        let arenas = rooms(geometry).map(reserve).collect::<kvtide_kernels::Result<Vec<_>>>();
+        let arenas = arenas.map_err(|e| error("reserve tier 0", e))?;
+        let base = arenas.iter().map(Arena::base).min().unwrap_or(0);
+        let end = arenas.iter().map(|a| a.base() + a.bytes_max()).max().unwrap_or(0);
+        let mut starts = arenas.iter().map(|arena| arena.base() - base);
+        let frames = FrameMap::new(geometry, |_| Ok::<u64, Error>(starts.next().unwrap_or(0)))?;
+        Ok((DeviceMemory { device: Arc::clone(device), arenas, given: false, base, bytes: end - base }, frames))
+    }
+
+    fn given(device: &Arc<Device>, geometry: &Geometry, pointer: u64, bytes: u64) -> Result<(DeviceMemory, FrameMap)> {
+        let bad = |why: String| Error::Options { option: "device", why };
+        if !pointer.is_multiple_of(GIVEN_ALIGN) {
+            return Err(bad(format!("memory at {pointer:#x} is not aligned to {GIVEN_ALIGN} bytes")));
+        }
+        let mut end = 0u64;
+        let frames = FrameMap::new(geometry, |room| {
+            let offset = end.next_multiple_of(GIVEN_ALIGN);
+            end = offset.saturating_add(room.bytes());
+            Ok::<u64, Error>(offset)
+        })?;
+        if end > bytes {
+            return Err(bad(format!("tier 0 needs {end} bytes, {bytes} are given")));
+        }
+        let arena = Arena::given(device, pointer, bytes).map_err(|e| error("take over memory for tier 0", e))?;
+        let memory =
+            DeviceMemory { device: Arc::clone(device), arenas: vec![arena], given: true, base: pointer, bytes };
+        Ok((memory, frames))
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// First byte: a device address.
+    pub fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// From the first byte to the last, whatever lies between the classes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Takes or gives back memory, so that the first `frames` frames of a class have some. What the engine brought stays its own.
+    pub fn resize(&self, class: usize, room: &ClassRoom, frames: u32) -> Result<()> {
+        let Some(arena) = self.arenas.get(class).filter(|_| !self.given) else { return Ok(()) };
+        let bytes = room.bytes_of(frames);
+        let resized = if bytes > arena.committed() { arena.grow_to(bytes) } else { arena.shrink_to(bytes) };
+        resized.map(|_| ()).map_err(|e| error("resize tier 0", e))
+    }
+}
