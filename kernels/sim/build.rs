@@ -16,6 +16,7 @@ const KERNEL: &[&str] = &[
     "-Wno-unknown-pragmas",
     "-fno-strict-aliasing",
     "-ffp-contract=off",
+    "-fno-gnu-unique", // statics of inline functions must become local to their file too
     "-ftrivial-auto-var-init=pattern",
     "-fsanitize=thread",
     "--param=tsan-instrument-func-entry-exit=0",

@@ -1,6 +1,8 @@
 //! A device to test on, random bytes, and processes of their own for what a process can do once.
 #![allow(dead_code)] // each test file uses a part
 
+pub mod sim;
+
 use kvtide_kernels::{Buffer, Device, Driver, Event, Pinned, Priority, Stream, Which};
 use std::{
     process::{Command, Output},

@@ -1,0 +1,61 @@
+//! The stand-in's switches, by the names that its library exports.
+
+use libloading::{Library, Symbol};
+use std::ffi::{CString, c_char};
+
+/// The loaded stand-in.
+pub struct Sim(Library);
+
+impl Sim {
+    /// The one that the driver is.
+    pub fn new() -> Self {
+        kvtide_cuda_sim::install();
+        let path = std::env::var_os("KVTIDE_LIBCUDA").expect("installed");
+        // SAFETY: the stand-in's library; loading it again gives the same one.
+        Self(unsafe { Library::new(path) }.expect("the stand-in"))
+    }
+
+    /// The Nth call from now on returns a code.
+    pub fn fail(&self, call: &str, nth: u64, code: u32) {
+        let call = CString::new(call).expect("a name");
+        // SAFETY: the function has this type.
+        unsafe {
+            let fail: Symbol<'_, unsafe extern "C" fn(*const c_char, u64, u32)> =
+                self.0.get(b"kvt_sim_fail\0").expect("exported");
+            fail(call.as_ptr(), nth, code);
+        }
+    }
+
+    /// Nothing fails on demand any more.
+    pub fn mend(&self) {
+        // SAFETY: the function has this type.
+        unsafe {
+            let mend: Symbol<'_, unsafe extern "C" fn()> = self.0.get(b"kvt_sim_mend\0").expect("exported");
+            mend();
+        }
+    }
+
+    /// A device is lost.
+    pub fn lose(&self, ordinal: u32, code: u32) {
+        // SAFETY: the function has this type.
+        unsafe {
+            let lose: Symbol<'_, unsafe extern "C" fn(u32, u32)> = self.0.get(b"kvt_sim_lose\0").expect("exported");
+            lose(ordinal, code);
+        }
+    }
+
+    /// The context that is current for this thread, of whatever driver there is.
+    pub fn current_context() -> usize {
+        let path = std::env::var_os("KVTIDE_LIBCUDA").unwrap_or_else(|| "libcuda.so.1".into());
+        // SAFETY: a driver, which is loaded already.
+        let library = unsafe { Library::new(path) }.expect("a driver");
+        let mut current = 0;
+        // SAFETY: writes one handle.
+        unsafe {
+            let ask: Symbol<'_, unsafe extern "C" fn(*mut usize) -> u32> =
+                library.get(b"cuCtxGetCurrent\0").expect("exported");
+            assert_eq!(ask(&mut current), 0);
+        }
+        current
+    }
+}
