@@ -211,6 +211,73 @@ fn a_lane_that_was_lapped_by_the_log_rebuilds_while_it_is_written() {
     });
 }
 
+/// Two frames; the first shows block 0, which the lane writes in its steps.
+fn two_frames() -> (Mover, LaneView, [Arc<Frame>; 2]) {
+    let bounds = Bounds {
+        page_tokens: 1,
+        blocks_max: 1,
+        seqs_max: 1,
+        seq_blocks_max: 1,
+        lanes: 1,
+        jobs_max: 2,
+        log_entries: 8,
+        pins_max: 1,
+    };
+    let geometry = Geometry::new(&[PLANE], &[2], bounds).expect("geometry");
+    let shared = Arc::new(Shared::new(geometry).expect("tables"));
+    let lane = LaneView::new(Arc::clone(&shared), 0).expect("lane");
+    let mut mover = Mover::new(shared).expect("mover");
+    let frames = [0, 0].map(|bytes| Arc::new(Frame(UnsafeCell::new(bytes))));
+    let map = Job { kind: JobKind::Map as u16, id: 1, victim_block: NONE_U32, use_lane: NONE_U16, ..Job::default() };
+    assert_eq!(carry(&mut mover, &frames[0], &map), Status::Ok);
+    (mover, lane, frames)
+}
+
+#[test]
+fn a_page_that_is_moved_loses_no_write() {
+    check(2, || {
+        let (mut mover, mut lane, frames) = two_frames();
+        let bytes = frames.clone();
+        let writer = thread::spawn(move || {
+            let mut written = 0;
+            for step in 1..3 {
+                if !lane.begin(step) {
+                    thread::yield_now();
+                    continue;
+                }
+                let frame = &bytes[lane.frame(0, 0).expect("it shows all the time") as usize];
+                assert_eq!(frame.read(), written, "what was written before the step");
+                written = step as u32;
+                frame.write(written);
+                lane.end();
+            }
+        });
+        let job = Job {
+            kind: JobKind::Move as u16,
+            id: 2,
+            frame: 1,
+            src_frame: 0,
+            victim_block: NONE_U32,
+            use_lane: NONE_U16,
+            ..Job::default()
+        };
+        mover.accept(&job, 0).expect("there is room");
+        let status = loop {
+            mover.poll();
+            if let Some(op) = mover.next_copy() {
+                frames[1].write(frames[0].read());
+                mover.copied(&op, Ok(Copied { bytes: op.bytes.into(), digest: 0 }));
+            }
+            match mover.next_ended(0) {
+                Some(ended) => break Status::from_code(ended.done.status),
+                None => thread::yield_now(),
+            }
+        };
+        assert_eq!(status, Some(Status::Ok));
+        writer.join().expect("the lane ends");
+    });
+}
+
 #[test]
 fn a_pin_that_saw_its_page_resident_keeps_it() {
     check(3, || {

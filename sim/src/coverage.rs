@@ -138,6 +138,12 @@ kinds! {
     DaemonDiedTransferring => "daemon: died under transfers",
     /// The operator changed the policy.
     Reconfigured => "daemon: policy changed",
+    /// A session's tier 0 shrank.
+    Tier0Shrank => "tier 0: shrank",
+    /// A session's tier 0 grew.
+    Tier0Grew => "tier 0: grew",
+    /// A lane could not begin since a page was being moved.
+    GateClosed => "step: waited for a moved page",
     /// A request without sense was sent.
     NonsenseRequest => "nonsense: request",
     /// A completion of a job without sense was sent.

@@ -43,6 +43,8 @@ pub struct Geometry {
     pub disk_slabs: usize,
     /// Whether engines pin pages. Pins can keep an engine's own lanes waiting: without them every wait is a finding.
     pub pins: bool,
+    /// How often an engine's thread changes the size of its tier 0 instead of what else it does, per thousand.
+    pub resizes: u64,
     /// Whether every page fits everywhere: no request may then be refused for want of room.
     pub roomy: bool,
 }
@@ -144,6 +146,7 @@ impl Geometry {
             disk_slots: disk.slots,
             disk_slabs: disk.slabs,
             pins: rng.chance(600),
+            resizes: if !roomy && rng.chance(400) { rng.between(2, 40) } else { 0 },
             roomy,
         }
     }

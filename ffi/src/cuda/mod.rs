@@ -1,6 +1,10 @@
 //! What an engine on CUDA uses beside its session: the device, its memory, streams, copies, and the kernels.
 //!
-//! Re-exports: nothing is done here. A session on a device: [`Options::device`](crate::Options), [`Lane::bind`](crate::Lane::bind).
+//! Mostly re-exports; [`Attend`] launches what a small engine needs, in safe Rust. A session on a device: [`Options::device`](crate::Options), [`Lane::bind`](crate::Lane::bind).
+
+mod attend;
+
+pub use attend::{Attend, AttendOptions, Rows};
 
 pub use crate::client::{
     batch::{Batch, BatchDevice, BatchOptions},

@@ -50,8 +50,8 @@ fn digest(bytes: u64) -> u32 {
 
 struct Pinned {
     pin: PinId,
-    /// Pages that were resident when it was taken: they must stay.
-    kept: Vec<Page>,
+    /// Pages that were resident when it was taken, and where: they must stay there.
+    kept: Vec<(Page, u32)>,
 }
 
 pub struct Model {
@@ -73,6 +73,8 @@ pub struct Model {
     copies: Vec<(CopyOp, u64)>,
     pins: Vec<Pinned>,
     nonsense: BTreeSet<u32>,
+    /// Whether pages are moved: those jobs wait long, and fill the slots that others need.
+    moves: bool,
     next: u64,
     ended: u64,
 }
@@ -115,6 +117,7 @@ impl Model {
             copies: Vec::new(),
             pins: Vec::new(),
             nonsense: BTreeSet::new(),
+            moves: seed % 2 == 1,
             next: 1,
             ended: 0,
             shared,
@@ -133,7 +136,7 @@ impl Model {
     }
 
     fn operation(&mut self) -> Result<(), String> {
-        match self.random.below(17) {
+        match self.random.below(18) {
             0..=4 => self.send_job(),
             5 => self.send_nonsense(),
             6 | 7 => self.mover.poll(),
@@ -141,6 +144,7 @@ impl Model {
             9 => self.end_copy(),
             10..=14 => self.move_lane(),
             15 => self.pin()?,
+            16 => self.write(),
             _ => self.flip(),
         }
         self.take_ends()
@@ -150,8 +154,9 @@ impl Model {
         self.flying.values().any(|job| {
             let kind = JobKind::from_code(job.kind);
             let whole = kind == Some(JobKind::Drop) && self.shows.get(&frame).is_some_and(|p| p.0 == job.block);
+            let copies = matches!(kind, Some(JobKind::Copy | JobKind::Move));
             kind != Some(JobKind::Drop) && kind != Some(JobKind::Cancel) && job.frame == frame
-                || kind == Some(JobKind::Copy) && job.src_frame == frame
+                || copies && job.src_frame == frame
                 || whole
         })
     }
@@ -190,7 +195,7 @@ impl Model {
                 job.use_pos = lane.position() + self.random.below(4);
             }
         }
-        let kind = match self.random.below(10) {
+        let kind = match self.random.below(10 + u64::from(self.moves)) {
             0 | 1 if self.absent(page) && !self.tags.contains_key(&page) => JobKind::Map,
             2..=4 if self.absent(page) && self.host_of.contains_key(&page) => {
                 job.slot = self.host_of[&page];
@@ -234,6 +239,14 @@ impl Model {
                 job.src_block = target;
                 job.victim_block = NONE_U32;
                 JobKind::Cancel
+            }
+            10 if victim.is_none() => {
+                let class = Self::class_frames(page.1);
+                let sources: Vec<u32> = class.filter(|f| !self.busy(*f) && self.shows.contains_key(f)).collect();
+                let Some(source) = self.random.pick(&sources) else { return };
+                (job.block, job.plane) = self.shows[&source];
+                job.src_frame = source;
+                JobKind::Move
             }
             _ => return,
         };
@@ -317,13 +330,34 @@ impl Model {
             lane.begin(self.steps[at]);
             return;
         }
-        match self.random.below(6) {
+        match self.random.below(if self.moves { 3 } else { 6 }) {
             0 => lane.end(),
             to => {
                 let plane = (lane.position() % u64::from(PLANES)) as u16;
                 lane.boundary((plane + u16::from(to == 1)).min(PLANES - 1));
             }
         }
+    }
+
+    /// A lane in a step writes a page that is not sealed: it was never stored, and no other is being copied from it.
+    fn write(&mut self) {
+        let at = self.random.below(u64::from(LANES)) as usize;
+        let pages: Vec<Page> = self.tags.keys().copied().filter(|page| self.writable(*page)).collect();
+        let Some(page) = self.random.pick(&pages).filter(|_| self.lanes[at].active()) else { return };
+        let Some(frame) = self.lanes[at].frame(page.0, page.1) else { return };
+        let tag = self.next;
+        self.next += 1;
+        self.frames[frame as usize] = tag;
+        self.tags.insert(page, tag);
+    }
+
+    fn writable(&self, page: Page) -> bool {
+        let read = |job: &Job| {
+            let kind = JobKind::from_code(job.kind);
+            let stores = kind == Some(JobKind::Store) && (job.block, job.plane) == page;
+            stores || kind == Some(JobKind::Copy) && self.shows.get(&job.src_frame) == Some(&page)
+        };
+        !self.host_of.contains_key(&page) && !self.flying.values().any(read)
     }
 
     fn pin(&mut self) -> Result<(), String> {
@@ -338,7 +372,7 @@ impl Model {
         let Some(pin) = self.shared.pins().pin(self.shared.seqs(), &range) else { return Ok(()) };
         let block = self.shared.seqs().block(seq, first).expect("the sequences are full");
         let planes = range.plane..range.plane + range.planes;
-        let kept = planes.map(|plane| (block, plane)).filter(|p| self.shared.resident(p.0, p.1).is_some());
+        let kept = planes.map(|plane| (block, plane)).filter_map(|p| Some((p, self.shared.resident(p.0, p.1)?)));
         self.pins.push(Pinned { pin, kept: kept.collect() });
         Ok(())
     }
@@ -385,7 +419,11 @@ impl Model {
                 self.tags.retain(|p, _| p.0 != job.block);
                 self.host_of.retain(|p, _| p.0 != job.block);
             }
-            (_, Status::Busy | Status::Canceled) => {}
+            (_, Status::Busy | Status::Canceled) | (JobKind::Move, Status::Io) => {}
+            (JobKind::Move, Status::Ok) => {
+                self.shows.remove(&job.src_frame);
+                self.shows.insert(job.frame, page);
+            }
             (JobKind::Load, Status::Corrupt) if job.flags == CANARY => {
                 // The host copy is bad, and there is no other.
                 self.host_of.remove(&page);
@@ -445,8 +483,9 @@ impl Model {
             }
         }
         for pinned in &self.pins {
-            if let Some(page) = pinned.kept.iter().find(|p| self.shared.resident(p.0, p.1).is_none()) {
-                return Err(format!("{page:?} is pinned and was taken away"));
+            let gone = |(page, frame): &&(Page, u32)| self.shared.resident(page.0, page.1) != Some(*frame);
+            if let Some((page, frame)) = pinned.kept.iter().find(gone) {
+                return Err(format!("{page:?} is pinned and was taken away from frame {frame}"));
             }
         }
         Ok(())
@@ -456,13 +495,16 @@ impl Model {
     fn drain(&mut self) -> Result<(), String> {
         for round in 0..10 * u64::from(JOBS) {
             for (lane, step) in self.lanes.iter_mut().zip(&mut self.steps) {
-                // The mover need never see a lane quiescent.
+                // But for a Move the mover need never see a lane quiescent.
                 if round % 2 == 0 && lane.active() {
                     lane.boundary(PLANES - 1);
                     continue;
                 }
                 if lane.active() {
                     lane.end();
+                }
+                if self.moves && round % 8 == 7 {
+                    continue;
                 }
                 *step += 1;
                 lane.begin(*step);

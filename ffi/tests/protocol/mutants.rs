@@ -4,7 +4,7 @@ use super::{OPERATIONS, model::Model};
 use kvtide::agent::protocol::mutants::{Mutant, select};
 
 /// Seeds that a mutant may survive.
-const SEEDS: u64 = 60;
+const SEEDS: u64 = 120;
 
 #[test]
 fn every_mutant_is_caught() {

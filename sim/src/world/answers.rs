@@ -45,6 +45,10 @@ impl Session {
             self.justified(cx, &pending, status)?;
             return self.declared(&pending, status, &list);
         }
+        if pending.op == Op::Tier0Resize && !pending.nonsense {
+            self.justified(cx, &pending, status)?;
+            return self.resized(cx, &pending, status, entry.value);
+        }
         if pending.nonsense {
             return match status {
                 Status::Ok => wrong(Caught::WrongAnswer, format!("s{me}: nonsense {:?} succeeded", pending.op)),
@@ -132,7 +136,7 @@ impl Session {
                 let unsure = !cx.geometry.roomy || !faults.none() || pending.first > 0 || !cx.geometry.disk();
                 pending.op == Op::Publish && unsure
             }
-            Status::Busy => matches!(pending.op, Op::Park | Op::Truncate | Op::SeqDrop),
+            Status::Busy => matches!(pending.op, Op::Park | Op::Truncate | Op::SeqDrop | Op::Tier0Resize),
             // Blocks run out in a space that is not roomy.
             Status::Limit => !cx.geometry.roomy,
             Status::Again => pending.op == Op::Declare,

@@ -17,6 +17,7 @@ mod pins;
 mod pump;
 mod reattach;
 mod requests;
+mod resize;
 mod session;
 mod steps;
 mod threads;

@@ -19,9 +19,9 @@ impl Session {
         let garbage = cx.rng.bits();
         let mut list: Vec<u32> = Vec::new();
         let mut entry = Submission { seq: nobody, ..Submission::default() };
-        let op = match cx.rng.below(22) {
+        let op = match cx.rng.below(23) {
             0 => {
-                entry.op = 20 + (garbage % 1000) as u16;
+                entry.op = Op::ALL.len() as u16 + (garbage % 1000) as u16;
                 None
             }
             1 => Some(Op::SeqCreate),
@@ -92,6 +92,12 @@ impl Session {
             19 => {
                 (entry.seq, entry.lane, entry.flags) = (somebody, 0, cx.geometry.planes() + (garbage % 9) as u16);
                 Some(Op::Fault)
+            }
+            21 => {
+                let class = garbage as usize % (cx.geometry.tier0.len() + 1);
+                entry.first = class as u32;
+                entry.count = cx.geometry.tier0.get(class).map_or(2, |frames| frames + 1 + (garbage >> 32) as u32 % 9);
+                Some(Op::Tier0Resize)
             }
             20 => {
                 entry.value = u64::from(cx.geometry.depth) + garbage % 100;

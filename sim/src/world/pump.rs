@@ -62,6 +62,10 @@ impl Session {
 
     fn start(&mut self, cx: &mut Context, copy: agent::CopyOp) -> Check {
         let me = self.index;
+        let there = |place| !matches!(place, agent::Place::Frame(frame) if !self.has_frame(cx, frame));
+        if !there(copy.from) || !there(copy.to) {
+            return wrong(Caught::Protocol, format!("s{me}: {copy:?} names a frame whose memory has gone"));
+        }
         let (Some(from), Some(to)) = (self.place(copy.from), self.place(copy.to)) else {
             return wrong(Caught::Protocol, format!("s{me}: {copy:?} names memory that was not granted"));
         };

@@ -91,6 +91,10 @@ impl Session {
         if declaring.waiting {
             return;
         }
+        if self.declare_size(cx) {
+            return;
+        }
+        let Some(declaring) = &self.declaring else { return };
         let Some((slot, block)) = declaring.todo.front().copied() else {
             cx.coverage.met(Met::Reattached);
             let me = self.index;
@@ -117,10 +121,32 @@ impl Session {
         }
     }
 
+    /// Tells a new daemon of a class that is smaller than it was when the session attached; false if all have been told.
+    fn declare_size(&mut self, cx: &mut Context) -> bool {
+        let smaller = |class: &usize| self.sizes[*class] < cx.geometry.tier0[*class] && !self.sizes_told[*class];
+        let Some(class) = (0..self.sizes.len()).find(smaller) else { return false };
+        let (mut entry, mut pending) = request(Op::Tier0Resize, NONE_U32);
+        (entry.first, entry.count) = (class as u32, self.sizes[class]);
+        (pending.first, pending.declared) = (class as u32, true);
+        if self.send(cx, 0, entry, &[], pending)
+            && let Some(declaring) = &mut self.declaring
+        {
+            declaring.waiting = true;
+            self.sizes_told[class] = true;
+        }
+        true
+    }
+
     /// A declaration was answered.
     pub(super) fn declared(&mut self, pending: &Pending, status: Status, list: &[u32]) -> Check {
         let Some(declaring) = &mut self.declaring else { return Ok(()) };
         declaring.waiting = false;
+        if pending.op == Op::Tier0Resize {
+            return match status {
+                Status::Ok => Ok(()),
+                _ => wrong(Caught::WrongAnswer, format!("s{}: an empty tier 0 cannot shrink: {status:?}", self.index)),
+            };
+        }
         match status {
             Status::Again => return Ok(()),
             Status::Ok => {}

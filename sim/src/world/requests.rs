@@ -62,6 +62,9 @@ impl Session {
         if cx.rng.chance(cx.faults.cancel) && self.cancel_something(cx, channel) {
             return;
         }
+        if !self.draining && cx.rng.chance(cx.geometry.resizes) && self.resize(cx, channel) {
+            return;
+        }
         let mine: Vec<u32> = self.idle_seqs(channel).collect();
         let live = self.seqs.iter().flatten().count() as u32;
         let create = live < cx.geometry.seqs && cx.rng.chance(if mine.is_empty() { 700 } else { 150 });

@@ -134,6 +134,12 @@ pub struct Session {
     pub draining: bool,
     /// Its tier 0.
     pub tier0: ArenaId,
+    /// Frames of each size class that have memory.
+    pub sizes: Vec<u32>,
+    /// Classes of which a request to change that is in flight.
+    pub resizing: Vec<bool>,
+    /// Classes of which a new daemon was told.
+    pub sizes_told: Vec<bool>,
     /// Channels of the engine's threads, then one for each lane.
     pub channels: Vec<Channel>,
     /// Jobs from the daemon, each with the place of the host frame that it names.
@@ -196,6 +202,9 @@ impl Session {
             alive: true,
             draining: false,
             tier0: cx.arenas.add(cx.geometry.frames(), cx.geometry.slots()),
+            sizes: cx.geometry.tier0.clone(),
+            resizing: vec![false; cx.geometry.tier0.len()],
+            sizes_told: vec![false; cx.geometry.tier0.len()],
             channels: (0..channels).map(|_| Channel::new(depth)).collect(),
             jobs: Ring::new(jobs_max),
             done: Ring::new(jobs_max),
@@ -219,6 +228,8 @@ impl Session {
         (self.jobs, self.done) = (Ring::new(jobs_max), Ring::new(jobs_max));
         self.reserve.clear();
         self.slabs.clear();
+        self.resizing.fill(false);
+        self.sizes_told.fill(false);
     }
 
     /// Lets its threads run.

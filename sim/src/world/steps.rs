@@ -166,10 +166,21 @@ impl Session {
         if members.is_empty() {
             return Ok(());
         }
+        if self.shared.wants_quiet() {
+            self.pump(cx)?;
+        }
         let wanted: Vec<StepSeq> = members.iter().map(|m| StepSeq { seq: m.slot, tokens: m.text.len() }).collect();
         let me = self.index;
         let announce = match self.lanes[lane].reader.begin(&wanted) {
             Ok(announce) => announce,
+            // A page is being moved, and this thread carries that out before it goes on.
+            Err(Status::Again) => {
+                cx.coverage.met(Met::GateClosed);
+                if self.slot.is_none() {
+                    self.mover.give_up_moves();
+                }
+                return self.pump(cx);
+            }
             Err(status) => {
                 return wrong(Caught::WrongAnswer, format!("s{me} lane {lane}: begin of {wanted:?}: {status:?}"));
             }
@@ -287,6 +298,10 @@ impl Session {
                     );
                     return wrong(Caught::WrongAnswer, detail);
                 };
+                if !self.has_frame(cx, frame) {
+                    let detail = format!("s{} lane {lane} writes frame {frame}, whose memory has gone", self.index);
+                    return wrong(Caught::Protocol, detail);
+                }
                 for slot in 0..cx.geometry.slots() {
                     let token = block * u64::from(page_tokens) + slot as u64;
                     let state = spec.kind == kvtide_wire::geometry::PlaneKind::State as u16;

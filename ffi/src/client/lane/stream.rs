@@ -64,6 +64,20 @@ impl Lane {
         bound.map_err(|e| error("bind a lane to a stream", e))
     }
 
+    /// The same with a stream that the lane keeps alive.
+    ///
+    /// # Errors
+    /// As [`Lane::bind`]; `Device` also if the stream is another device's.
+    pub fn bind_stream(&mut self, stream: &Arc<Stream>) -> Result<()> {
+        const DOING: &str = "bind to a stream lane";
+        let index = u64::from(self.index);
+        let (state, _) = self.parts(DOING)?;
+        let Some(lane) = state.stream.clone().filter(|_| !state.reader.view().active()) else {
+            return Err(Error::call(DOING, index, Status::State));
+        };
+        lane.bind(stream).map_err(|e| error("bind a lane to a stream", e))
+    }
+
     /// Where the lane's words are on the device; `None`: tier 0 is on none.
     #[must_use]
     pub fn device(&self) -> Option<LaneDevice> {

@@ -1,0 +1,382 @@
+//! Attention of one sequence's steps over a lane on a device, in safe Rust: new keys and values into their pages, then the queries
+//! against all of them, whole or in passes. Numbers come and go as f32 in the host's memory.
+//!
+//! For engines that compute elsewhere and only keep KV on the device, as `kvtide demo` does: each plane waits for its result.
+
+use crate::{
+    Client, Error, Lane, Pass, Result, StepSeq,
+    client::batch::{Batch, BatchOptions},
+    memory::cuda::error,
+};
+use kvtide_kernels::{
+    Buffer, Device, Event, Pinned, Priority, Stream,
+    launch::{
+        Append,
+        attention::{self, Attention, Config},
+    },
+    params::{AppendParams, AppendPart},
+    reference::{Element, attention::Layout},
+};
+use kvtide_wire::status::Status;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Bytes before the numbers in either direction: `starts` of the rows on the way there, flags on the way back.
+const HEAD: usize = 256;
+/// An absent page in the block tables.
+const ABSENT: i32 = -1;
+
+/// What an [`Attend`] is made for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttendOptions {
+    /// What pages hold.
+    pub element: Element,
+    /// Elements of a key, and of a value: 32, 64, 128 or 256.
+    pub head_dim: usize,
+    /// KV heads.
+    pub kv_heads: u32,
+    /// Query heads of a KV head, 1 to 16.
+    pub group: u32,
+    /// Most new tokens of a step.
+    pub tokens: u32,
+    /// Most pages of the sequence.
+    pub pages: u32,
+    /// What scores are multiplied with before the softmax.
+    pub scale: f32,
+    /// Bound of the wait for a plane's result.
+    pub timeout: Duration,
+}
+
+/// What a step's tokens bring to a plane, row by row: `[tokens][heads][head_dim]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows<'a> {
+    /// Queries of all heads.
+    pub q: &'a [f32],
+    /// Keys of the KV heads.
+    pub k: &'a [f32],
+    /// Values of the KV heads.
+    pub v: &'a [f32],
+}
+
+/// The device's side of one sequence. It names device memory that kernels may be using until [`Attend::attend`] has returned.
+pub struct Attend {
+    options: AttendOptions,
+    client: Client,
+    stream: Arc<Stream>,
+    batch: Batch,
+    append: Append,
+    /// For one token, and for more.
+    one: Attention,
+    many: Attention,
+    input: (Pinned, Buffer),
+    items: (Pinned, Buffer),
+    output: (Pinned, Buffer),
+    done: Event,
+    /// Enqueued work may still use the memory above: a wait ended without it.
+    adrift: bool,
+    step: StepSeq,
+}
+
+fn failed(e: kvtide_kernels::Error) -> Error {
+    error("attend on the device", e)
+}
+
+impl AttendOptions {
+    fn config(&self, page_tokens: u32, tokens: u32) -> Config {
+        Config {
+            element: self.element,
+            layout: Layout::Heads { head_dim: self.head_dim },
+            kv_heads: self.kv_heads,
+            group: self.group,
+            page_tokens,
+            window: 0,
+            scale: self.scale,
+            seqs: 1,
+            q_tokens: tokens,
+            pages: self.pages,
+            chunk_tokens: 0,
+            passes: true,
+            mass: false,
+        }
+    }
+
+    /// Elements of a token's keys, and of its values.
+    fn kv_width(&self) -> usize {
+        self.kv_heads as usize * self.head_dim
+    }
+
+    /// Elements of a token's queries, and of its result.
+    fn q_width(&self) -> usize {
+        self.group as usize * self.kv_width()
+    }
+}
+
+impl Attend {
+    /// Makes a stream, binds the lane to it, and takes what memory the kernels need.
+    ///
+    /// # Errors
+    /// `State`: tier 0 is on no device, or a step is open. `Invalid`: a shape that the kernels do not take (the error names what
+    /// they do), or pages of another size. `Device`: the device is full or lost.
+    pub fn new(client: &Client, lane: &mut Lane, options: AttendOptions) -> Result<Attend> {
+        let none = || Error::call("attend on the device of lane", u64::from(lane.index()), Status::State);
+        let device = client.inner.session.tier0.device().cloned().ok_or_else(none)?;
+        let layout = client.layout();
+        let config = options.config(layout.page_tokens, options.tokens.max(2));
+        let tiles = config.tiles().map_err(failed)?;
+        if layout.planes.iter().any(|plane| u64::from(plane.page_bytes) != config.page_bytes()) {
+            let why = format!("is not {} bytes in every plane, what these heads and tokens take", config.page_bytes());
+            return Err(Error::Options { option: "page_bytes", why });
+        }
+        let stream = Arc::new(Stream::new(&device, Priority::Normal).map_err(failed)?);
+        lane.bind_stream(&stream)?;
+        let batch = Batch::new(client, lane, BatchOptions { seqs: 1, max_blocks: options.pages, table_planes: 1 })?;
+        let one = options.config(layout.page_tokens, 1);
+        let flags = tiles.max(one.tiles().map_err(failed)?) * options.kv_heads;
+        if HEAD < 8 + 4 * flags as usize {
+            return Err(Error::Options { option: "tokens", why: format!("{} at once are too many", options.tokens) });
+        }
+        let rows = options.tokens as usize * Element::BYTES;
+        let input = HEAD + rows * (options.q_width() + 2 * options.kv_width());
+        let both = |bytes: usize| Ok((Pinned::new(&device, bytes)?, Buffer::new(&device, bytes)?));
+        let make = |device: &Arc<Device>| -> kvtide_kernels::Result<Attend> {
+            Ok(Attend {
+                append: Append::new(device)?,
+                one: Attention::new(device, one)?,
+                many: Attention::new(device, config)?,
+                input: both(input)?,
+                items: both(8 * options.pages as usize)?,
+                output: both(HEAD + rows * options.q_width())?,
+                done: Event::new(device)?,
+                client: client.clone(),
+                options,
+                stream,
+                batch,
+                adrift: false,
+                step: StepSeq::default(),
+            })
+        };
+        make(&device).map_err(failed)
+    }
+
+    /// Begins a step over one sequence.
+    ///
+    /// # Errors
+    /// As [`Lane::begin`]; `Range`: more pages than this was made for. `State`: the result of a plane never came.
+    pub fn begin(&mut self, lane: &mut Lane, step: StepSeq) -> Result<()> {
+        if self.adrift {
+            return Err(Error::call("attend to sequence", u64::from(step.seq), Status::State));
+        }
+        lane.begin(&[step])?;
+        self.step = step;
+        self.batch.set(&[step])
+    }
+
+    /// The step's tokens in one plane: their keys and values go to their pages, and `out` (`[tokens][heads][head_dim]`) becomes what
+    /// their queries find in all pages up to themselves. The result has the same bits whichever pages were in tier 0.
+    ///
+    /// # Errors
+    /// As [`Lane::boundary`]. `Range`: rows of another width, more than this was made for, or than the sequence has.
+    /// `TimedOut`: the device did not come to an end in time. `Internal`: it wrote no result.
+    pub fn attend(&mut self, lane: &mut Lane, plane: u16, rows: Rows<'_>, out: &mut [f32]) -> Result<()> {
+        let refused = |status| Error::call("attend in plane", u64::from(plane), status);
+        let tokens = rows.q.len() / self.options.q_width();
+        let (q, kv) = (tokens * self.options.q_width(), tokens * self.options.kv_width());
+        let fits = (rows.q.len(), out.len(), rows.k.len(), rows.v.len()) == (q, q, kv, kv);
+        if self.adrift || !fits || tokens == 0 || tokens > self.options.tokens as usize {
+            return Err(refused(if self.adrift { Status::State } else { Status::Range }));
+        }
+        // From the first enqueued copy on, until the event was seen.
+        self.adrift = true;
+        self.bring(rows).map_err(failed)?;
+        self.passes(lane, plane, tokens as u32)?;
+        let back = HEAD + q * Element::BYTES;
+        let attention = if tokens == 1 { &self.one } else { &self.many };
+        let flags = attention.emitted_words(1);
+        let (host, device) = (self.output.0.address(), self.output.1.address());
+        // SAFETY: all are ours and as long; kernels write there before, in stream order, and nobody else does.
+        unsafe {
+            let copied = self.stream.copy(device + 8, attention.emitted(), 4 * flags);
+            copied.and_then(|()| self.stream.copy(host, device, back)).map_err(failed)?;
+        }
+        self.stream.record(&self.done).map_err(failed)?;
+        if !self.done.wait_until(Instant::now() + self.options.timeout).map_err(failed)? {
+            return Err(refused(Status::TimedOut));
+        }
+        self.adrift = false;
+        lane.check()?;
+        // SAFETY: the stream has come past the copy; nothing else is enqueued that touches this memory.
+        let words = unsafe { std::slice::from_raw_parts(self.output.0.as_ptr().cast::<u32>(), 2 + flags) };
+        if words[0] != 0 || words[2..].contains(&0) {
+            return Err(refused(Status::Internal));
+        }
+        // SAFETY: as above; the head's length keeps the alignment.
+        let halves = unsafe { std::slice::from_raw_parts(self.output.0.as_ptr().add(HEAD).cast::<u16>(), q) };
+        out.iter_mut().zip(halves).for_each(|(out, bits)| *out = self.options.element.to_f32(*bits));
+        Ok(())
+    }
+
+    /// Puts the rows where kernels read them.
+    fn bring(&mut self, Rows { q, k, v }: Rows<'_>) -> kvtide_kernels::Result<()> {
+        let numbers = q.len() + k.len() + v.len();
+        let bytes = HEAD + numbers * Element::BYTES;
+        let tokens = q.len() / self.options.q_width();
+        // SAFETY: ours, mapped for `bytes` at least (rows were counted), and no enqueued work touches it: the last was waited for.
+        let (head, halves) = unsafe {
+            let at = self.input.0.as_ptr();
+            let halves = std::slice::from_raw_parts_mut(at.add(HEAD).cast::<u16>(), numbers);
+            (std::slice::from_raw_parts_mut(at.cast::<i32>(), 2), halves)
+        };
+        head.copy_from_slice(&[0, tokens as i32]);
+        let element = self.options.element;
+        halves.iter_mut().zip(q.iter().chain(k).chain(v)).for_each(|(half, x)| *half = element.from_f32(*x));
+        // SAFETY: both are ours and as long, and stay as they are until the event was seen.
+        unsafe {
+            self.stream.copy(self.input.1.address(), self.input.0.address(), bytes)?;
+            self.stream.fill(self.output.1.address(), 0, HEAD)
+        }
+    }
+
+    /// Boundaries of the plane until all of it was read, each with the kernels for what it made readable.
+    fn passes(&mut self, lane: &mut Lane, plane: u16, tokens: u32) -> Result<()> {
+        let mut listed = 0;
+        loop {
+            let pass = lane.boundary(plane)?;
+            if listed == 0 {
+                self.write(lane, plane, tokens)?;
+            }
+            self.batch.tables(plane..plane + 1, ABSENT)?;
+            let batch = self.launch(lane, plane);
+            let attention = if tokens == 1 { &mut self.one } else { &mut self.many };
+            let last = match pass {
+                // SAFETY: everything that the batch names is ours or the session's and is there until this stream's work has
+                // ended, which is waited for; the lane's boundary says which pages may be read, and the table only those.
+                Pass::All => unsafe { attention.whole(&self.stream, &batch) }.map(|()| true),
+                Pass::Part { count, last } => {
+                    let ready = lane.ready();
+                    let (at, bytes) = (8 * listed, 8 * count);
+                    // SAFETY: ours; each pass has a place of its own, since a plane hands a page out once.
+                    let items = unsafe {
+                        let all = self.items.0.as_ptr().cast::<[u32; 2]>();
+                        std::slice::from_raw_parts_mut(all, self.options.pages as usize)
+                    };
+                    let Some(items) = items.get_mut(listed..listed + count) else {
+                        return Err(Error::call("attend in plane", u64::from(plane), Status::Protocol));
+                    };
+                    items.iter_mut().zip(ready).for_each(|(item, ready)| *item = [ready.position, ready.index]);
+                    let list = self.items.1.address() + at as u64;
+                    let first = listed == 0;
+                    listed += count;
+                    // SAFETY: as above.
+                    unsafe {
+                        part(attention, &self.stream, &batch, (self.items.0.address() + at as u64, list, bytes), first)
+                    }
+                    .and_then(|()| {
+                        if last {
+                            // SAFETY: as above.
+                            unsafe { attention.merge(&self.stream, &batch) }?;
+                        }
+                        Ok(last)
+                    })
+                }
+            };
+            if last.map_err(failed)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The new tokens' keys and values into their pages.
+    fn write(&self, lane: &Lane, plane: u16, tokens: u32) -> Result<()> {
+        let (layout, batch) = (self.client.layout(), self.batch.device());
+        let (Some(place), Some(device)) = (layout.planes.get(usize::from(plane)), lane.device()) else {
+            return Err(Error::call("write in plane", u64::from(plane), Status::Range));
+        };
+        let (heads, row) = (self.options.kv_heads, (self.options.head_dim * Element::BYTES) as u32);
+        let numbers = self.input.1.address() + HEAD as u64;
+        let keys = numbers + u64::from(tokens) * u64::from(self.options.group * heads * row);
+        let part = |source, page_offset| AppendPart {
+            source,
+            token_stride: u64::from(heads * row),
+            head_stride: u64::from(row),
+            heads,
+            row_bytes: row,
+            page_offset,
+            page_head_stride: layout.page_tokens * row,
+            page_token_stride: row,
+            reserved: 0,
+        };
+        let params = AppendParams {
+            parts: [part(keys, 0), part(keys + u64::from(tokens * heads * row), heads * layout.page_tokens * row)],
+            table: device.table,
+            block_ids: batch.block_ids,
+            lengths: batch.lengths,
+            starts: self.input.1.address(),
+            pages: layout.tier0 as u64 + place.offset,
+            stride: u64::from(place.stride),
+            status: device.status,
+            faults: self.output.1.address(),
+            rows: tokens,
+            rows_per_cta: 0,
+            seqs: 1,
+            max_blocks: batch.max_blocks,
+            blocks: layout.blocks_max,
+            planes: layout.planes.len() as u32,
+            plane: u32::from(plane),
+            page_tokens: layout.page_tokens,
+            first_frame: place.first_frame,
+            frames: self.client.inner.session.tier0.frames(place.class as usize),
+        };
+        // SAFETY: everything named is ours or the session's and there until this stream's work has ended, which is waited for.
+        // The pages of new tokens are unsealed: only this lane's step writes them, and nobody reads beyond the committed tokens.
+        unsafe { self.append.append(&self.stream, &params) }.map_err(failed)
+    }
+
+    fn launch(&self, lane: &Lane, plane: u16) -> attention::Batch {
+        let (layout, batch) = (self.client.layout(), self.batch.device());
+        let place = layout.planes[usize::from(plane)];
+        let pages = self.step.tokens.div_ceil(u64::from(layout.page_tokens)) as u32;
+        attention::Batch {
+            q: self.input.1.address() + HEAD as u64,
+            out: self.output.1.address() + HEAD as u64,
+            pages: layout.tier0 as u64 + place.offset,
+            page_stride: u64::from(place.stride),
+            block_table: batch.block_tables,
+            table_stride: batch.max_blocks,
+            lengths: batch.lengths,
+            q_starts: self.input.1.address(),
+            status: lane.device().map_or(0, |device| device.status),
+            seqs: 1,
+            pages_longest: pages,
+            ..attention::Batch::default()
+        }
+    }
+}
+
+/// One pass: its list goes to the device, then the kernel over it.
+///
+/// # Safety
+/// As [`Attention::part`]; `(from, to, bytes)` names memory of the caller's.
+unsafe fn part(
+    attention: &mut Attention,
+    stream: &Stream,
+    batch: &attention::Batch,
+    (from, to, bytes): (u64, u64, usize),
+    first: bool,
+) -> kvtide_kernels::Result<()> {
+    // SAFETY: this function's own contract.
+    unsafe {
+        if first {
+            attention.begin(stream)?;
+        }
+        stream.copy(to, from, bytes)?;
+        attention.part(stream, batch, to, (bytes / 8) as u32)
+    }
+}
+
+impl std::fmt::Debug for Attend {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Attend").field("options", &self.options).field("adrift", &self.adrift).finish_non_exhaustive()
+    }
+}
