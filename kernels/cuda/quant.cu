@@ -171,7 +171,8 @@ KVT_DEVICE void store_codes(const QuantParams& p, const Tile& tile, u32 i, const
     put_codes(p, tile.codes + token * tile.code_stride + column * (p.codec == INT4 ? 4 : 8), codes);
 }
 
-// Keys: ends of each channel over all tokens, over a warp by shuffles, over warps in shared memory.
+// Keys: ends of each channel over all tokens, over a warp by shuffles, over warps in shared memory. Its two barriers also keep one
+// tile's reads of shared memory before the next one's writes.
 template <class T>
 KVT_DEVICE bool quantize_keys(const QuantParams& p, const Tile& tile, const uint4 (&flight)[FLIGHT]) {
     KVT_SHARED(float, lows, THREADS / WARP * KEY_CHANNELS);
@@ -236,7 +237,6 @@ KVT_DEVICE bool quantize_keys(const QuantParams& p, const Tile& tile, const uint
     for (u32 i = 0; i < FLIGHT; ++i) {
         store_codes<T>(p, tile, i, flight[i], low, high);
     }
-    __syncthreads();  // before the next tile writes to shared memory
     return refused;
 }
 

@@ -1,0 +1,215 @@
+//! Updates in order, block tables, miss bits, and boundaries that the host completes later.
+
+use crate::rig::{POISON, Random, Rig};
+use kvtide_kernels::launch::Boundary;
+use kvtide_kernels::params::{BAD_UPDATE, BoundaryApplyParams, BoundaryTablesParams, BoundaryUpdate, BoundaryWords};
+use kvtide_kernels::reference::boundary as reference;
+use kvtide_kernels::{Pinned, WaitWord};
+
+const RING: usize = 1024;
+
+/// A ring that holds `updates` from the free-running index `first`.
+fn ring(rig: &Rig, updates: &[BoundaryUpdate], first: u32) -> Pinned {
+    let mut slots = vec![BoundaryUpdate { page: 0, entry: 0xdead }; RING];
+    for (i, update) in updates.iter().enumerate() {
+        slots[first.wrapping_add(i as u32) as usize % RING] = *update;
+    }
+    rig.pinned(&slots)
+}
+
+fn updates(random: &mut Random, count: usize, pages: usize) -> Vec<BoundaryUpdate> {
+    // Few pages, so that most are updated more than once.
+    let few = random.below(1..pages.min(60));
+    (0..count).map(|_| BoundaryUpdate { page: random.below(0..few) as u32, entry: random.next() as u32 }).collect()
+}
+
+#[test]
+fn the_last_update_of_a_page_wins() {
+    let (rig, mut random) = (Rig::new(), Random::new());
+    let boundary = Boundary::new(&rig.device).expect("kernels load");
+    for count in [1, 2, 255, 256, 257, 700, RING] {
+        let mut table: Vec<u32> = (0..300).map(|_| random.next() as u32).collect();
+        let list = updates(&mut random, count, table.len());
+        let first = u32::MAX - random.below(0..400) as u32;
+        let (on_device, slots) = (rig.upload(&table), ring(&rig, &list, first));
+        let params = BoundaryApplyParams {
+            table: on_device.address(),
+            updates: slots.address(),
+            first,
+            count: count as u32,
+            mask: RING as u32 - 1,
+            pages: table.len() as u32,
+            ..Default::default()
+        };
+        // SAFETY: all of it lives until `finish` has returned.
+        unsafe { boundary.apply(&rig.stream, &params) }.expect("launched");
+        rig.finish();
+        assert!(reference::apply(&mut table, &list));
+        assert_eq!(rig.download::<u32>(&on_device, table.len()), table, "{count} updates");
+    }
+}
+
+#[test]
+fn an_update_beyond_the_table_is_reported_and_not_applied() {
+    let (rig, mut random) = (Rig::new(), Random::new());
+    let boundary = Boundary::new(&rig.device).expect("kernels load");
+    let mut list = updates(&mut random, 40, 100);
+    list[17].page = 100;
+    list[23].page = u32::MAX;
+    let mut table = vec![7u32; 100];
+    // More memory than the table says: what lies behind must stay.
+    let (on_device, slots, status) = (rig.upload(&[7u32; 140]), ring(&rig, &list, 0), rig.upload(&[0u32]));
+    let params = BoundaryApplyParams {
+        table: on_device.address(),
+        updates: slots.address(),
+        status: status.address(),
+        count: 40,
+        mask: RING as u32 - 1,
+        pages: 100,
+        ..Default::default()
+    };
+    // SAFETY: all of it lives until `finish` has returned.
+    unsafe { boundary.apply(&rig.stream, &params) }.expect("launched");
+    rig.finish();
+    assert!(!reference::apply(&mut table, &list));
+    table.resize(140, 7);
+    assert_eq!(rig.download::<u32>(&on_device, 140), table);
+    assert_eq!(rig.download::<u32>(&status, 1), [BAD_UPDATE]);
+}
+
+/// The host says what is to be applied only when the launch waits already.
+#[test]
+fn a_boundary_can_be_completed_behind_the_launch() {
+    let (rig, mut random) = (Rig::new(), Random::new());
+    let boundary = Boundary::new(&rig.device).expect("kernels load");
+    let mut table = vec![0u32; 300];
+    let (on_device, status) = (rig.upload(&table), rig.upload(&[0u32]));
+    let word = WaitWord::new(&rig.device).expect("a word");
+    // The first failure stays, and what came with a failure is applied all the same.
+    for (round, failure) in [0, 11, 0, 12].into_iter().enumerate() {
+        let list = updates(&mut random, 300, table.len());
+        let first = random.next() as u32;
+        let (slots, words) = (rig.pinned(&[BoundaryUpdate::default(); RING]), rig.pinned(&[BoundaryWords::default()]));
+        let params = BoundaryApplyParams {
+            table: on_device.address(),
+            updates: slots.address(),
+            words: words.address(),
+            status: status.address(),
+            first: 0xbad,
+            count: 1,
+            mask: RING as u32 - 1,
+            pages: table.len() as u32,
+        };
+        let target = word.arm().expect("armed");
+        rig.stream.wait_word(&word, target).expect("the stream waits");
+        // SAFETY: all of it lives until `finish` has returned; the ring is written before the word is released.
+        unsafe { boundary.apply(&rig.stream, &params) }.expect("launched");
+        for (i, update) in list.iter().enumerate() {
+            let slot = first.wrapping_add(i as u32) as usize % RING;
+            // SAFETY: within the ring; the kernel that reads it waits for the word.
+            unsafe { slots.as_ptr().cast::<BoundaryUpdate>().add(slot).write_volatile(*update) };
+        }
+        let said = BoundaryWords { first, count: 300, status: failure, reserved: 0 };
+        // SAFETY: as above.
+        unsafe { words.as_ptr().cast::<BoundaryWords>().write_volatile(said) };
+        word.release(target);
+        rig.finish();
+        reference::apply(&mut table, &list);
+        assert_eq!(rig.download::<u32>(&on_device, table.len()), table, "round {round}");
+        assert_eq!(rig.download::<u32>(&status, 1), [if round == 0 { 0 } else { 11 }], "round {round}");
+    }
+}
+
+struct Lane {
+    table: Vec<u32>,
+    block_ids: Vec<i32>,
+    lengths: Vec<i32>,
+    starts: Vec<i32>,
+}
+
+const PLANES: usize = 3;
+const BLOCKS: usize = 90;
+const MAX_BLOCKS: usize = 70;
+const PAGE_TOKENS: usize = 16;
+const FIRST_FRAME: u32 = 1000;
+
+fn lane(random: &mut Random) -> Lane {
+    let entry = |random: &mut Random| {
+        if random.below(0..4) == 0 { 0 } else { 1 + FIRST_FRAME + random.below(0..500) as u32 }
+    };
+    let most = MAX_BLOCKS * PAGE_TOKENS;
+    let lengths = vec![0, 1, 16, 17, 512, random.below(1..most) as i32, most as i32, -5, most as i32 + 40];
+    let seqs = lengths.len();
+    Lane {
+        table: (0..BLOCKS * PLANES).map(|_| entry(random)).collect(),
+        // Blocks are shared between sequences by chance; some ids are none, one is beyond the table.
+        block_ids: (0..seqs * MAX_BLOCKS).map(|_| random.below(0..BLOCKS + 6) as i32 - 5).collect(),
+        starts: lengths.iter().map(|&l: &i32| random.below(0..l.max(1) as usize) as i32).collect(),
+        lengths,
+    }
+}
+
+#[test]
+fn block_tables_and_misses_are_the_reference_s() {
+    let (rig, mut random) = (Rig::new(), Random::new());
+    let boundary = Boundary::new(&rig.device).expect("kernels load");
+    for (windowed, absent, failed) in [(false, -1, 0), (true, 0, 0), (false, -1, 9)] {
+        let lane = lane(&mut random);
+        let (seqs, words) = (lane.lengths.len(), MAX_BLOCKS.div_ceil(32));
+        let (plane, plane_count) = (1, 2);
+        let table = rig.upload(&lane.table);
+        let (ids, lengths) = (rig.upload(&lane.block_ids), rig.upload(&lane.lengths));
+        let (starts, status) = (rig.upload(&lane.starts), rig.upload(&[failed]));
+        let tables = rig.poisoned(4 * plane_count * seqs * MAX_BLOCKS);
+        let misses = rig.poisoned(4 * plane_count * seqs * words);
+        let params = BoundaryTablesParams {
+            table: table.address(),
+            block_ids: ids.address(),
+            lengths: lengths.address(),
+            starts: if windowed { starts.address() } else { 0 },
+            block_tables: tables.address(),
+            misses: misses.address(),
+            status: status.address(),
+            seqs: seqs as u32,
+            max_blocks: MAX_BLOCKS as u32,
+            planes: PLANES as u32,
+            plane: plane as u32,
+            plane_count: plane_count as u32,
+            page_tokens: PAGE_TOKENS as u32,
+            blocks: BLOCKS as u32,
+            first_frame: FIRST_FRAME,
+            absent,
+            reserved: 0,
+        };
+        // SAFETY: all of it lives until `finish` has returned.
+        unsafe { boundary.tables(&rig.stream, &params) }.expect("launched");
+        rig.finish();
+        let empty = vec![0; lane.table.len()];
+        let expected = reference::Table {
+            entries: if failed == 0 { &lane.table } else { &empty },
+            planes: PLANES,
+            first_frame: FIRST_FRAME,
+        };
+        let batch = reference::Batch {
+            block_ids: &lane.block_ids,
+            lengths: &lane.lengths,
+            starts: if windowed { &lane.starts } else { &[] },
+            max_blocks: MAX_BLOCKS,
+        };
+        let found: Vec<i32> = rig.download(&tables, plane_count * seqs * MAX_BLOCKS);
+        let bits: Vec<u32> = rig.download(&misses, plane_count * seqs * words);
+        for i in 0..plane_count {
+            let (want, want_bits) = reference::tables(&expected, &batch, plane + i, PAGE_TOKENS, absent);
+            assert_eq!(found[i * seqs * MAX_BLOCKS..][..seqs * MAX_BLOCKS], want, "plane {i}, windowed {windowed}");
+            assert_eq!(bits[i * seqs * words..][..seqs * words], want_bits, "plane {i}, windowed {windowed}");
+        }
+        // One output alone, and the other's memory is left as it was.
+        let untouched = rig.poisoned(64);
+        let only = BoundaryTablesParams { block_tables: 0, misses: misses.address(), ..params };
+        // SAFETY: as above.
+        unsafe { boundary.tables(&rig.stream, &only) }.expect("launched");
+        rig.finish();
+        assert_eq!(rig.download::<u8>(&untouched, 64), [POISON; 64]);
+        assert_eq!(rig.download::<u32>(&misses, bits.len()), bits);
+    }
+}

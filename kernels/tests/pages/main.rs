@@ -1,0 +1,12 @@
+//! The kernels over pages against their references: on a real GPU, or on the stand-in driver where there is none.
+//!
+//! Inputs are fresh in every run (`KVTIDE_SEED=n` repeats one; a failure prints its seed), outputs are poisoned before.
+
+mod append;
+mod boundary;
+mod crc;
+mod digest;
+mod gather;
+mod quant;
+mod refusals;
+mod rig;

@@ -1,0 +1,190 @@
+//! What a kernel could not bear is refused before it is launched, with words that say what is wrong.
+
+use crate::rig::Rig;
+use kvtide_kernels::launch::{Append, Boundary, Codec, Crc, CrcList, Digest, Gather, Quant};
+use kvtide_kernels::params::*;
+use kvtide_kernels::reference::Element;
+
+/// An address that no refused launch may read.
+const NOWHERE: u64 = 0x1000;
+
+fn assert_says(result: kvtide_kernels::Result<()>, words: &str) {
+    let error = result.expect_err(words).to_string();
+    assert!(error.contains(words), "{error:?} does not say {words:?}");
+}
+
+#[test]
+fn boundaries() {
+    let rig = Rig::new();
+    let boundary = Boundary::new(&rig.device).expect("kernels load");
+    let good =
+        BoundaryApplyParams { table: NOWHERE, updates: NOWHERE, count: 3, mask: 7, pages: 9, ..Default::default() };
+    let apply = |p: BoundaryApplyParams| {
+        // SAFETY: refused, or nothing to do: nothing is launched.
+        unsafe { boundary.apply(&rig.stream, &p) }
+    };
+    assert_says(apply(BoundaryApplyParams { table: 0, ..good }), "page table: its address is 0");
+    assert_says(apply(BoundaryApplyParams { updates: NOWHERE + 4, ..good }), "updates: 0x1004 is no multiple of 8");
+    assert_says(apply(BoundaryApplyParams { words: NOWHERE + 8, ..good }), "no multiple of 16");
+    assert_says(apply(BoundaryApplyParams { mask: 6, ..good }), "a power of two");
+    assert_says(apply(BoundaryApplyParams { count: 9, ..good }), "9 is not within 0 and 8");
+    apply(BoundaryApplyParams { table: 0, count: 0, ..good }).expect("nothing to do");
+
+    let good = BoundaryTablesParams {
+        table: NOWHERE,
+        block_ids: NOWHERE,
+        lengths: NOWHERE,
+        misses: NOWHERE,
+        seqs: 1,
+        max_blocks: 1,
+        planes: 2,
+        plane_count: 1,
+        page_tokens: 16,
+        blocks: 5,
+        ..Default::default()
+    };
+    let tables = |p: BoundaryTablesParams| {
+        // SAFETY: as above.
+        unsafe { boundary.tables(&rig.stream, &p) }
+    };
+    assert_says(tables(BoundaryTablesParams { plane: 2, ..good }), "plane: 3 is not within 1 and 2");
+    assert_says(tables(BoundaryTablesParams { misses: 0, ..good }), "block tables or miss bits: its address is 0");
+    assert_says(tables(BoundaryTablesParams { page_tokens: 0, ..good }), "tokens of a page");
+    assert_says(tables(BoundaryTablesParams { blocks: u32::MAX, ..good }), "entries of the page table");
+    assert_says(tables(BoundaryTablesParams { seqs: u32::MAX, max_blocks: 64, ..good }), "words of miss bits");
+    tables(BoundaryTablesParams { seqs: 0, table: 0, ..good }).expect("nothing to do");
+}
+
+#[test]
+fn appends() {
+    let rig = Rig::new();
+    let append = Append::new(&rig.device).expect("kernels load");
+    let part = AppendPart {
+        source: NOWHERE,
+        token_stride: 64,
+        head_stride: 64,
+        heads: 1,
+        row_bytes: 64,
+        page_token_stride: 64,
+        ..Default::default()
+    };
+    let good = AppendParams {
+        parts: [part, AppendPart::default()],
+        table: NOWHERE,
+        block_ids: NOWHERE,
+        lengths: NOWHERE,
+        pages: NOWHERE,
+        stride: 1024,
+        rows: 2,
+        seqs: 2,
+        max_blocks: 1,
+        blocks: 4,
+        planes: 1,
+        page_tokens: 16,
+        frames: 4,
+        ..Default::default()
+    };
+    let run = |p: AppendParams| {
+        // SAFETY: refused, or nothing to do: nothing is launched.
+        unsafe { append.append(&rig.stream, &p) }
+    };
+    let with = |part: AppendPart| AppendParams { parts: [part, AppendPart::default()], ..good };
+    assert_says(run(AppendParams { stride: 1008, ..good }), "it ends at byte 1024, frames are 1008 bytes apart");
+    assert_says(run(with(AppendPart { source: NOWHERE + 8, ..part })), "source of new rows: 0x1008");
+    assert_says(run(with(AppendPart { row_bytes: 40, ..part })), "bytes of a row");
+    assert_says(run(AppendParams { seqs: 1, ..good }), "sequences: 1 is not within 2");
+    assert_says(run(AppendParams { pages: 0, ..good }), "pages: its address is 0");
+    run(AppendParams { rows: 0, pages: 0, ..good }).expect("nothing to do");
+    run(with(AppendPart { heads: 0, ..part })).expect("nothing to do");
+}
+
+#[test]
+fn copies_and_codecs() {
+    let rig = Rig::new();
+    let gather = Gather::new(&rig.device).expect("kernels load");
+    // SAFETY: refused, or nothing to do: nothing is launched; so are all below.
+    let list =
+        |fragments, count, bytes, blocks| unsafe { gather.copy_list(&rig.stream, fragments, count, bytes, blocks) };
+    assert_says(list(0, 1, 16, 1), "list of fragments: its address is 0");
+    assert_says(list(NOWHERE, 1, 16, 0), "blocks: 0 is not within");
+    assert_says(list(NOWHERE, u32::MAX, 8192, 1), "pieces of a copy");
+    list(0, 0, 16, 1).expect("nothing to do");
+
+    let layout = GatherLayout { bases: NOWHERE, head_stride: 64, token_stride: 64 };
+    let good = GatherParams {
+        from: layout,
+        to: layout,
+        items: NOWHERE,
+        count: 1,
+        layers: 1,
+        parts: 2,
+        heads: 1,
+        tokens: 16,
+        row_bytes: 64,
+        ..Default::default()
+    };
+    // SAFETY: as above.
+    let blocks = |p: GatherParams| unsafe { gather.gather(&rig.stream, &p, 4) };
+    assert_says(blocks(GatherParams { parts: 3, ..good }), "parts: 3");
+    assert_says(blocks(GatherParams { row_bytes: 8, ..good }), "bytes of a row");
+    assert_says(blocks(GatherParams { to: GatherLayout { token_stride: 24, ..layout }, ..good }), "stride of tokens");
+
+    let quant = Quant::new(&rig.device).expect("kernels load");
+    let good = QuantParams {
+        layout,
+        items: NOWHERE,
+        image_stride: 1 << 20,
+        count: 1,
+        layers: 1,
+        parts: 2,
+        heads: 1,
+        page_tokens: 16,
+        channels: 64,
+        codec: Codec::Int8.code(),
+        ..Default::default()
+    };
+    // SAFETY: as above.
+    let codec = |p: QuantParams| unsafe { quant.quantize(&rig.stream, Element::F16, &p, 4) };
+    assert_says(codec(QuantParams { codec: 7, ..good }), "codec 7 is not supported");
+    assert_says(
+        codec(QuantParams { channels: 96, ..good }),
+        "96 channels in 2 parts is not supported: 32, 64, 128 or 256",
+    );
+    assert_says(codec(QuantParams { page_tokens: 256, ..good }), "a page of 256 tokens is not supported: 1 to 128");
+    assert_says(codec(QuantParams { image_stride: 1024, ..good }), "stride of images");
+}
+
+#[test]
+fn digests_and_sums() {
+    let rig = Rig::new();
+    let digest = Digest::new(&rig.device).expect("kernels load");
+    let good = DigestScoresParams {
+        queries: NOWHERE,
+        digests: NOWHERE,
+        block_ids: NOWHERE,
+        lengths: NOWHERE,
+        bounds: NOWHERE,
+        seqs: 1,
+        max_blocks: 1,
+        kv_heads: 1,
+        group: 1,
+        channels: 64,
+        page_tokens: 16,
+        blocks: 1,
+        scale: 1.0,
+        ..Default::default()
+    };
+    // SAFETY: refused, or nothing to do: nothing is launched; so are all below.
+    let scores = |p: DigestScoresParams| unsafe { digest.scores(&rig.stream, Element::F16, &p) };
+    assert_says(scores(DigestScoresParams { channels: 608, ..good }), "channels of a head: 608");
+    assert_says(scores(DigestScoresParams { channels: 72, ..good }), "a multiple of 32");
+    assert_says(scores(DigestScoresParams { scale: f32::NAN, ..good }), "scale: NaN is not a positive number");
+    let select =
+        DigestSelectParams { bounds: NOWHERE, seqs: 1, heads: 300, max_blocks: 1, budget: 1, ..Default::default() };
+    // SAFETY: as above.
+    assert_says(unsafe { digest.select(&rig.stream, &select) }, "estimates: its address is 0");
+    let crc = Crc::new(&rig.device).expect("kernels load");
+    let list = CrcList { items: NOWHERE, sums: NOWHERE, count: 1, bytes_max: 1 << 32 };
+    // SAFETY: as above.
+    assert_says(unsafe { crc.crc32c(&rig.stream, &list) }, "bytes of a page: 4294967296");
+}

@@ -1,0 +1,122 @@
+//! A device, a stream, and bytes to and from it.
+
+use kvtide_kernels::{Buffer, Device, Driver, Event, Pinned, Priority, Stream, Which};
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant, SystemTime};
+
+/// What outputs hold before.
+pub const POISON: u8 = 0xa5;
+/// No test waits longer; the stand-in is slow.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+pub struct Rig {
+    pub device: Arc<Device>,
+    pub stream: Stream,
+}
+
+impl Rig {
+    pub fn new() -> Self {
+        static DEVICE: OnceLock<Arc<Device>> = OnceLock::new();
+        let device = DEVICE.get_or_init(|| {
+            kvtide_cuda_sim::install();
+            let driver = Driver::probe().expect("a driver, real or stand-in");
+            Device::open(&driver, Which::Ordinal(0)).expect("its first device")
+        });
+        let stream = Stream::new(device, Priority::Normal).expect("a stream");
+        Self { device: Arc::clone(device), stream }
+    }
+
+    /// Waits until all that was enqueued has been done.
+    pub fn finish(&self) {
+        let event = Event::new(&self.device).expect("an event");
+        self.stream.record(&event).expect("recorded");
+        assert!(event.wait_until(Instant::now() + PATIENCE).expect("no kernel failed"), "not done within {PATIENCE:?}");
+    }
+
+    /// Host memory that the device sees.
+    pub fn pinned<T: Copy>(&self, data: &[T]) -> Pinned {
+        let pinned = Pinned::new(&self.device, size_of_val(data).max(1)).expect("host memory");
+        // SAFETY: as many bytes as there are; nobody else has the memory yet.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr().cast(), pinned.as_ptr(), size_of_val(data)) };
+        pinned
+    }
+
+    /// Device memory with these contents.
+    pub fn upload<T: Copy>(&self, data: &[T]) -> Buffer {
+        let (pinned, buffer) = (self.pinned(data), self.poisoned(size_of_val(data)));
+        // SAFETY: both live until `finish` has returned.
+        unsafe { self.stream.copy(buffer.address(), pinned.address(), size_of_val(data)) }.expect("copied");
+        self.finish();
+        buffer
+    }
+
+    /// Device memory that holds poison.
+    pub fn poisoned(&self, bytes: usize) -> Buffer {
+        let buffer = Buffer::new(&self.device, bytes.max(1)).expect("device memory");
+        // SAFETY: nobody else has the memory yet.
+        unsafe { self.stream.fill(buffer.address(), POISON, bytes.max(1)) }.expect("filled");
+        self.finish();
+        buffer
+    }
+
+    /// The first `count` values of device memory.
+    pub fn download<T: Copy>(&self, buffer: &Buffer, count: usize) -> Vec<T> {
+        let bytes = count * size_of::<T>();
+        assert!(bytes <= buffer.bytes());
+        let pinned = Pinned::new(&self.device, bytes.max(1)).expect("host memory");
+        // SAFETY: both live until `finish` has returned.
+        unsafe { self.stream.copy(pinned.address(), buffer.address(), bytes) }.expect("copied");
+        self.finish();
+        values(&pinned, count)
+    }
+}
+
+/// The first `count` values of host memory that no kernel writes any more.
+pub fn values<T: Copy>(pinned: &Pinned, count: usize) -> Vec<T> {
+    assert!(count * size_of::<T>() <= pinned.bytes());
+    // SAFETY: within the memory, which is aligned to pages; the types used here are plain numbers.
+    unsafe { std::slice::from_raw_parts(pinned.as_ptr().cast::<T>(), count) }.to_vec()
+}
+
+/// Random numbers: splitmix64.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new() -> Self {
+        let seed = std::env::var("KVTIDE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
+            now.as_nanos() as u64
+        });
+        println!("KVTIDE_SEED={seed}");
+        Self(seed)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    pub fn below(&mut self, range: Range<usize>) -> usize {
+        range.start + (self.next() % (range.end - range.start) as u64) as usize
+    }
+
+    pub fn bytes(&mut self, count: usize) -> Vec<u8> {
+        (0..count).map(|_| self.next() as u8).collect()
+    }
+
+    /// About normal, of variance 1.
+    pub fn normal(&mut self) -> f32 {
+        (0..12).map(|_| (self.next() >> 40) as f32 / (1 << 24) as f32).sum::<f32>() - 6.0
+    }
+
+    /// 0..count in random order.
+    pub fn shuffled(&mut self, count: usize) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..count).collect();
+        (1..count).rev().for_each(|i| order.swap(i, self.below(0..i + 1)));
+        order
+    }
+}
