@@ -144,28 +144,30 @@ KVT_DEVICE void conclude(const AttentionParams& p, const Task& t, u32 chunks, u3
         write_emitted(p, t, !missing);
         return;
     }
-    const u32 groups_max = (p.chunks_max + COMBINED - 1) / COMBINED;
-    u32* tickets = reinterpret_cast<u32*>(p.tickets) + static_cast<u64>(t.index) * (groups_max + 1);
-    const u32 group = slot / COMBINED;
     const u32 groups = (chunks + COMBINED - 1) / COMBINED;
-    const u32 members = min(COMBINED, chunks - group * COMBINED);
-    u32 count = take_ticket(tickets + 1 + group, members, missing);
-    if ((count & 0xffff) != members) {
-        return;
-    }
-    missing = count >> 16 != 0;
-    if (!missing) {
-        combine<T, D, TILE_ROWS>(p, t, group * COMBINED, members, groups == 1, p.chunks_max + group);
-    }
-    if (groups > 1) {
-        count = take_ticket(tickets, groups, missing);
-        if ((count & 0xffff) != groups) {
+    u32* tickets = reinterpret_cast<u32*>(p.tickets) + static_cast<u64>(t.index) * (partials_of(p) - p.chunks_max + 1);
+    // First the sixteen that this chunk is of, then all sixteens.
+    u32 group = slot / COMBINED;
+    u32 first = group * COMBINED, members = min(COMBINED, chunks - first);
+    u32* ticket = tickets + 1 + group;
+    bool last = groups == 1;
+#pragma unroll 1
+    while (true) {
+        const u32 count = take_ticket(ticket, members, missing);
+        if ((count & 0xffff) != members) {
             return;
         }
         missing = count >> 16 != 0;
         if (!missing) {
-            combine<T, D, TILE_ROWS>(p, t, p.chunks_max, groups, true, 0);
+            combine<T, D, TILE_ROWS>(p, t, first, members, last, p.chunks_max + group);
         }
+        if (last) {
+            break;
+        }
+        first = p.chunks_max;
+        members = groups;
+        ticket = tickets;
+        last = true;
     }
     write_emitted(p, t, !missing);
 }

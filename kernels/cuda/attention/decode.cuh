@@ -147,11 +147,7 @@ KVT_DEVICE void attention_decode(const AttentionParams& p) {
             mine.frame = entry_of(p, mine.seq, mine.page);
         }
         missing = __ballot_sync(FULL, inside && mine.frame < 0) != 0;
-        todo = __ballot_sync(FULL, inside) & (0x11111111u << warp);
-        if (missing) {
-            conclude<T, D, ROWS>(p, task, chunks, blockIdx.y, true);
-            return;
-        }
+        todo = missing ? 0 : __ballot_sync(FULL, inside) & (0x11111111u << warp);
     }
 
     Loader<D> loader;
@@ -160,7 +156,7 @@ KVT_DEVICE void attention_decode(const AttentionParams& p) {
     loader.values = false;
     loader.left = 0;
     loader.at = nullptr;
-#pragma unroll
+#pragma unroll 1
     for (int i = 0; i < SLOTS<D> - 1; i++) {
         loader.step(p, mine, head, ring);
     }
@@ -214,7 +210,7 @@ KVT_DEVICE void attention_decode(const AttentionParams& p) {
     __syncwarp();
     store_state<D, NT, D>(sum, ring, 0);
     __syncthreads();
-    for (u32 e = threadIdx.x; e < task.rows * (D / 4); e += blockDim.x) {
+    for (u32 e = missing ? ~0u : threadIdx.x; e < task.rows * (D / 4); e += blockDim.x) {
         const u32 row = e / (D / 4), quad = e % (D / 4);
         float2 ml = stored_scalars<D, NT>(0, row);
         float4 o = stored_quad<D, NT>(0, row, quad);
@@ -226,7 +222,7 @@ KVT_DEVICE void attention_decode(const AttentionParams& p) {
         }
         give<T, D, ROWS>(p, task, chunks, blockIdx.y, row, quad, ml.x, ml.y, o);
     }
-    conclude<T, D, ROWS>(p, task, chunks, blockIdx.y, false);
+    conclude<T, D, ROWS>(p, task, chunks, blockIdx.y, missing);
 }
 
 }  // namespace kvt

@@ -126,6 +126,7 @@ KVT_DEVICE void attention_latent(const AttentionParams& p) {
     mine.frame = -1;
     mine.first = mine.limit = 0;
     u32 todo, chunks = 0;
+    bool missing = false;
     if (parts) {
         const u32 item = blockIdx.y * p.items_per_warp + lane;
         if (lane < p.items_per_warp && item < p.item_count) {
@@ -168,11 +169,8 @@ KVT_DEVICE void attention_latent(const AttentionParams& p) {
         if (inside) {
             mine.frame = entry_of(p, mine.seq, mine.page);
         }
-        todo = __ballot_sync(FULL, inside);
-        if (__any_sync(FULL, inside && mine.frame < 0)) {
-            conclude<T, VALUE, ROWS>(p, task, chunks, blockIdx.y, true);
-            return;
-        }
+        missing = __any_sync(FULL, inside && mine.frame < 0);
+        todo = missing ? 0 : __ballot_sync(FULL, inside);
     }
 
     // Walks the tiles of the listed pages ahead of their use.
@@ -196,6 +194,7 @@ KVT_DEVICE void attention_latent(const AttentionParams& p) {
         }
         cp_async_commit();
     };
+#pragma unroll 1
     for (u32 i = 0; i < Shared::STAGES - 1; i++) {
         load();
     }
@@ -261,12 +260,12 @@ KVT_DEVICE void attention_latent(const AttentionParams& p) {
     __syncthreads();
     store_state<PART, NT, VALUE>(sum, 0, warp * PART);
     __syncthreads();
-    for (u32 e = threadIdx.x; e < task.rows * (VALUE / 4); e += blockDim.x) {
+    for (u32 e = missing ? ~0u : threadIdx.x; e < task.rows * (VALUE / 4); e += blockDim.x) {
         const u32 row = e / (VALUE / 4), quad = e % (VALUE / 4);
         const float2 ml = stored_scalars<VALUE, NT>(0, row);
         give<T, VALUE, ROWS>(p, task, chunks, blockIdx.y, row, quad, ml.x, ml.y, stored_quad<VALUE, NT>(0, row, quad));
     }
-    conclude<T, VALUE, ROWS>(p, task, chunks, blockIdx.y, false);
+    conclude<T, VALUE, ROWS>(p, task, chunks, blockIdx.y, missing);
 }
 
 }  // namespace kvt

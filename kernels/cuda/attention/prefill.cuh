@@ -79,7 +79,7 @@ KVT_DEVICE void attention_prefill(const AttentionParams& p) {
         }
         cp_async_commit();
     };
-#pragma unroll
+#pragma unroll 1
     for (u32 i = 0; i < STAGES - 1; i++) {
         load(i);
     }

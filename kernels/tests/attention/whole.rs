@@ -1,0 +1,159 @@
+//! All pages readable, one launch.
+
+use crate::case::{Case, config, rng};
+use kvtide_kernels::launch::attention::Config;
+use kvtide_kernels::reference::{Element, attention::Layout};
+
+pub const LATENT: Layout = Layout::Latent { latent: 512, rope: 64 };
+
+fn near(config: Config, ragged: bool) {
+    let case = Case::new(&mut rng(), config, ragged);
+    let attention = case.attention();
+    let first = case.whole(&attention);
+    case.check(&first, &case.reference());
+    // Whoever comes last combines: the bits are the same whoever that is.
+    assert!(case.whole(&attention) == first, "two runs differ: {config:?}");
+}
+
+fn heads(element: Element, head_dim: usize, kv_heads: u32, group: u32, page_tokens: u32) -> Config {
+    config(element, Layout::Heads { head_dim }, kv_heads, group, page_tokens)
+}
+
+#[test]
+fn decode_of_every_head_dim_is_near_f64() {
+    for (head_dim, kv_heads, group, page_tokens) in [(32, 2, 8, 16), (64, 3, 3, 32), (128, 2, 4, 64), (256, 1, 1, 16)] {
+        near(heads(Element::Bf16, head_dim, kv_heads, group, page_tokens), false);
+        near(heads(Element::F16, head_dim, kv_heads, group, page_tokens), false);
+    }
+}
+
+#[test]
+fn decode_of_every_page_size_is_near_f64() {
+    for (page_tokens, group) in [(16, 1), (48, 2), (80, 5), (96, 7), (112, 8), (128, 6)] {
+        near(heads(Element::Bf16, 32, 1, group, page_tokens), false);
+    }
+}
+
+#[test]
+fn decode_of_every_group_is_near_f64() {
+    for group in 1..=16 {
+        near(heads(Element::F16, 32, 1, group, 16), false);
+    }
+    near(heads(Element::Bf16, 128, 1, 16, 16), false);
+    near(heads(Element::F16, 256, 1, 12, 16), false);
+}
+
+#[test]
+fn many_chunks_are_combined_in_two_steps() {
+    // 40 chunks: sixteens of 16, 16 and 8.
+    near(Config { pages: 40, chunk_tokens: 16, ..heads(Element::Bf16, 32, 2, 4, 16) }, false);
+    near(Config { pages: 33, chunk_tokens: 16, ..heads(Element::F16, 32, 1, 12, 16) }, false);
+}
+
+#[test]
+fn windows_and_verify_are_near_f64() {
+    near(Config { window: 20, ..heads(Element::F16, 64, 2, 2, 16) }, false);
+    near(Config { window: 37, q_tokens: 3, ..heads(Element::Bf16, 32, 2, 3, 16) }, true);
+    near(Config { q_tokens: 4, ..heads(Element::F16, 128, 1, 4, 16) }, false);
+    near(Config { q_tokens: 9, pages: 4, ..heads(Element::Bf16, 64, 1, 7, 32) }, true);
+}
+
+#[test]
+fn prefill_is_near_f64() {
+    near(Config { q_tokens: 40, pages: 3, ..heads(Element::Bf16, 64, 1, 3, 32) }, true);
+    near(Config { q_tokens: 66, pages: 5, window: 30, ..heads(Element::F16, 32, 2, 1, 16) }, false);
+    near(Config { q_tokens: 20, pages: 2, ..heads(Element::F16, 128, 1, 4, 64) }, false);
+    near(Config { q_tokens: 34, pages: 3, ..heads(Element::Bf16, 256, 1, 2, 16) }, true);
+}
+
+#[test]
+fn latent_vectors_are_near_f64() {
+    near(config(Element::Bf16, LATENT, 1, 16, 16), false);
+    near(Config { q_tokens: 2, pages: 3, ..config(Element::F16, LATENT, 1, 20, 32) }, true);
+}
+
+#[test]
+fn without_a_table_pages_lie_in_order() {
+    let mut rng = rng();
+    let mut case = Case::new(&mut rng, heads(Element::Bf16, 32, 1, 4, 16), false);
+    // Sequence s is to read frames s · stride + i: there are as many as the last sequence's first page, and all hold numbers up to then.
+    let attention = case.attention();
+    let stride = case.config.pages - 1;
+    let frames = case.table.len() as i32;
+    let table: Vec<i32> =
+        (0..frames).map(|i| i / (stride as i32 + 2) * stride as i32 + i % (stride as i32 + 2)).collect();
+    case.set_table(table);
+    case.batch.pages_longest = stride;
+    case.batch.table_stride = stride + 2;
+    let by_table = case.whole(&attention);
+    case.batch.block_table = 0;
+    case.batch.table_stride = stride;
+    assert!(case.whole(&attention) == by_table);
+}
+
+#[test]
+fn an_unreadable_page_silences_its_sequence_alone() {
+    let mut rng = rng();
+    for config in [
+        heads(Element::Bf16, 32, 2, 4, 16),
+        Config { q_tokens: 70, ..heads(Element::Bf16, 32, 1, 1, 16) },
+        config(Element::F16, LATENT, 1, 5, 16),
+    ] {
+        let mut case = Case::new(&mut rng, config, false);
+        let attention = case.attention();
+        let all = case.whole(&attention);
+        let readable = case.table.clone();
+        let mut table = readable.clone();
+        table[3 * case.batch.table_stride as usize] = -1; // its first page: every query sees that
+        case.set_table(table);
+        let without = case.whole(&attention);
+        let tasks = all.emitted.len() / 5;
+        for (task, &flag) in without.emitted.iter().enumerate() {
+            assert_eq!(flag, u32::from(task / tasks != 3), "task {task} of {}", all.emitted.len());
+        }
+        let rows = case.q_starts().to_vec();
+        for (token, (got, before)) in
+            without.out.chunks(case.out_stride()).zip(all.out.chunks(case.out_stride())).enumerate()
+        {
+            let silent = (rows[3]..rows[4]).contains(&token);
+            assert!(if silent { got.iter().all(|&x| x == 0x7f7f) } else { got == before }, "token {token}: {config:?}");
+        }
+        // Nothing is left behind: with the page back all is as before.
+        case.set_table(readable);
+        assert!(case.whole(&attention) == all, "{config:?}");
+    }
+}
+
+#[test]
+fn a_failed_lane_and_too_long_a_sequence_emit_nothing() {
+    let mut rng = rng();
+    for config in [
+        heads(Element::F16, 64, 1, 4, 16),
+        Config { q_tokens: 66, ..heads(Element::F16, 32, 1, 1, 16) },
+        config(Element::F16, LATENT, 1, 4, 16),
+    ] {
+        let case = Case::new(&mut rng, config, false);
+        let attention = case.attention();
+        let all = case.whole(&attention);
+        case.set_status(7);
+        let failed = case.whole(&attention);
+        assert!(failed.emitted.iter().all(|&flag| flag == 0) && failed.out.iter().all(|&x| x == 0x7f7f), "{config:?}");
+        case.set_status(0);
+        assert!(case.whole(&attention) == all);
+        // Sequence 3 has one page more than this launch is for; whether others have is chance.
+        let longest = case.config.pages - 1;
+        let mut short = case;
+        short.config.pages = longest;
+        short.batch.pages_longest = longest;
+        let attention = short.attention();
+        let cut = short.whole(&attention);
+        let tasks = cut.emitted.len() / 5;
+        let tokens = (config.page_tokens * longest) as i32;
+        for (task, &flag) in cut.emitted.iter().enumerate() {
+            // Early queries of a long sequence may still fit; its last ones do not.
+            if short.lengths[task / tasks] <= tokens || task % tasks == tasks - 1 {
+                assert_eq!(flag, u32::from(short.lengths[task / tasks] <= tokens), "task {task}: {config:?}");
+            }
+        }
+    }
+}
