@@ -4,8 +4,9 @@
 //! more); protocol: the Python array API standard, `__dlpack__`. A capsule, and every tensor made of it, owns a reference to
 //! what it shows.
 
-use crate::error::value;
-use kvtide_client::{CudaDevice, DeviceChoice};
+use crate::error::{raise, value};
+use kvtide_client::{CudaDevice, DeviceChoice, cuda::Driver};
+use kvtide_wire::status::Status;
 use pyo3::{
     exceptions::PyBufferError,
     ffi::{PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New, PyObject},
@@ -31,19 +32,28 @@ impl Device {
     /// Plain memory: kDLCPU.
     pub const CPU: Device = Device { kind: 1, index: 0 };
 
-    /// Where tier 0 is: kDLCPU, or kDLCUDA with the number that the driver has for the device, which is also torch's.
+    /// The memory of the CUDA device with this number, which is also torch's: kDLCUDA.
+    pub const fn cuda(ordinal: u32) -> Device {
+        Device { kind: 2, index: ordinal as i32 }
+    }
+
+    /// Where tier 0 is.
     ///
     /// # Errors
-    /// The device was named by its UUID.
+    /// `DeviceFailed`: a device that was named by its UUID cannot be found again.
     pub fn of(choice: &DeviceChoice) -> PyResult<Device> {
-        match choice {
-            DeviceChoice::Cuda { device: CudaDevice::Ordinal(index), .. }
-            | DeviceChoice::GivenCuda { device: CudaDevice::Ordinal(index), .. } => {
-                Ok(Device { kind: 2, index: *index as i32 })
-            }
-            DeviceChoice::Cpu => Ok(Device::CPU),
-            _ => Err(value("a device named by its UUID has no number to say in DLPack: attach with \"cuda:N\"")),
-        }
+        let device = match choice {
+            DeviceChoice::Cuda { device, .. } | DeviceChoice::GivenCuda { device, .. } => device,
+            _ => return Ok(Device::CPU),
+        };
+        let uuid = match device {
+            CudaDevice::Ordinal(ordinal) => return Ok(Device::cuda(*ordinal)),
+            CudaDevice::Uuid { bytes, .. } => bytes,
+        };
+        let driver = Driver::probe().map_err(|e| crate::cuda::from(&e))?;
+        let found = driver.devices().iter().find(|info| info.uuid.bytes == *uuid);
+        let gone = || raise(Status::Device, "the device of this session is not there any more");
+        found.map(|info| Device::cuda(info.ordinal)).ok_or_else(gone)
     }
 }
 

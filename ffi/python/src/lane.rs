@@ -1,6 +1,7 @@
 //! A lane as a Python object: one ordered stream of steps.
 
 use crate::{
+    cuda,
     dlpack::{Device, I32, Memory},
     error::{self, raise, value},
 };
@@ -36,6 +37,7 @@ pub struct Lane {
     index: u16,
     blocks_max: u32,
     planes: usize,
+    device: Device,
 }
 
 /// What a boundary found: `kvtide.Pass`.
@@ -63,10 +65,10 @@ fn py_bool(value: bool) -> &'static str {
 
 impl Lane {
     /// A lane of `client`.
-    pub fn new(lane: Native, index: u16, client: &Client) -> Lane {
+    pub fn new(lane: Native, index: u16, client: &Client, device: Device) -> Lane {
         let layout = client.layout();
         let held = Arc::new(Held { lane: Mutex::new(lane), index });
-        Lane { held: Mutex::new(Some(held)), index, blocks_max: layout.blocks_max, planes: layout.planes.len() }
+        Lane { held: Mutex::new(Some(held)), index, blocks_max: layout.blocks_max, planes: layout.planes.len(), device }
     }
 
     fn held(&self) -> PyResult<Arc<Held>> {
@@ -177,6 +179,22 @@ impl Lane {
         let at = held.lock()?.table().as_ptr().cast_mut();
         let shape = vec![i64::from(self.blocks_max), self.planes as i64];
         Ok(Memory::new(at.cast(), Device::CPU, I32, shape, Box::new(held)))
+    }
+
+    /// The same table on the device that tier 0 is on, as this lane's stream sees it; `None`: tier 0 is on none.
+    fn device_table(&self) -> PyResult<Option<Memory>> {
+        let held = self.held()?;
+        let Some(device) = held.lock()?.device() else { return Ok(None) };
+        let at = std::ptr::with_exposed_provenance_mut(device.table as usize);
+        let shape = vec![i64::from(self.blocks_max), self.planes as i64];
+        Ok(Some(Memory::new(at, self.device, I32, shape, Box::new(held))))
+    }
+
+    /// Binds the lane to a stream of the device that tier 0 is on (`torch.cuda.Stream.cuda_stream`; 0 is the legacy default
+    /// stream, as torch has it): what the lane's tables show is ordered with it. Before `begin`, between steps.
+    fn bind(&self, py: Python<'_>, stream: u64) -> PyResult<()> {
+        // SAFETY: torch keeps its streams for the life of the process; of another engine's the caller was told so.
+        self.call(py, |lane| unsafe { lane.bind(cuda::named(stream)) })
     }
 
     /// Gives the lane back, and ends its step. Closing twice is fine.

@@ -5,6 +5,7 @@
 
 mod attention;
 mod channel;
+mod cuda;
 mod dlpack;
 mod error;
 mod lane;
@@ -24,6 +25,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<lane::Lane>()?;
     module.add_class::<lane::Pass>()?;
     module.add_class::<dlpack::Memory>()?;
+    module.add_class::<cuda::Kernels>()?;
+    module.add_class::<cuda::Attention>()?;
+    module.add_function(wrap_pyfunction!(cuda::gpu_report, module)?)?;
     module.add_function(wrap_pyfunction!(session::attach, module)?)?;
     module.add_function(wrap_pyfunction!(attention::attend, module)?)?;
     module.add_function(wrap_pyfunction!(attention::attend_pages, module)?)?;

@@ -7,7 +7,7 @@ use crate::{
     lane::Lane,
     options::Given,
 };
-use kvtide_client::{Client, DeviceChoice};
+use kvtide_client::Client;
 use kvtide_wire::status::Status;
 use pyo3::{prelude::*, types::PyDict};
 use std::path::PathBuf;
@@ -16,8 +16,9 @@ use std::path::PathBuf;
 #[pyfunction]
 pub fn attach(py: Python<'_>, given: Given) -> PyResult<Session> {
     let options = given.options()?;
-    let (timeout, device) = (options.timeout.as_secs_f64(), options.device);
+    let (timeout, choice) = (options.timeout.as_secs_f64(), options.device);
     let client = py.detach(|| Client::attach(options)).map_err(|e| error::from(&e))?;
+    let device = Device::of(&choice)?;
     Ok(Session { client, timeout, device })
 }
 
@@ -26,7 +27,7 @@ pub fn attach(py: Python<'_>, given: Given) -> PyResult<Session> {
 pub struct Session {
     client: Client,
     timeout: f64,
-    device: DeviceChoice,
+    device: Device,
 }
 
 #[pymethods]
@@ -42,7 +43,7 @@ impl Session {
     #[pyo3(signature = (index=0))]
     fn lane(&self, index: u16) -> PyResult<Lane> {
         let lane = self.client.lane(index).map_err(|e| error::from(&e))?;
-        Ok(Lane::new(lane, index, &self.client))
+        Ok(Lane::new(lane, index, &self.client, self.device))
     }
 
     /// Where frames are in memory.
@@ -75,7 +76,7 @@ impl Session {
         };
         let start = layout.tier0.wrapping_add(at.offset as usize);
         let shape = vec![i64::from(at.frames), i64::from(at.stride)];
-        Ok(Memory::new(start.cast(), Device::of(&self.device)?, U8, shape, Box::new(self.client.clone())))
+        Ok(Memory::new(start.cast(), self.device, U8, shape, Box::new(self.client.clone())))
     }
 
     /// Totals since the attach.

@@ -45,10 +45,9 @@ class Case:
         for seq, count in enumerate(blocks):
             self.table[seq, :count] = order[at : at + count]
             at += count
-        for seq, length in enumerate(lengths):
-            positions = torch.arange(length)
-            slots = self.table[seq, positions // PAGE_TOKENS] * PAGE_TOKENS + positions % PAGE_TOKENS
-            ops.append(self.pages, self.keys[seq], self.values[seq], slots)
+        self.queries = max(queries)
+        every = torch.tensor([0, *lengths]).cumsum(0)
+        ops.append(self.pages, torch.cat(self.keys), torch.cat(self.values), self.table, self.lengths, every)
 
     def expected(self, window: int) -> Tensor:
         """By torch's attention, in f64."""
@@ -66,14 +65,15 @@ class Case:
         return torch.cat(rows)
 
     def whole(self, window: int) -> Tensor:
-        return ops.attend(self.query, self.pages, self.table, self.lengths, self.starts, self.scale, window)
+        return ops.attend(
+            self.query, self.pages, self.table, self.lengths, self.starts, self.queries, self.scale, window
+        )
 
     def given(self, window: int) -> tuple[Tensor, Tensor, float, int]:
         return self.lengths, self.starts, self.scale, window
 
     def work(self) -> Tensor:
-        entries = [(s, b, int(f)) for s, row in enumerate(self.table) for b, f in enumerate(row) if int(f) >= 0]
-        return torch.tensor(entries)
+        return (self.table >= 0).nonzero()
 
 
 CASES = [
@@ -109,7 +109,11 @@ def test_passes_of_any_order_give_the_same_bits(
         random.Random(seed).shuffle(order)
         workspace = ops.workspace(case.query, case.table.shape[1])
         for begin in range(0, len(order), 4):
-            ops.attend_pages(case.query, case.pages, work[order[begin : begin + 4]], *case.given(window), workspace)
+            some = work[order[begin : begin + 4]]
+            # What is not in this pass is not in the table either.
+            table = torch.full_like(case.table, -1)
+            table[some[:, 0], some[:, 1]] = case.table[some[:, 0], some[:, 1]]
+            ops.attend_pages(case.query, case.pages, table, some, *case.given(window), workspace)
         merged = ops.attend_merge(case.query, case.pages, *case.given(window), workspace)
         assert torch.equal(merged.view(torch.int16), whole.view(torch.int16))
 
@@ -117,7 +121,7 @@ def test_passes_of_any_order_give_the_same_bits(
 def test_a_page_that_was_never_emitted_is_an_error() -> None:
     case = Case(3, torch.float16, [100, 40], [1, 1], 2, 2, 32)
     workspace = ops.workspace(case.query, case.table.shape[1])
-    ops.attend_pages(case.query, case.pages, case.work()[[0, 1, 2, 3, 4, 5, 7, 8, 9]], *case.given(0), workspace)
+    ops.attend_pages(case.query, case.pages, case.table, case.work()[[0, 1, 2, 3, 4, 5, 7, 8, 9]], *case.given(0), workspace)
     with pytest.raises(errors.WrongState, match="page 6 of sequence 0"):
         ops.attend_merge(case.query, case.pages, *case.given(0), workspace)
     case.table[1, 2] = -1
@@ -131,17 +135,27 @@ def test_what_is_not_a_number_comes_out_as_such() -> None:
     assert bool(case.whole(0).isnan().all())
 
 
-def test_append_leaves_out_negative_slots_and_refuses_others() -> None:
-    case = Case(5, torch.bfloat16, [20], [1], 1, 2, 32)
+def test_append_writes_the_last_tokens_and_nothing_else() -> None:
+    case = Case(5, torch.bfloat16, [20, 33], [1, 1], 1, 2, 32)
     before = case.pages.clone()
-    key = torch.ones(2, 2, 32, dtype=torch.bfloat16)
-    frame = int(case.table[0, 1])
-    ops.append(case.pages, key, 2 * key, torch.tensor([-1, frame * PAGE_TOKENS + 4]))
-    assert torch.equal(case.pages[frame, 0, :, 4], key[0]) and torch.equal(case.pages[frame, 1, :, 4], 2 * key[0])
-    before[frame, 0, :, 4], before[frame, 1, :, 4] = 1, 2
+    key = torch.ones(3, 2, 32, dtype=torch.bfloat16)
+    given = (case.table, torch.tensor([18, 33]), torch.tensor([0, 2, 3]))
+    ops.append(case.pages, key, 2 * key, *given)
+    for seq, position in ((0, 16), (0, 17), (1, 32)):
+        frame, token = case.table[seq, position // PAGE_TOKENS], position % PAGE_TOKENS
+        before[frame, 0, :, token], before[frame, 1, :, token] = 1, 2
     assert torch.equal(case.pages.view(torch.int16), before.view(torch.int16))
-    with pytest.raises(ValueError, match="slot 80 is beyond the 5 frames"):
-        ops.append(case.pages, key, key, torch.tensor([0, 80]))
+    for wrong, says in (
+        ((case.table - 100, *given[1:]), "in no frame"),
+        ((case.table[:, :1], *given[1:]), "outside of their sequences"),
+        ((case.table, torch.tensor([1, 33]), given[2]), "outside of their sequences"),
+        ((case.table, given[1], torch.tensor([0, 2, 4])), "must rise from 0 to the 3 new tokens"),
+        ((case.table[:1], *given[1:]), "for 2 sequences"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            ops.append(case.pages, key, key, *wrong)
+    with pytest.raises(ValueError, match="key is torch.float32"):
+        ops.append(case.pages, key.float(), key.float(), *given)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +168,7 @@ def test_append_leaves_out_negative_slots_and_refuses_others() -> None:
         (lambda c: {"lengths": c.lengths[:1]}, "must be \\[seqs\\] and \\[seqs \\+ 1\\]"),
         (lambda c: {"q_starts": c.starts + 1}, "must rise from 0 to the 2 query tokens"),
         (lambda c: {"lengths": torch.tensor([20, 0])}, "sequence 1: 0 tokens, but 1 queries"),
-        (lambda c: {"block_table": c.table[:1]}, "block table of 1 rows for 2 sequences|not in the block table"),
+        (lambda c: {"block_table": c.table[:1]}, "must be \\[seqs, blocks\\], for 2 sequences"),
         (lambda c: {"block_table": c.table + 100}, "there are 2 sequences, 6 frames"),
         (lambda c: {"window": -1}, "window -1"),
         (lambda c: {"pages": c.pages.transpose(2, 3)}, "must be dense|multiple"),
@@ -168,6 +182,7 @@ def test_wrong_inputs_say_what_differs(change: object, says: str) -> None:
         "block_table": case.table,
         "lengths": case.lengths,
         "q_starts": case.starts,
+        "q_tokens": 1,
         "scale": case.scale,
         "window": 0,
     }
@@ -179,17 +194,15 @@ def test_operators_are_sound_for_torch() -> None:
     """torch's own checks: schema, what is mutated, meta kernels."""
     case = Case(2, torch.float16, [40, 3], [2, 1], 2, 2, 32)
     tests = ("test_schema", "test_faketensor")
-    whole = (case.query, case.pages, case.table, case.lengths, case.starts, case.scale, 0)
+    whole = (case.query, case.pages, case.table, case.lengths, case.starts, 2, case.scale, 0)
     torch.library.opcheck(ops.attend, whole, test_utils=tests)
     workspace = ops.workspace(case.query, case.table.shape[1])
-    some = (case.query, case.pages, case.work(), *case.given(0), workspace)
+    some = (case.query, case.pages, case.table, case.work(), *case.given(0), workspace)
     torch.library.opcheck(ops.attend_pages, some, test_utils=tests)
     ops.attend_pages(*some)
     torch.library.opcheck(ops.attend_merge, (case.query, case.pages, *case.given(0), workspace), test_utils=tests)
-    slots = torch.tensor([0, 1, 2])
-    torch.library.opcheck(
-        ops.append, (case.pages, case.keys[1], case.values[1], slots), test_utils=tests
-    )
+    new = (case.keys[1], case.values[1], case.table, torch.tensor([40, 3]), torch.tensor([0, 0, 3]))
+    torch.library.opcheck(ops.append, (case.pages, *new), test_utils=tests)
 
 
 def test_operators_compile() -> None:
@@ -197,7 +210,7 @@ def test_operators_compile() -> None:
     case = Case(2, torch.bfloat16, [40, 3], [1, 1], 2, 2, 32)
 
     def block(query: Tensor) -> Tensor:
-        return 2 * ops.attend(query + 0, case.pages, case.table, case.lengths, case.starts, case.scale)
+        return 2 * ops.attend(query + 0, case.pages, case.table, case.lengths, case.starts, 1, case.scale)
 
     compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
     assert torch.equal(compiled(case.query), block(case.query))

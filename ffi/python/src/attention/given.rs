@@ -1,41 +1,41 @@
-//! What a call is about: dense tensors by address, shapes, and which rows see what.
+//! What a call is about: dense tensors by address, and their shapes.
 
-use super::page::ACCUMULATORS;
 use crate::error::value;
+use kvtide_client::cuda::reference::{
+    Element,
+    attention::{Attention, Layout, Partial},
+};
 use pyo3::prelude::*;
-use std::ops::Range;
+use std::{
+    ops::Range,
+    ptr::{with_exposed_provenance as at, with_exposed_provenance_mut as at_mut},
+};
 
 /// As `kvtide.torch.ops` made it of tensors whose shapes it checked.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub struct Given {
     /// `[tokens, heads, head_dim]`.
-    pub query: usize,
-    pub tokens: usize,
+    query: usize,
+    tokens: usize,
     /// `[frames, 2, kv_heads, page_tokens, head_dim]`, `frame_bytes` from one frame to the next.
-    pub pages: usize,
-    pub frames: usize,
-    pub frame_bytes: usize,
-    pub heads: usize,
-    pub kv_heads: usize,
-    pub page_tokens: usize,
+    pages: usize,
+    frames: usize,
+    frame_bytes: usize,
+    heads: usize,
+    kv_heads: usize,
+    page_tokens: usize,
     pub head_dim: usize,
-    pub bf16: bool,
+    bf16: bool,
     /// Tokens of each sequence that attention covers, the queries' included; and where each one's queries begin.
-    pub lengths: Vec<i64>,
-    pub starts: Vec<usize>,
-    pub scale: f64,
+    lengths: Vec<i32>,
+    starts: Vec<usize>,
+    scale: f64,
     /// Tokens that a query sees at most, itself included; 0: all before it.
-    pub window: i64,
-    /// `[tokens, heads, blocks, head_dim + 2]` f32: values, largest score, sum of weights. NaN where nothing was emitted.
-    pub partials: usize,
-    pub blocks: usize,
-}
-
-/// A query token, and the positions that it sees.
-pub struct Row {
-    pub token: usize,
-    pub seen: Range<i64>,
+    window: usize,
+    /// `[tokens, heads, blocks, head_dim + 2]` f64: values, largest score, sum of weights. NaN where nothing was emitted.
+    partials: usize,
+    blocks: usize,
 }
 
 impl Given {
@@ -43,34 +43,101 @@ impl Given {
         self.lengths.len()
     }
 
-    /// Floats of a row of a page: its values, its largest score, its sum.
-    pub fn row_floats(&self) -> usize {
-        self.head_dim + 2
+    /// Query tokens of a sequence, each with every head.
+    pub fn rows(&self, seq: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let (queries, heads) = (self.starts[seq + 1] - self.starts[seq], self.heads);
+        (0..queries).flat_map(move |token| (0..heads).map(move |head| (token, head)))
     }
 
-    /// The query rows of a sequence for one KV head, with their heads.
-    pub fn rows_of(&self, seq: usize, kv_head: usize) -> impl Iterator<Item = (Row, usize)> + '_ {
-        let (from, to) = (self.starts[seq], self.starts[seq + 1]);
-        let group = self.heads / self.kv_heads;
-        (from..to).flat_map(move |token| {
-            let limit = self.lengths[seq] - (to - token) as i64 + 1;
-            let first = if self.window > 0 { (limit - self.window).max(0) } else { 0 };
-            (kv_head * group..(kv_head + 1) * group).map(move |head| (Row { token, seen: first..limit }, head))
-        })
+    fn element(&self) -> Element {
+        if self.bf16 { Element::Bf16 } else { Element::F16 }
+    }
+
+    fn page_elements(&self) -> usize {
+        2 * self.kv_heads * self.page_tokens * self.head_dim
+    }
+
+    /// The reference with this page as its only frame, which any block of any sequence is in.
+    pub fn over<'a>(&'a self, page: &'a Room) -> Attention<'a> {
+        let numbers = self.tokens * self.heads * self.head_dim;
+        // SAFETY: the query tensor is dense, has this shape (`ops` made both numbers of it), and is torch's: only the thread that
+        // is in this call could have it written.
+        let q = if numbers == 0 { &[] } else { unsafe { std::slice::from_raw_parts(at(self.query), numbers) } };
+        Attention {
+            element: self.element(),
+            layout: Layout::Heads { head_dim: self.head_dim },
+            kv_heads: self.kv_heads,
+            group: self.heads / self.kv_heads,
+            page_tokens: self.page_tokens,
+            window: self.window,
+            scale: self.scale,
+            q,
+            pages: &page.page,
+            page_stride: page.page.len(),
+            block_table: &page.table,
+            table_stride: 0,
+            lengths: &self.lengths,
+            q_starts: &self.starts,
+        }
     }
 
     /// Indices of the blocks that some query of a sequence sees.
-    pub fn blocks_of(&self, seq: usize) -> Range<usize> {
-        let (queries, length) = ((self.starts[seq + 1] - self.starts[seq]) as i64, self.lengths[seq]);
-        let first = if self.window > 0 { (length - queries + 1 - self.window).max(0) as usize } else { 0 };
-        let limit = if queries > 0 { length as usize } else { 0 };
-        (first / self.page_tokens).min(limit.div_ceil(self.page_tokens))..limit.div_ceil(self.page_tokens)
+    pub fn needed(&self, seq: usize) -> Range<usize> {
+        self.over(&Room { page: Vec::new(), table: Vec::new() }).needed(seq)
     }
 
-    /// Where the partial of a row and a page is.
-    pub fn partial(&self, token: usize, head: usize, block: usize) -> *mut f32 {
-        let index = ((token * self.heads + head) * self.blocks + block) * self.row_floats();
-        std::ptr::with_exposed_provenance_mut::<f32>(self.partials).wrapping_add(index)
+    /// Room for a page, and a table in which every block is in frame 0.
+    pub fn room(&self) -> Room {
+        let blocks = (0..self.seqs()).map(|seq| self.needed(seq).end).max().unwrap_or(0).max(self.blocks);
+        Room { page: vec![0; self.page_elements()], table: vec![0; blocks] }
+    }
+
+    /// Copies the page in a frame.
+    pub fn read(&self, frame: usize, to: &mut Room) {
+        let from = at::<u8>(self.pages).wrapping_add(frame * self.frame_bytes);
+        // SAFETY: `check` held the frame against the tensor's, each of which holds a page; the lane's table shows the page there,
+        // so nobody overwrites it before the lane's next boundary, which this thread would have to pass.
+        unsafe { std::ptr::copy_nonoverlapping(from.cast(), to.page.as_mut_ptr(), to.page.len()) };
+    }
+
+    fn partial(&self, seq: usize, token: usize, head: usize, block: usize) -> usize {
+        let row = (self.starts[seq] + token) * self.heads + head;
+        self.partials + (row * self.blocks + block) * (self.head_dim + 2) * size_of::<f64>()
+    }
+
+    /// Leaves a partial in the workspace.
+    pub fn keep(&self, seq: usize, token: usize, head: usize, block: usize, partial: &Partial) {
+        let to = at_mut::<f64>(self.partial(seq, token, head, block));
+        // SAFETY: `check` held sequence and block against the workspace's shape, rows come from the query's; the tensor is of f64.
+        unsafe {
+            std::ptr::copy_nonoverlapping(partial.o.as_ptr(), to, self.head_dim);
+            to.add(self.head_dim).write(partial.m);
+            to.add(self.head_dim + 1).write(partial.l);
+        }
+    }
+
+    /// Takes it out again; `None`: it is poison still.
+    pub fn kept(&self, seq: usize, token: usize, head: usize, block: usize) -> Option<Partial> {
+        let from = at::<f64>(self.partial(seq, token, head, block));
+        let mut partial = Partial::empty(self.head_dim);
+        // SAFETY: as in `keep`; the workspace was poisoned when it was made, so that all of it is initialised.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from, partial.o.as_mut_ptr(), self.head_dim);
+            (partial.m, partial.l) = (from.add(self.head_dim).read(), from.add(self.head_dim + 1).read());
+        }
+        (!partial.m.is_nan()).then_some(partial)
+    }
+
+    /// A row's result; zeros where it saw nothing.
+    pub fn write(&self, seq: usize, token: usize, head: usize, sum: &Partial, out: usize) {
+        let first = ((self.starts[seq] + token) * self.heads + head) * self.head_dim;
+        let weight = if sum.l == 0.0 { 1.0 } else { sum.l };
+        let to = at_mut::<u16>(out).wrapping_add(first);
+        for (dim, number) in sum.o.iter().enumerate() {
+            let bits = self.element().from_f32((number / weight) as f32);
+            // SAFETY: `out` has the query's shape, from which rows come.
+            unsafe { to.wrapping_add(dim).write(bits) };
+        }
     }
 
     /// Holds the numbers against each other and `work` against the tensors: after it no address is out of them.
@@ -79,13 +146,10 @@ impl Given {
     /// `ValueError`, which says what differs.
     pub fn check(&self, work: &[[usize; 3]]) -> PyResult<()> {
         let (seqs, starts) = (self.lengths.len(), &self.starts);
-        if self.kv_heads == 0 || !self.heads.is_multiple_of(self.kv_heads) {
-            return Err(value(format!("{} query heads are no multiple of {} KV heads", self.heads, self.kv_heads)));
-        }
-        if self.page_tokens == 0 || !self.head_dim.is_multiple_of(ACCUMULATORS) {
+        if self.kv_heads == 0 || !self.heads.is_multiple_of(self.kv_heads) || self.page_tokens == 0 {
             return Err(value(format!(
-                "page_tokens {}, head_dim {}: not 0, and a multiple of 8",
-                self.page_tokens, self.head_dim
+                "{} query heads over {} KV heads, pages of {} tokens: a multiple, and not 0",
+                self.heads, self.kv_heads, self.page_tokens
             )));
         }
         let ordered = starts.first() == Some(&0) && starts.windows(2).all(|pair| pair[0] <= pair[1]);
@@ -97,12 +161,12 @@ impl Given {
         }
         for (seq, length) in self.lengths.iter().enumerate() {
             let queries = starts[seq + 1] - starts[seq];
-            if *length < queries as i64 {
+            if usize::try_from(*length).is_ok_and(|length| length < queries) || *length < 0 {
                 return Err(value(format!(
                     "sequence {seq}: {length} tokens, but {queries} queries, which are its last"
                 )));
             }
-            let blocks = self.blocks_of(seq).end;
+            let blocks = self.needed(seq).end;
             if self.partials != 0 && blocks > self.blocks {
                 return Err(value(format!("sequence {seq}: {blocks} pages, the workspace is for {}", self.blocks)));
             }
@@ -118,4 +182,10 @@ impl Given {
         }
         Ok(())
     }
+}
+
+/// One page, and a table for it.
+pub struct Room {
+    page: Vec<u16>,
+    table: Vec<i32>,
 }

@@ -5,6 +5,7 @@ What may be read and written there when, the lanes say: between a lane's `begin`
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -47,8 +48,10 @@ def frames(session: kvtide.Session, plane: int) -> Tensor:
     return from_dlpack(session.frames(plane))
 
 
-def pages(session: kvtide.Session, plane: int, shape: KvShape) -> Tensor:
-    """The same as [frames, 2 (K, V), kv_heads, page_tokens, head_dim]."""
+def pages(
+    session: kvtide.Session, plane: int, shape: KvShape, tensor: Callable[[kvtide.Memory], Tensor] = from_dlpack
+) -> Tensor:
+    """The same as [frames, 2 (K, V), kv_heads, page_tokens, head_dim]. `tensor` shows memory as a tensor."""
     layout = session.layout
     at = layout.planes[plane] if 0 <= plane < len(layout.planes) else None
     if at is not None and (at.page_bytes, layout.page_tokens) != (shape.page_bytes, shape.page_tokens):
@@ -56,7 +59,7 @@ def pages(session: kvtide.Session, plane: int, shape: KvShape) -> Tensor:
             f"plane {plane} has pages of {at.page_bytes} bytes and {layout.page_tokens} tokens; {shape} has pages of "
             f"{shape.page_bytes} bytes and {shape.page_tokens} tokens"
         )
-    rows = frames(session, plane)[:, : shape.page_bytes].view(shape.dtype)
+    rows = tensor(session.frames(plane))[:, : shape.page_bytes].view(shape.dtype)
     return rows.view(-1, 2, shape.kv_heads, shape.page_tokens, shape.head_dim)
 
 

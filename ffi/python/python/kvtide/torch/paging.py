@@ -17,8 +17,8 @@ from torch.utils.dlpack import from_dlpack
 import kvtide
 from kvtide.errors import NoSpace, TooBig, WrongState
 
-from . import ops
-from .memory import KvShape, pages, table
+from . import tier
+from .memory import KvShape, pages
 
 
 @dataclass
@@ -40,12 +40,8 @@ class _Step:
     new: list[int]
     lengths: Tensor
     starts: Tensor
-    #: [seqs, blocks]: block ids, padded with 0; how many of a row count.
+    #: [seqs, blocks]: block ids; where a sequence has no more of them, any, which no query sees.
     ids: Tensor
-    blocks: int
-    #: Of each new token: its block id, its position in the page.
-    token_blocks: Tensor
-    token_offsets: Tensor
     plane: int = 0
     appended: bool = False
 
@@ -71,8 +67,10 @@ class Paging:
         *,
         channel: int = 0,
         lane: int = 0,
+        tier0: tier.Tier | None = None,
     ) -> None:
-        """`windows`: for each plane the tokens that a query sees at most, 0 for all."""
+        """`windows`: for each plane the tokens that a query sees at most, 0 for all. On a GPU a step's work is enqueued on
+        torch's current stream."""
         planes = len(session.layout.planes)
         if len(windows) != planes:
             raise ValueError(f"{len(windows)} windows for the {planes} planes of the space")
@@ -80,11 +78,12 @@ class Paging:
         self.shape = shape
         self.windows = list(windows)
         self.totals = Totals()
-        self._pages = [pages(session, plane, shape) for plane in range(planes)]
+        self._tier = tier0 if tier0 is not None else tier.of(session)
+        self._pages = [pages(session, plane, shape, self._tier.tensor) for plane in range(planes)]
         self._first_frame = [at.first_frame for at in session.layout.planes]
         self._channel = session.channel(channel)
         self._lane = session.lane(lane)
-        self._table = table(self._lane)
+        self._table = self._tier.table(self._lane)
         self._rows: list[_Sequence] = []
         self._step: _Step | None = None
 
@@ -151,6 +150,7 @@ class Paging:
         active = [(row, count) for row, count in zip(self._rows, new) if count]
         for row, count in active:
             self._reserve(row, row.tokens + count)
+        self._tier.begin(self._lane)
         self._lane.begin([(row.seq, row.tokens + count) for row, count in active])
         try:
             self._step = self._layout([row for row, _ in active], [count for _, count in active])
@@ -176,57 +176,65 @@ class Paging:
     def _layout(self, rows: list[_Sequence], new: list[int]) -> _Step:
         page_tokens = self.shape.page_tokens
         lengths = [row.tokens + count for row, count in zip(rows, new)]
-        blocks = max(-(-length // page_tokens) for length in lengths)
-        ids = torch.zeros(len(rows), blocks, dtype=torch.int64)
-        token_blocks, token_offsets = [], []
-        for index, (row, length, count) in enumerate(zip(rows, lengths, new)):
+        ids = torch.zeros(len(rows), max(-(-length // page_tokens) for length in lengths), dtype=torch.int64)
+        for index, (row, length) in enumerate(zip(rows, lengths)):
             used = -(-length // page_tokens)
             ids[index, :used] = torch.tensor(row.blocks[:used])
-            positions = torch.arange(length - count, length)
-            token_blocks.append(ids[index, positions // page_tokens])
-            token_offsets.append(positions % page_tokens)
         starts = torch.tensor([0, *new]).cumsum(0)
-        return _Step(
-            rows, new, torch.tensor(lengths), starts, ids, blocks, torch.cat(token_blocks), torch.cat(token_offsets)
-        )
+        indices = self._tier.indices
+        return _Step(rows, new, indices(torch.tensor(lengths)), indices(starts), indices(ids))
+
+    def _block_table(self, plane: int, step: _Step) -> Tensor:
+        """[seqs, blocks]: frames of the plane's size class, negative where a page is not readable now."""
+        return self._table[step.ids, plane] - (1 + self._first_frame[plane])
 
     def append(self, plane: int, key: Tensor, value: Tensor) -> None:
         """Writes the new tokens' keys and values [tokens, kv_heads, head_dim], sequence after sequence."""
         step = self._at(plane, appended=False)
-        frame = self._table[step.token_blocks, plane].to(torch.int64) - 1
-        if bool((frame < 0).any()):
-            raise WrongState(f"append to plane {plane}: a reserved page is not in the table")
-        slots = (frame - self._first_frame[plane]) * self.shape.page_tokens + step.token_offsets
-        ops.append(self._pages[plane], key, value, slots)
+        # The pages of new tokens are in the table since the step began.
+        block_table = self._block_table(plane, step)
+        self._tier.append(self._pages[plane], key, value, block_table, step.lengths, step.starts)
         step.appended = True
 
     def attend(self, plane: int, query: Tensor, scale: float) -> Tensor:
         """What the queries [tokens, heads, head_dim] of the new tokens see in this plane."""
         step = self._at(plane, appended=True)
-        given = (step.lengths, step.starts, scale, self.windows[plane])
         found = self._lane.boundary(plane)
         if found.all:
             self.totals.planes_whole += 1
-            block_table = self._table[step.ids, plane].to(torch.int64) - 1 - self._first_frame[plane]
-            out: Tensor = ops.attend(query, self._pages[plane], block_table, *given)
+            out = self._tier.attend(
+                query,
+                self._pages[plane],
+                self._block_table(plane, step),
+                step.lengths,
+                step.starts,
+                max(step.new),
+                scale,
+                self.windows[plane],
+            )
         else:
             self.totals.planes_in_passes += 1
-            out = self._passes(plane, query, given, found, step)
+            out = self._in_passes(plane, query, found, step, scale)
         step.plane, step.appended = plane + 1, False
         return out
 
-    def _passes(
-        self, plane: int, query: Tensor, given: tuple[Tensor, Tensor, float, int], found: kvtide.Pass, step: _Step
-    ) -> Tensor:
-        workspace = ops.workspace(query, step.blocks)
+    def _in_passes(self, plane: int, query: Tensor, found: kvtide.Pass, step: _Step, scale: float) -> Tensor:
+        passes = self._tier.passes(
+            query,
+            self._pages[plane],
+            step.lengths,
+            step.starts,
+            max(step.new),
+            step.ids.shape[1],
+            scale,
+            self.windows[plane],
+        )
         while True:
             self.totals.passes += 1
-            work = from_dlpack(self._lane.ready_memory())
-            work[:, 2] -= self._first_frame[plane]
-            ops.attend_pages(query, self._pages[plane], work, *given, workspace)
+            block_table = self._block_table(plane, step)
+            passes.part(block_table, self._tier.indices(from_dlpack(self._lane.ready_memory())[:, :2]))
             if found.last:
-                merged: Tensor = ops.attend_merge(query, self._pages[plane], *given, workspace)
-                return merged
+                return passes.merge(block_table)
             found = self._lane.boundary(plane)
 
     def end(self) -> None:
@@ -237,6 +245,7 @@ class Paging:
             raise WrongState(f"end a step: {at}")
         self._step = None
         self._lane.end()
+        self._tier.settle()
         for row, count in zip(step.rows, step.new):
             self._channel.commit(row.seq, row.tokens + count)
             row.tokens += count

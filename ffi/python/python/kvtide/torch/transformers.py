@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.cache_utils import Cache, CacheLayerMixin, get_layer_types_and_kwargs
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
+from transformers.cache_utils import Cache, CacheLayerMixin
 
 import kvtide
 from kvtide.errors import WrongState
@@ -39,9 +39,10 @@ def shape_of(model: PreTrainedModel, page_tokens: int = 16) -> tuple[KvShape, li
     config = model.config.get_text_config(decoder=True)
     if model.dtype not in DTYPES:
         raise ValueError(f"the model is {model.dtype}; load it with dtype=torch.bfloat16 or torch.float16")
-    layer_types, _ = get_layer_types_and_kwargs(config)
+    if getattr(config, "num_kv_shared_layers", None):
+        raise ValueError(f"{config.num_kv_shared_layers} layers share the KV of others; every layer must have its own")
     windows = []
-    for layer, kind in enumerate(layer_types):
+    for layer, kind in enumerate(_layer_types(config)):
         if kind not in ("full_attention", "sliding_attention"):
             raise ValueError(f"layer {layer} is {kind!r}; full_attention and sliding_attention are what pages are for")
         windows.append(int(config.sliding_window) if kind == "sliding_attention" else 0)
@@ -49,6 +50,18 @@ def shape_of(model: PreTrainedModel, page_tokens: int = 16) -> tuple[KvShape, li
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
     return KvShape(kv_heads, page_tokens, head_dim, model.dtype), windows
+
+
+def _layer_types(config: PreTrainedConfig) -> list[str]:
+    """What each layer attends to; configurations without layer_types say it once for all."""
+    named: list[str] | None = getattr(config, "layer_types", None)
+    if named is not None:
+        return named
+    if getattr(config, "attention_chunk_size", None) is not None:
+        kind = "chunked_attention"
+    else:
+        kind = "full_attention" if getattr(config, "sliding_window", None) is None else "sliding_attention"
+    return [kind] * int(config.num_hidden_layers)
 
 
 class _Batch:

@@ -1,0 +1,155 @@
+//! Attention on a device: one configuration, its workspace, and launches on torch's stream.
+
+use super::from;
+use crate::{
+    dlpack,
+    error::{raise, value},
+};
+use kvtide_client::cuda::{
+    Device, Stream, launch::attention as native, reference::Element, reference::attention::Layout,
+};
+use kvtide_wire::status::Status;
+use pyo3::prelude::*;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+
+/// What an attention is set up for.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct Config {
+    bf16: bool,
+    head_dim: usize,
+    kv_heads: u32,
+    group: u32,
+    page_tokens: u32,
+    window: u32,
+    scale: f32,
+    /// Most sequences, queries of one, pages of one.
+    seqs: u32,
+    q_tokens: u32,
+    blocks: u32,
+    passes: bool,
+}
+
+/// One launch's tensors by address, as `kvtide.torch.ops` checked them.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct Batch {
+    query: u64,
+    out: u64,
+    pages: u64,
+    stride: u64,
+    block_table: u64,
+    columns: u32,
+    lengths: u64,
+    starts: u64,
+    seqs: u32,
+    status: u64,
+}
+
+impl Batch {
+    fn native(&self) -> native::Batch {
+        native::Batch {
+            q: self.query,
+            out: self.out,
+            pages: self.pages,
+            page_stride: self.stride,
+            block_table: self.block_table,
+            table_stride: self.columns,
+            lengths: self.lengths,
+            q_starts: self.starts,
+            status: self.status,
+            seqs: self.seqs,
+            pages_longest: self.columns,
+            ..native::Batch::default()
+        }
+    }
+}
+
+/// Attention of one configuration. One stream uses it at a time.
+#[pyclass(frozen, module = "kvtide")]
+pub struct Attention {
+    device: Arc<Device>,
+    ordinal: u32,
+    native: Arc<Mutex<native::Attention>>,
+}
+
+impl Attention {
+    /// Loads its kernels and takes its workspace.
+    pub fn new(py: Python<'_>, device: &Arc<Device>, config: Config) -> PyResult<Attention> {
+        let element = if config.bf16 { Element::Bf16 } else { Element::F16 };
+        let config = native::Config {
+            element,
+            layout: Layout::Heads { head_dim: config.head_dim },
+            kv_heads: config.kv_heads,
+            group: config.group,
+            page_tokens: config.page_tokens,
+            window: config.window,
+            scale: config.scale,
+            seqs: config.seqs,
+            q_tokens: config.q_tokens,
+            pages: config.blocks,
+            chunk_tokens: 0,
+            passes: config.passes,
+            mass: false,
+        };
+        let attention = py.detach(|| native::Attention::new(device, config)).map_err(|e| from(&e))?;
+        let native = Arc::new(Mutex::new(attention));
+        Ok(Attention { ordinal: device.info().ordinal, device: Arc::clone(device), native })
+    }
+
+    fn lock(&self) -> PyResult<MutexGuard<'_, native::Attention>> {
+        match self.native.try_lock() {
+            Ok(native) => Ok(native),
+            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => Err(raise(Status::State, "attention is being launched by another thread")),
+        }
+    }
+
+    fn stream(&self, raw: u64) -> PyResult<Stream> {
+        super::stream(&self.device, raw)
+    }
+}
+
+#[pymethods]
+impl Attention {
+    /// Attention over pages that are all readable.
+    fn whole(&self, stream: u64, batch: Batch) -> PyResult<()> {
+        let (stream, native) = (self.stream(stream)?, self.lock()?);
+        // SAFETY: `ops` checked the tensors' shapes against this configuration; torch keeps their memory until the stream is past
+        // the launch; `ops` keeps one attention a stream.
+        unsafe { native.whole(&stream, &batch.native()) }.map_err(|e| from(&e))
+    }
+
+    /// Begins attention in passes.
+    fn begin(&self, stream: u64) -> PyResult<()> {
+        let (stream, mut native) = (self.stream(stream)?, self.lock()?);
+        // SAFETY: as in `whole`.
+        unsafe { native.begin(&stream) }.map_err(|e| from(&e))
+    }
+
+    /// The pages `items` (`u32[count][2]`: sequence, block) of a pass.
+    fn part(&self, stream: u64, batch: Batch, items: u64, count: u32) -> PyResult<()> {
+        let (stream, native) = (self.stream(stream)?, self.lock()?);
+        // SAFETY: as in `whole`; the list is a tensor of torch's too.
+        unsafe { native.part(&stream, &batch.native(), items, count) }.map_err(|e| from(&e))
+    }
+
+    /// Folds what the passes left.
+    fn merge(&self, stream: u64, batch: Batch) -> PyResult<()> {
+        let (stream, native) = (self.stream(stream)?, self.lock()?);
+        // SAFETY: as in `whole`.
+        unsafe { native.merge(&stream, &batch.native()) }.map_err(|e| from(&e))
+    }
+
+    /// Whether rows were written by the last launch, for so many sequences: int32 on the device, 1 or 0 a sequence, KV head, tile.
+    fn emitted(&self, seqs: u32) -> PyResult<dlpack::Memory> {
+        let native = self.native.lock().unwrap_or_else(PoisonError::into_inner);
+        let words = native.emitted_words(seqs);
+        if seqs > native.config().seqs {
+            return Err(value(format!("{seqs} sequences; this attention is for {}", native.config().seqs)));
+        }
+        let at = std::ptr::with_exposed_provenance_mut(native.emitted() as usize);
+        let keep = Box::new(Arc::clone(&self.native));
+        Ok(dlpack::Memory::new(at, dlpack::Device::cuda(self.ordinal), dlpack::I32, vec![words as i64], keep))
+    }
+}
