@@ -88,6 +88,12 @@ impl Case {
     /// Five sequences: of any length, of none, of one token, of all pages, and one that shares pages with that. Frames in random
     /// order, what lies behind the last token NaN, and so are frames that nobody uses. With `ragged` each has its own number of queries.
     pub fn new(rng: &mut Rng, config: Config, ragged: bool) -> Self {
+        Self::swinging(rng, config, ragged, 0.0)
+    }
+
+    /// The same, where values of odd frames have `swing` added and those of even ones subtracted: sums over pages cancel, so that
+    /// another order of the same additions shows in the result. Not for latent vectors, whose values are keys too.
+    pub fn swinging(rng: &mut Rng, config: Config, ragged: bool, swing: f32) -> Self {
         let (page_tokens, pages_max) = (config.page_tokens as usize, config.pages as usize);
         let most = page_tokens * pages_max;
         let lengths: Vec<i32> = [1 + rng.below(most), 0, 1, most, 1 + rng.below(most)].map(|n| n as i32).to_vec();
@@ -135,7 +141,14 @@ impl Case {
                 };
                 for (i, element) in at.iter_mut().enumerate() {
                     if i / row % page_tokens < held {
-                        *element = number(rng);
+                        let shift = if i < page / 2 {
+                            0.0
+                        } else if frame % 2 == 0 {
+                            -swing
+                        } else {
+                            swing
+                        };
+                        *element = config.element.from_f32(normal(rng) + shift);
                     }
                 }
             }
