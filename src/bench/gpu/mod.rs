@@ -6,14 +6,21 @@
 
 mod attention;
 mod copies;
+mod engines;
 mod figures;
 mod migrate;
+mod nvme;
+mod prefix;
 pub mod probe;
+mod session;
+mod step;
 
 use super::{BenchError, NOT_RUN, Output, progress};
 use figures::Figures;
+use kvtide_client::client::DeviceChoice;
 use kvtide_client::cuda::measure::Size;
-use kvtide_client::cuda::{Device, Driver, Which};
+use kvtide_client::cuda::{Device, Driver, Priority, Stream, Which};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -26,8 +33,11 @@ pub(super) struct Args {
     /// Only these groups of figures; by default all
     #[arg(long, value_enum)]
     only: Vec<Group>,
+    /// Directory on the disk that the NVMe tier shall use; by default the system's temporary one
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
     /// Say what driver and devices there are and what works on each, and measure nothing
-    #[arg(long, conflicts_with = "only")]
+    #[arg(long, conflicts_with_all = ["only", "dir"])]
     probe: bool,
     #[command(flatten)]
     output: Output,
@@ -40,36 +50,64 @@ enum Group {
     Copies,
     /// Decode attention beside the device's copies, and what table, fixed splits and mass cost
     Attention,
+    /// What a step with everything resident adds
+    Step,
     /// Decode steps while migrations run
     Migrate,
+    /// NVMe to the device beside the NVMe tier alone
+    Nvme,
+    /// A prefix of 10k tokens of an 8B-shaped model, from host memory
+    Prefix,
+    /// Two engine processes at once, each with its tier 0 on the device, beside one daemon
+    Engines,
 }
 
 impl Group {
-    const ALL: [Group; 3] = [Group::Copies, Group::Attention, Group::Migrate];
+    const ALL: [Group; 7] =
+        [Group::Copies, Group::Attention, Group::Step, Group::Migrate, Group::Nvme, Group::Prefix, Group::Engines];
 
     fn measure(self, place: &Place, figures: &mut Figures) -> Result<(), BenchError> {
         match self {
             Group::Copies => copies::measure(place, figures),
             Group::Attention => attention::measure(place, figures),
+            Group::Step => step::measure(place, figures),
             Group::Migrate => migrate::measure(place, figures),
+            Group::Nvme => nvme::measure(place, figures),
+            Group::Prefix => prefix::measure(place, figures),
+            Group::Engines => engines::measure(place, figures),
         }
     }
 }
 
-/// Where it is measured.
+/// Where it is measured: a device, and a directory on a disk.
 struct Place {
     device: Arc<Device>,
+    choice: DeviceChoice,
+    name: String,
+    dir: PathBuf,
 }
 
 impl Place {
     fn new(args: &Args) -> Result<Place, BenchError> {
         let driver = Driver::probe()?;
         let which: Which = args.device.parse()?;
-        Ok(Place { device: Device::open(&driver, which)? })
+        let device = Device::open(&driver, which)?;
+        let choice = args.device.parse().map_err(BenchError::Odd)?;
+        let dir = args.dir.clone().unwrap_or_else(std::env::temp_dir);
+        Ok(Place { device, choice, name: args.device.clone(), dir })
+    }
+
+    fn dir(&self) -> &Path {
+        &self.dir
     }
 
     fn size(&self, figures: &Figures) -> Size {
         if figures.tiny() { Size::Tiny } else { Size::Full }
+    }
+
+    /// What a session needs: the device, and a stream for its lane.
+    fn engine(&self) -> Result<(DeviceChoice, Arc<Stream>), BenchError> {
+        Ok((self.choice, Arc::new(Stream::new(&self.device, Priority::Normal)?)))
     }
 }
 
