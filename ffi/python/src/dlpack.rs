@@ -165,6 +165,13 @@ impl Memory {
         self.shape.clone()
     }
 
+    /// Type of an element, as torch and numpy call it.
+    #[getter]
+    fn dtype(&self) -> String {
+        let kind = if self.element.code == U8.code { "uint" } else { "int" };
+        format!("{kind}{}", self.element.bits)
+    }
+
     fn __dlpack_device__(&self) -> (i32, i32) {
         (self.device.kind, self.device.index)
     }

@@ -45,7 +45,8 @@ fn wheel_by(python: &venv::Python) -> Result<PathBuf, Error> {
     }
 }
 
-/// Lints the native half, builds the wheel, installs it beside torch and transformers, checks its types, and runs its tests.
+/// Lints the native half, builds the wheel, installs it beside torch and transformers, checks its types, and runs its tests, those
+/// of the CUDA half over the stand-in driver.
 pub fn check() -> Result<(), Error> {
     let manifest = package().join("Cargo.toml");
     run(cargo().args(["fmt", "--check", "--manifest-path"]).arg(&manifest))?;
@@ -68,7 +69,8 @@ pub fn check() -> Result<(), Error> {
         .args(["-q", "-p", "no:cacheprovider", "-c"])
         .arg(package().join("pyproject.toml"))
         .arg(package().join("tests"));
-    run(tests.env("KVTIDED", daemon).current_dir(builds()))?;
+    let standin = crate::gpu_sim::build()?;
+    run(tests.env("KVTIDED", daemon).env("KVTIDE_LIBCUDA", standin).current_dir(builds()))?;
     println!("python: {}", wheel.display());
     Ok(())
 }

@@ -40,10 +40,6 @@ def _up(number: int) -> int:
     return 1 << max(0, number - 1).bit_length()
 
 
-def _int32(tensor: Tensor) -> Tensor:
-    return tensor.to(torch.int32).contiguous()
-
-
 class Device:
     """The kernels of one device."""
 
@@ -61,10 +57,20 @@ class Device:
         """A dense tensor of the same shape."""
         return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
-    def indices(self, count: int, like: Tensor) -> Tensor:
-        """0, 1, 2, ... as int32."""
+    def int32(self, tensor: Tensor) -> Tensor:
+        """Indices as kernels read them."""
+        return tensor.to(torch.int32).contiguous()
+
+    def rows(self, tensor: Tensor) -> Tensor:
+        """Rows [tokens, heads, dim] that kernels can read in vectors of 16 bytes."""
+        size = tensor.element_size()
+        aligned = all(stride * size % 16 == 0 for stride in tensor.stride()[:2]) and tensor.data_ptr() % 16 == 0
+        return tensor if aligned and tensor.stride(2) == 1 else tensor.clone(memory_format=torch.contiguous_format)
+
+    def _first(self, count: int, like: Tensor) -> Tensor:
+        """0, 1, 2, ..."""
         if self._indices is None or len(self._indices) < count:
-            self._indices = torch.arange(_up(max(count, 1024)), dtype=torch.int32, device=like.device)
+            self._indices = self.int32(torch.arange(_up(max(count, 1024)), device=like.device))
         return self._indices
 
     def append(
@@ -73,14 +79,13 @@ class Device:
         """`ops.append`."""
         if key.shape[0] == 0:
             return
-        key, value = _rows(key), _rows(value)
+        key, value = self.rows(key), self.rows(value)
         if key.stride() != value.stride():
-            value = value.contiguous()
-            key = key.contiguous()
+            key, value = self.rows(key.contiguous()), self.rows(value.contiguous())
         seqs, columns = block_table.shape
-        entries = _int32(block_table + 1)
-        lengths, q_starts = _int32(lengths), _int32(q_starts)
-        indices = self.indices(seqs * columns, block_table)
+        entries = self.int32(block_table + 1)
+        lengths, q_starts = self.int32(lengths), self.int32(q_starts)
+        indices = self._first(seqs * columns, block_table)
         size = pages.element_size()
         self._kernels.append(
             self.stream(),
@@ -179,26 +184,20 @@ class Device:
             return attention
 
 
-def _rows(tensor: Tensor) -> Tensor:
-    """Rows of [tokens, heads, dim] that kernels can read in vectors of 16 bytes."""
-    size = tensor.element_size()
-    aligned = all(stride * size % 16 == 0 for stride in tensor.stride()[:2]) and tensor.data_ptr() % 16 == 0
-    return tensor if aligned and tensor.stride(2) == 1 else tensor.contiguous().clone()
-
-
 class _Batch:
     """The tensors of one attention, kept until it is launched."""
 
     def __init__(self, device: Device, query: Tensor, pages: Tensor, lengths: Tensor, q_starts: Tensor) -> None:
-        self.query = query if query.is_contiguous() and query.data_ptr() % 16 == 0 else query.contiguous().clone()
+        self._device = device
+        self.query = device.rows(query.contiguous())
         self.pages = pages
         self.out = device.empty_like(self.query)
-        self.lengths = _int32(lengths)
-        self.starts = _int32(q_starts)
+        self.lengths = device.int32(lengths)
+        self.starts = device.int32(q_starts)
 
     def given(self, block_table: Tensor) -> dict[str, Any]:
         """As the native half takes it."""
-        self.block_table = _int32(block_table)
+        self.block_table = self._device.int32(block_table)
         return {
             "query": self.query.data_ptr(),
             "out": self.out.data_ptr(),
@@ -222,7 +221,7 @@ class Passes:
 
     def part(self, block_table: Tensor, work: Tensor) -> None:
         """Partials of the pages `work` [n, 2]: sequence of the batch, block index."""
-        work = _int32(work)
+        work = self._device.int32(work)
         given = self._batch.given(block_table)
         self._attention.part(self._device.stream(), given, work.data_ptr(), work.shape[0])
 

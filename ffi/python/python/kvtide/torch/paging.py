@@ -186,7 +186,7 @@ class Paging:
 
     def _block_table(self, plane: int, step: _Step) -> Tensor:
         """[seqs, blocks]: frames of the plane's size class, negative where a page is not readable now."""
-        return self._table[step.ids, plane] - (1 + self._first_frame[plane])
+        return self._tier.entries(self._table, step.ids, plane) - (1 + self._first_frame[plane])
 
     def append(self, plane: int, key: Tensor, value: Tensor) -> None:
         """Writes the new tokens' keys and values [tokens, kv_heads, head_dim], sequence after sequence."""

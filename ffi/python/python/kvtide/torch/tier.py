@@ -38,6 +38,10 @@ class Tier:
         """The table that this tier's kernels read, int32 [blocks, planes]."""
         return self.tensor(lane.table())
 
+    def entries(self, table: Tensor, ids: Tensor, plane: int) -> Tensor:
+        """A plane's entries of the blocks `ids`, as of what was enqueued before."""
+        return table[ids, plane]
+
     def indices(self, numbers: Tensor) -> Tensor:
         """Numbers of the host as the operators take them."""
         return numbers
