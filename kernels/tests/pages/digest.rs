@@ -76,7 +76,14 @@ fn digests_are_the_wire_s_bit_by_bit() {
         source[2 * page + random.below(0..channels)] = element.from_f32(3e38);
         source[3 * page..][..page_tokens * channels].fill(0x8000);
         source[4 * page..][..page_tokens * channels].fill(element.from_f32(-0.3));
-        let items = items(&mut random, blocks, 2 * page, |random| random.below(1..page_tokens + 1));
+        // And keys whose distance from their centre is a binary16 itself: the radius must be the next one.
+        let edge = &mut source[5 * page..][..page_tokens * channels];
+        edge.fill(0);
+        for (i, key) in edge.chunks_exact_mut(channels).enumerate() {
+            key[0] = element.from_f32(if i % 2 == 0 { 127.0 } else { -127.0 } / 128.0);
+        }
+        let mut items = items(&mut random, blocks, 2 * page, |random| random.below(1..page_tokens + 1));
+        items.iter_mut().filter(|item| item.block == 5).for_each(|item| item.tokens = page_tokens as u32);
         let found = build(&rig, &digest, element, &source, &items, channels, 0);
         for item in &items {
             for head in 0..HEADS {
@@ -245,20 +252,23 @@ fn the_best_pages_are_chosen() {
     let (rig, mut random) = (Rig::new(), Random::new());
     let digest = Digest::new(&rig.device).expect("kernels load");
     // More columns than a block of threads, and fewer; many equal bounds, some unknown.
-    for (seqs, heads, max_blocks, budget) in [(4usize, 3usize, 1300usize, 70usize), (5, 9, 40, 64), (2, 1, 513, 1)] {
+    for (seqs, heads, max_blocks, budget) in
+        [(4usize, 3usize, 1300usize, 70usize), (5, 9, 40, 64), (2, 1, 513, 1), (3, 1, 700, 60)]
+    {
         let mut bounds = vec![f32::NEG_INFINITY; seqs * heads * max_blocks];
         for seq in 0..seqs {
-            let end = if seq == 1 { 0 } else { random.below(1..max_blocks + 1) };
+            // The first is full, so that with one head the last places go to some of many equals.
+            let end = [max_blocks, 0].get(seq).copied().unwrap_or_else(|| random.below(1..max_blocks + 1));
             let begin = if end > 30 { random.below(0..20) } else { 0 };
             for (head, i) in (0..heads).flat_map(|h| (begin..end).map(move |i| (h, i))) {
-                let value = if random.below(0..3) == 0 { 2.0 } else { random.normal() * 3.0 };
+                let value = if random.below(0..3) == 0 { 5.0 } else { random.normal() * 3.0 };
                 bounds[(seq * heads + head) * max_blocks + i] =
                     if seq == 2 && random.below(0..200) == 0 { f32::INFINITY } else { value };
             }
         }
         let (source, estimates) = (rig.upload(&bounds), rig.poisoned(4 * seqs * max_blocks));
         let (chosen, counts, omitted) =
-            (rig.poisoned(4 * seqs * budget), rig.poisoned(4 * seqs), rig.poisoned(4 * seqs));
+            (rig.poisoned(4 * seqs * budget + 64), rig.poisoned(4 * seqs), rig.poisoned(4 * seqs));
         let choice = reference::Choice { budget, keep_first: 1, keep_last: 2 };
         let params = DigestSelectParams {
             bounds: source.address(),
@@ -278,7 +288,8 @@ fn the_best_pages_are_chosen() {
         unsafe { digest.select(&rig.stream, &params) }.expect("launched");
         rig.finish();
         let found: Vec<f32> = rig.download(&estimates, seqs * max_blocks);
-        let chosen: Vec<i32> = rig.download(&chosen, seqs * budget);
+        let chosen: Vec<i32> = rig.download(&chosen, seqs * budget + 16);
+        assert_eq!(chosen[seqs * budget..], [0xa5a5_a5a5u32 as i32; 16], "written beyond the choices");
         let (counts, omitted): (Vec<u32>, Vec<f32>) = (rig.download(&counts, seqs), rig.download(&omitted, seqs));
         for seq in 0..seqs {
             let wide: Vec<Vec<f64>> = (0..heads)
