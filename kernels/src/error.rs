@@ -73,13 +73,13 @@ pub enum Error {
         name: String,
     },
     /// The device, or what may be pinned of the host, is full.
-    #[error("{call} on {on}: out of memory: {wanted} bytes wanted, {free} of {total} bytes of the device free")]
+    #[error("{call} on {on}: out of memory{}; {free} of {total} bytes of the device are free", asked(*wanted))]
     OutOfMemory {
         /// The driver's function.
         call: &'static str,
         /// On what.
         on: String,
-        /// How much was asked for.
+        /// How much was asked for; 0 where the call does not say.
         wanted: u64,
         /// What the device had left.
         free: u64,
@@ -164,6 +164,10 @@ pub enum Error {
         /// What the system said.
         source: std::io::Error,
     },
+}
+
+fn asked(wanted: u64) -> String {
+    if wanted == 0 { String::new() } else { format!(": {wanted} bytes asked for") }
 }
 
 impl Error {

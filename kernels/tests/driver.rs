@@ -410,6 +410,7 @@ fn the_driver_is_one() {
     let device = device();
     let again = Driver::probe().expect("a driver");
     assert!(Arc::ptr_eq(&again, device.driver()));
+    assert!(Arc::ptr_eq(&device, &common::device()), "a device is open once");
     assert!(again.version() >= kvtide_kernels::Version::NEEDED);
     assert!(!again.library().is_empty());
 }

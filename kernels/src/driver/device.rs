@@ -7,7 +7,7 @@ use std::{
     marker::PhantomData,
     str::FromStr,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError, Weak,
         atomic::{AtomicU32, Ordering},
     },
 };
@@ -67,7 +67,8 @@ unsafe impl Send for Device {}
 unsafe impl Sync for Device {}
 
 impl Device {
-    /// Holds the primary context of a device: the one that PyTorch and the CUDA runtime use too, made if nobody has it yet.
+    /// Holds the primary context of a device: the one that PyTorch and the CUDA runtime use too, made if nobody has it yet. A device
+    /// that is open in this process is the same one.
     ///
     /// # Errors
     /// There is no such device, or its context cannot be had.
@@ -79,6 +80,12 @@ impl Device {
         });
         let info =
             info.cloned().ok_or_else(|| Error::NoSuchDevice { asked: which.to_string(), there: there(driver) })?;
+        // Held while the context is made: a second thread that asks for it waits for the first.
+        let mut open = driver.open_devices();
+        open.retain(|device| device.strong_count() > 0);
+        if let Some(device) = open.iter().filter_map(Weak::upgrade).find(|device| device.info.ordinal == info.ordinal) {
+            return Ok(device);
+        }
         let mut context = std::ptr::null_mut();
         // SAFETY: writes one handle; the device came from the driver.
         let code = unsafe { (driver.api.cuDevicePrimaryCtxRetain)(&mut context, info.raw) };
@@ -93,7 +100,7 @@ impl Device {
             });
         }
         driver.check(code, "cuDevicePrimaryCtxRetain", || info.label())?;
-        Ok(Arc::new(Self {
+        let device = Arc::new(Self {
             driver: Arc::clone(driver),
             info,
             context,
@@ -102,7 +109,9 @@ impl Device {
             trying: Mutex::new(()),
             words: Words::default(),
             modules: Loaded::default(),
-        }))
+        });
+        open.push(Arc::downgrade(&device));
+        Ok(device)
     }
 
     /// The driver.

@@ -24,7 +24,7 @@ use crate::{Error, Result};
 use libloading::Library;
 use std::{
     mem::ManuallyDrop,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
 /// The driver of this process, once it was found and started.
@@ -36,6 +36,8 @@ pub struct Driver {
     library: String,
     version: Version,
     devices: Vec<DeviceInfo>,
+    /// Devices that are open, so that a second session on one shares its kernels and what is known of it.
+    open: Mutex<Vec<Weak<Device>>>,
     /// The process that started it: a forked child cannot use it.
     process: u32,
     /// Never closed: the driver's own threads run in it.
@@ -73,6 +75,7 @@ impl Driver {
             library: name,
             version: Version { major: 0, minor: 0 },
             devices: Vec::new(),
+            open: Mutex::default(),
             process: std::process::id(),
             _library: library,
         };
@@ -120,6 +123,10 @@ impl Driver {
     #[must_use]
     pub fn report(self: &Arc<Self>) -> Report {
         report::of(self)
+    }
+
+    fn open_devices(&self) -> MutexGuard<'_, Vec<Weak<Device>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Refuses a forked child, in which the driver does not work.

@@ -101,7 +101,9 @@ impl std::fmt::Debug for HostRegion {
 /// # Safety
 /// The mapping must stay until it is unregistered.
 pub(super) unsafe fn register(device: &Arc<Device>, pointer: *mut u8, bytes: usize) -> Result<u64> {
-    let on = || format!("{bytes} bytes at {pointer:?} for {}", device.info().label());
+    let on = || {
+        format!("{bytes} bytes at {pointer:?} for {} (`ulimit -l` bounds what may be pinned)", device.info().label())
+    };
     let _entered = device.enter()?;
     // SAFETY: the caller vouches for the mapping.
     let code = unsafe { (device.api().cuMemHostRegister_v2)(pointer.cast(), bytes, PORTABLE | DEVICE_MAP) };
