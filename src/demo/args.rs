@@ -1,6 +1,34 @@
 //! Flags of `kvtide demo`.
 
 use std::path::PathBuf;
+use std::str::FromStr;
+
+use kvtide_client::DeviceChoice;
+
+/// Where tier 0 is and attention is computed.
+#[derive(Clone, Debug)]
+pub struct Device {
+    /// As it was given.
+    pub text: String,
+    /// What that means.
+    pub choice: DeviceChoice,
+}
+
+impl FromStr for Device {
+    type Err = <DeviceChoice as FromStr>::Err;
+
+    fn from_str(text: &str) -> Result<Device, Self::Err> {
+        Ok(Device { text: text.into(), choice: text.parse()? })
+    }
+}
+
+impl Device {
+    /// Whether that is the host's own memory.
+    #[must_use]
+    pub fn is_host(&self) -> bool {
+        matches!(self.choice, DeviceChoice::Cpu)
+    }
+}
 
 /// Decodes a trained model over real text with most of its KV outside tier 0, and checks every logit bit for bit against a
 /// run over a plain array. Starts a private daemon and an engine process, and removes both at its end.
@@ -32,6 +60,11 @@ pub struct Args {
     /// Tokens to decode
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=8192))]
     pub decode: u32,
+    /// Where tier 0 is and attention is computed: `cpu`, `cuda`, `cuda:N` or `cuda:GPU-<uuid>`. On a device pages are in half
+    /// precision, our kernels read them through the page table, and what every bit is compared with is the run of the same
+    /// kernels in which everything is resident
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    pub device: Device,
     /// Text to prefill from; by default the one that comes with the demo
     #[arg(long, value_name = "FILE")]
     pub text: Option<PathBuf>,

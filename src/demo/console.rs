@@ -50,7 +50,7 @@ impl Console {
         };
         self.say(&format!(
             "kvtide demo: {} tokens of text to prefill, {} to decode, greedily\n\
-             KV      {} pages of 32 KiB in {} planes ({})\n\
+             KV      {} pages of {} KiB in {} planes ({})\n\
              tier 0  {} frames ({} %){passes}\n\
              host    {} frames ({} %)\n\
              nvme    {nvme}\n\
@@ -58,6 +58,7 @@ impl Console {
             thousands(setup.sizes.prefill as u64),
             thousands(setup.sizes.decode as u64),
             pages,
+            setup.sizes.page_bytes >> 10,
             setup.sizes.planes,
             mib(setup.bytes_of(pages as u64)),
             setup.tier0_frames,
@@ -66,6 +67,11 @@ impl Console {
             setup.host_percent,
             daemon.dir().display(),
         ));
+    }
+
+    pub(super) fn device(&mut self, name: &str) {
+        let real = if is_stand_in(name) { "; NO GPU: a CPU stands in for one, and times mean nothing" } else { "" };
+        self.say(&format!("device  {name}{real}\n"));
     }
 
     pub(super) fn started(&mut self, daemon: u32, engine: u32) {
@@ -103,6 +109,9 @@ impl Console {
         );
         let verdict = match stage {
             Stage::Plain => String::new(),
+            _ if measured.distance.is_some() => {
+                format!(", within {:.3} of the plain array's logits", measured.distance.unwrap_or_default())
+            }
             _ if measured.verdict.identical(setup.logits()) => ", every logit bit-identical".into(),
             _ => format!(", {} LOGITS DIFFER", thousands(measured.verdict.different)),
         };
@@ -113,6 +122,11 @@ impl Console {
         };
         self.say(&format!("{before}{line}{verdict}{after}\n"));
     }
+}
+
+/// Whether a device of that name is no device: the driver of this project's tests, which runs kernels on the CPU.
+pub(super) fn is_stand_in(name: &str) -> bool {
+    name.contains("stand-in")
 }
 
 /// A token as text: printable ASCII as it is, anything else as a middle dot, so that no terminal is confused.

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
+use super::console::is_stand_in;
 use super::engine::{Counters, Measured};
 use super::nvme::Figures;
 use super::setup::Setup;
@@ -13,6 +14,8 @@ use super::setup::Setup;
 pub struct Results {
     /// Sizes.
     pub setup: Setup,
+    /// What the driver calls the device that tier 0 was on, if it was on one.
+    pub device: Option<String>,
     /// Over a plain array.
     pub plain: Measured,
     /// Over kvtide, everything in tier 0.
@@ -46,6 +49,14 @@ struct ByEdge {
 #[derive(Debug, Serialize)]
 struct Object {
     bit_identical: bool,
+    /// What every logit was held against: `plain`, or on a device `resident`.
+    reference: &'static str,
+    /// What the driver calls the device; nothing without one.
+    device: Option<String>,
+    /// Whether that is a CPU standing in for a GPU, so that times mean nothing.
+    device_is_stand_in: bool,
+    /// Of a device: how far the resident run's logits, of half precision, were from the plain array's at most.
+    distance_from_plain: Option<f32>,
     tokens_per_s: f64,
     tokens_per_s_resident: f64,
     tokens_per_s_plain: f64,
@@ -66,10 +77,14 @@ struct Object {
 }
 
 impl Results {
-    /// Whether every logit of both runs over kvtide had the bits of the plain array's.
+    /// Whether every logit of both runs over kvtide had the bits of the plain array's; on a device, whether those of the small
+    /// tier 0 had the bits of everything resident.
     #[must_use]
     pub fn identical(&self) -> bool {
         let logits = self.setup.logits();
+        if self.device.is_some() {
+            return self.tiered.verdict.identical(logits);
+        }
         self.resident.verdict.identical(logits) && self.tiered.verdict.identical(logits)
     }
 
@@ -84,6 +99,10 @@ impl Results {
         let found_nvme = self.nvme.as_ref().map_or(0, |nvme| nvme.pages_found);
         serde_json::to_string(&Object {
             bit_identical: self.identical(),
+            reference: if self.device.is_some() { "resident" } else { "plain" },
+            device: self.device.clone(),
+            device_is_stand_in: self.device.as_deref().is_some_and(is_stand_in),
+            distance_from_plain: self.resident.distance,
             tokens_per_s: 1.0 / self.tiered.step_s,
             tokens_per_s_resident: 1.0 / self.resident.step_s,
             tokens_per_s_plain: 1.0 / self.plain_step(),
@@ -163,7 +182,15 @@ impl Results {
             true => format!("all {}", thousands(m.verdict.compared)),
             false => format!("not {} of {}", thousands(m.verdict.different), thousands(logits as u64)),
         };
-        table.row("bit-identical logits", ["reference".into(), verdict(&self.resident), verdict(&self.tiered)]);
+        match self.resident.distance {
+            None => {
+                table.row("bit-identical logits", ["reference".into(), verdict(&self.resident), verdict(&self.tiered)]);
+            }
+            Some(distance) => {
+                table.row("logits from the plain array's", ["".into(), format!("{distance:.3}"), "".into()]);
+                table.row("bit-identical logits", ["".into(), "reference".into(), verdict(&self.tiered)]);
+            }
+        }
         table.text
     }
 
@@ -180,6 +207,13 @@ impl Results {
         }
         let count = thousands(self.resident.verdict.compared + self.tiered.verdict.compared);
         match self.identical() {
+            true if self.device.is_some() => {
+                let device = self.device.as_deref().unwrap_or_default();
+                let real = if is_stand_in(device) { " (no GPU: a CPU stood in for one)" } else { "" };
+                format!(
+                    "Every logit of the small tier 0 on {device}{real} ({count}) has the bits of everything resident there."
+                )
+            }
             true => format!("Every logit of both runs over kvtide ({count}) has the bits of the plain array's."),
             false => format!("NOT IDENTICAL: only {count} logits were compared."),
         }

@@ -3,6 +3,7 @@
 use super::args::Args;
 use super::attention::Page;
 use super::error::DemoError;
+use super::kv::DEVICE_PAGE_BYTES;
 use super::model::Config;
 use super::sizes::{HOST_SCAN_FRAMES, Sizes};
 
@@ -47,7 +48,7 @@ pub struct NvmeSetup {
 
 impl NvmeSetup {
     fn new(sizes: &Sizes) -> NvmeSetup {
-        let slot_bytes = sizes.planes as u64 * Page::BYTES as u64;
+        let slot_bytes = sizes.planes as u64 * sizes.page_bytes as u64;
         let slab_bytes = (SLAB_BLOCKS * slot_bytes).next_multiple_of(MIB);
         let blocks = (sizes.pages() / sizes.planes) as u64 + SPARE_BLOCKS;
         NvmeSetup { slab_bytes, bytes: blocks.div_ceil(slab_bytes / slot_bytes) * slab_bytes }
@@ -61,7 +62,8 @@ impl Setup {
     /// There are three and the first two already hold everything.
     pub fn new(args: &Args, config: &Config) -> Result<Setup, DemoError> {
         let (prefill, decode) = (args.prefill as usize, args.decode as usize);
-        let sizes = Sizes { planes: config.num_hidden_layers, prefill, decode };
+        let page_bytes = if args.device.is_host() { Page::BYTES } else { DEVICE_PAGE_BYTES };
+        let sizes = Sizes { planes: config.num_hidden_layers, prefill, decode, page_bytes };
         let host_default = if args.two_tiers { sizes.host_percent_needed(args.tier0_percent) } else { HOST_PERCENT };
         let (tier0_percent, host_percent) = (args.tier0_percent, args.host_percent.unwrap_or(host_default));
         if !args.two_tiers && tier0_percent + host_percent >= 100 {
@@ -81,7 +83,7 @@ impl Setup {
     /// Bytes of that many pages.
     #[must_use]
     pub fn bytes_of(&self, pages: u64) -> u64 {
-        pages * Page::BYTES as u64
+        pages * self.sizes.page_bytes as u64
     }
 
     /// Bytes of the host tier.

@@ -1,6 +1,6 @@
 //! How much KV the demo has, how its tiers are sized, and the least that must move between them.
 
-use super::attention::{PAGE_TOKENS, Page, pages_of};
+use super::attention::{PAGE_TOKENS, pages_of};
 
 /// Frames that a cyclic scan streams through: enough copies in flight to hide one copy's latency behind the attention of
 /// the pages before it, few enough to leave most of a small tier 0 resident.
@@ -22,6 +22,8 @@ pub struct Sizes {
     pub prefill: usize,
     /// Tokens decoded after it.
     pub decode: usize,
+    /// Bytes of a page.
+    pub page_bytes: usize,
 }
 
 impl Sizes {
@@ -79,13 +81,13 @@ impl Sizes {
     /// each step, max(0, pages − frames + frames streamed through) pages.
     #[must_use]
     pub fn optimum_host_to_tier0(&self, frames: u32) -> u64 {
-        self.steps().map(|tokens| self.excess(tokens, frames)).sum::<u64>() * Page::BYTES as u64
+        self.steps().map(|tokens| self.excess(tokens, frames)).sum::<u64>() * self.page_bytes as u64
     }
 
     /// The least bytes that must leave tier 0: each page that finds no frame at the end, once.
     #[must_use]
     pub fn optimum_tier0_to_host(&self, frames: u32) -> u64 {
-        self.excess(self.tokens(), frames) * Page::BYTES as u64
+        self.excess(self.tokens(), frames) * self.page_bytes as u64
     }
 
     /// The least bytes that an exact read must bring from NVMe over all steps, tiers exclusive: at each step, max(0, pages −
@@ -93,13 +95,13 @@ impl Sizes {
     #[must_use]
     pub fn optimum_nvme_to_host(&self, tier0_frames: u32, host_frames: u32) -> u64 {
         self.steps().map(|tokens| self.excess_of_both(tokens, tier0_frames, host_frames)).sum::<u64>()
-            * Page::BYTES as u64
+            * self.page_bytes as u64
     }
 
     /// The least bytes that must leave host memory: each page that finds a frame in neither tier at the end, once.
     #[must_use]
     pub fn optimum_host_to_nvme(&self, tier0_frames: u32, host_frames: u32) -> u64 {
-        self.excess_of_both(self.tokens(), tier0_frames, host_frames) * Page::BYTES as u64
+        self.excess_of_both(self.tokens(), tier0_frames, host_frames) * self.page_bytes as u64
     }
 
     fn excess_of_both(&self, tokens: usize, tier0_frames: u32, host_frames: u32) -> u64 {
@@ -118,7 +120,7 @@ impl Sizes {
 mod tests {
     use super::*;
 
-    const DEMO: Sizes = Sizes { planes: 6, prefill: 3584, decode: 256 };
+    const DEMO: Sizes = Sizes { planes: 6, prefill: 3584, decode: 256, page_bytes: 32 << 10 };
 
     #[test]
     fn ten_percent_is_less_than_a_plane() {
@@ -131,22 +133,22 @@ mod tests {
 
     #[test]
     fn steps_cover_every_token_once() {
-        let odd = Sizes { planes: 2, prefill: 130, decode: 3 };
+        let odd = Sizes { planes: 2, prefill: 130, decode: 3, page_bytes: 1 };
         assert_eq!(odd.steps().collect::<Vec<_>>(), [64, 128, 130, 131, 132, 133]);
         assert_eq!(DEMO.steps().count(), 56 + 256);
     }
 
     #[test]
     fn the_optimum_is_nothing_when_all_fits_and_counts_streamed_frames_otherwise() {
-        let small = Sizes { planes: 2, prefill: 128, decode: 1 }; // steps of 2, 4 and 6 pages
+        let small = Sizes { planes: 2, prefill: 128, decode: 1, ..DEMO }; // steps of 2, 4 and 6 pages
         assert_eq!(small.optimum_host_to_tier0(6), 0);
-        let page = Page::BYTES as u64;
+        let page = DEMO.page_bytes as u64;
         // Nine frames short of nothing, eight of which are streamed through: one stays.
-        let larger = Sizes { planes: 2, prefill: 384, decode: 0 }; // steps of 2, 4, 6, 8, 10, 12 pages
+        let larger = Sizes { planes: 2, prefill: 384, decode: 0, ..DEMO }; // steps of 2, 4, 6, 8, 10, 12 pages
         assert_eq!(larger.optimum_host_to_tier0(9), (9 + 11) * page);
         assert_eq!(larger.optimum_tier0_to_host(9), 11 * page);
         // One stays in tier 0, and two in host.
-        let largest = Sizes { planes: 2, prefill: 768, decode: 0 }; // steps of 2, 4, ... 24 pages
+        let largest = Sizes { planes: 2, prefill: 768, decode: 0, ..DEMO }; // steps of 2, 4, ... 24 pages
         assert_eq!(largest.optimum_nvme_to_host(9, 14), (24 - 3) * page);
         assert_eq!(largest.optimum_host_to_nvme(9, 14), (24 - 3) * page);
         assert_eq!(largest.optimum_nvme_to_host(9, 15), 0);

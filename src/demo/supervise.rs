@@ -95,10 +95,10 @@ fn supervise(
     watch(&daemon, sender)?;
     console.began(setup, &daemon);
     let rehearsal = start_engine(args, setup, &daemon, true, sender)?;
-    relay(rehearsal, setup, console, &mut daemon, events)?;
+    let device = relay(rehearsal, setup, console, &mut daemon, events)?.device;
     let engine = start_engine(args, setup, &daemon, false, sender)?;
     console.started(daemon.pid(), engine.0.id());
-    let Relayed { mut ended, checkpoints } = relay(engine, setup, console, &mut daemon, events)?;
+    let Relayed { mut ended, checkpoints, .. } = relay(engine, setup, console, &mut daemon, events)?;
     let mut of = |wanted| {
         let at = ended.iter().position(|(stage, _)| *stage == wanted);
         at.map(|at| ended.swap_remove(at).1).ok_or(DemoError::Incomplete)
@@ -109,7 +109,7 @@ fn supervise(
         (Some(_), [[begin, _], [first, end]]) => Some(Figures::between(begin, [first, end], Stage::Tiered.space())?),
         (Some(_), _) => return Err(DemoError::Incomplete),
     };
-    Ok(Results { setup: setup.clone(), plain, resident, tiered, nvme })
+    Ok(Results { setup: setup.clone(), device, plain, resident, tiered, nvme })
 }
 
 fn options(args: &Args, setup: &Setup) -> Options {
@@ -146,6 +146,8 @@ fn watch(daemon: &PrivateDaemon, events: &Sender<Event>) -> Result<(), DemoError
 /// What came of an engine.
 #[derive(Default)]
 struct Relayed {
+    /// What the driver calls the device of its sessions, if they are on one.
+    device: Option<String>,
     ended: Vec<(Stage, Measured)>,
     /// How the daemon stood whenever the engine waited for that, asked twice.
     checkpoints: Vec<[Value; 2]>,
@@ -179,6 +181,10 @@ fn relay(
                 relayed.checkpoints.push([daemon.status()?, daemon.status()?]);
                 engine.go_on()?;
             }
+            Ok(Message::Device { name }) => {
+                console.device(&name);
+                relayed.device = Some(name);
+            }
             Ok(Message::Ended { stage, measured }) => {
                 console.ended(setup, stage, &measured);
                 relayed.ended.push((stage, measured));
@@ -210,6 +216,7 @@ fn start_engine(
     command.arg("demo-engine").arg("--socket").arg(daemon.socket());
     command.args(["--prefill", &setup.sizes.prefill.to_string(), "--decode", &setup.sizes.decode.to_string()]);
     command.args(["--tier0-frames", &setup.tier0_frames.to_string(), "--parent", &std::process::id().to_string()]);
+    command.args(["--device", &args.device.text]);
     command.args(rehearse.then_some("--rehearse"));
     if let Some(text) = &args.text {
         command.arg("--text").arg(text);

@@ -48,7 +48,9 @@ pub const fn from_wire(status: Wire) -> Option<Core> {
         Wire::State => Some(Core::State),
         Wire::Internal => Some(Core::Internal),
         Wire::Corrupt => Some(Core::Corrupt),
-        Wire::Daemon | Wire::Fork | Wire::Version | Wire::Permission | Wire::Protocol | Wire::System | Wire::Device => None,
+        Wire::Daemon | Wire::Fork | Wire::Version | Wire::Permission | Wire::Protocol | Wire::System | Wire::Device => {
+            None
+        }
     }
 }
 

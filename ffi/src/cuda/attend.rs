@@ -160,6 +160,12 @@ impl Attend {
         make(&device).map_err(failed)
     }
 
+    /// What the driver calls the device.
+    #[must_use]
+    pub fn device_name(&self) -> String {
+        self.stream.device().info().name.clone()
+    }
+
     /// Begins a step over one sequence.
     ///
     /// # Errors

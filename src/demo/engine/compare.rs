@@ -20,6 +20,15 @@ impl Logits {
         self.rows[start * self.vocabulary..][..rows.len()].copy_from_slice(rows);
     }
 
+    /// Keeps rows in the place of others; returns how far they are apart at most. A logit that is no number is infinitely far.
+    pub fn replace(&mut self, start: usize, rows: &[f32]) -> f32 {
+        let before = &self.rows[start * self.vocabulary..][..rows.len()];
+        let distance = |(a, b): (&f32, &f32)| if (a - b).is_nan() { f32::INFINITY } else { (a - b).abs() };
+        let furthest = before.iter().zip(rows).map(distance).fold(0.0, f32::max);
+        self.keep(start, rows);
+        furthest
+    }
+
     /// Holds other logits of the same positions against these.
     pub fn compare(&self, start: usize, rows: &[f32], verdict: &mut Verdict) {
         let expected = &self.rows[start * self.vocabulary..][..rows.len()];
@@ -52,9 +61,9 @@ pub struct Difference {
     pub position: usize,
     /// Token whose logit it is.
     pub token: usize,
-    /// The plain array's.
+    /// The reference's.
     pub expected: f32,
-    /// Over kvtide.
+    /// The run's.
     pub found: f32,
 }
 

@@ -85,6 +85,11 @@ pub enum Message {
         /// Which of the two.
         at: Checkpoint,
     },
+    /// The sessions' device.
+    Device {
+        /// What its driver calls it.
+        name: String,
+    },
     /// A stage has ended.
     Ended {
         /// Stage.
@@ -116,8 +121,10 @@ pub struct Measured {
     pub step_s: f64,
     /// The plain array's time of a decode step, where its steps were alternated with these.
     pub plain_step_s: Option<f64>,
-    /// Logits against those of the plain array; empty for the plain array itself.
+    /// Logits against those of the reference; empty for the reference itself.
     pub verdict: Verdict,
+    /// Of the reference on a device: how far its logits were from those of the plain array at most.
+    pub distance: Option<f32>,
     /// The client's counters over the prefill.
     pub prefill: Counters,
     /// The client's counters over the decode steps.

@@ -1,7 +1,8 @@
 //! The engine's process: `kvtide demo-engine`, started by `kvtide demo` and by nobody else.
 //!
 //! A first, short-lived one sees whether the daemon has room for all the KV. The second decodes the same text three times, over a
-//! plain array, over kvtide with everything resident, and over kvtide with a small tier 0, compares every logit, and reports through its standard output ([`Message`]). It ends with its parent.
+//! plain array, over kvtide with everything resident, and over kvtide with a small tier 0, compares every logit (on a device the last two, which
+//! the same kernels compute), and reports through its standard output ([`Message`]). It ends with its parent.
 //!
 //! It reaches the daemon through the client only, as any engine would.
 
@@ -22,6 +23,7 @@ pub use compare::{Difference, Logits, Verdict};
 pub use message::{Cause, Checkpoint, Counters, Measured, Message, Stage};
 pub use run::Run;
 
+use super::args::Device;
 use super::model::WeightsError;
 use super::prompt::PromptError;
 
@@ -40,6 +42,9 @@ pub struct EngineArgs {
     /// Text to prefill from; the built-in one by default
     #[arg(long)]
     pub text: Option<PathBuf>,
+    /// Where tier 0 is
+    #[arg(long, default_value = "cpu")]
+    pub device: Device,
     /// Frames of the small tier 0
     #[arg(long)]
     pub tier0_frames: u32,

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::demo::kv::KvStore;
+use crate::demo::kv::Kv;
 use crate::demo::model::{Decoder, Scratch};
 use crate::demo::sizes::CHUNK;
 
@@ -16,7 +16,7 @@ pub struct Run<'a, S> {
     step_times: Vec<Duration>,
 }
 
-impl<'a, S: KvStore> Run<'a, S> {
+impl<'a, S: Kv> Run<'a, S> {
     /// A run over an empty `store`.
     pub fn new(decoder: &'a Decoder, store: S) -> Run<'a, S> {
         let logits = vec![0.0; CHUNK * decoder.config().vocab_size];

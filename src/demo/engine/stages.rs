@@ -4,7 +4,8 @@ use sha2::{Digest, Sha256};
 use std::time::Duration;
 
 use super::{Cause, Checkpoint, Counters, EngineArgs, EngineError, Logits, Measured, Message, Report, Run, Stage};
-use crate::demo::kv::{KvStore, Plain, Tiered, TieredError};
+use crate::demo::attention::{Page, pages_of};
+use crate::demo::kv::{DEVICE_PAGE_BYTES, Kv, Plain, SessionSpec, Store, TieredError};
 use crate::demo::model::{CONFIG_JSON, Config, Decoder, Scratch, WEIGHTS};
 use crate::demo::prompt::prompt;
 use crate::demo::sizes::{CHUNK, Sizes};
@@ -16,7 +17,7 @@ struct Engine<'a> {
     scratch: Scratch,
     sizes: Sizes,
     prompt: Vec<u16>,
-    /// Logits of the plain array.
+    /// Logits of the plain array; on a device, once that has been run, of everything resident there.
     reference: Logits,
     args: &'a EngineArgs,
     report: &'a mut Report,
@@ -44,19 +45,23 @@ impl From<TieredError> for Stop {
 /// after the runs before. False if it did, which is then reported.
 pub(super) fn rehearse(args: &EngineArgs, report: &mut Report) -> Result<bool, EngineError> {
     let planes = Config::parse(CONFIG_JSON)?.num_hidden_layers;
-    let sizes = Sizes { planes, prefill: args.prefill, decode: args.decode };
+    let sizes = sizes(args, planes);
     let mut at = 0;
-    let mut grow = || -> Result<(), TieredError> {
-        let mut store = attach(args, Stage::Rehearsal, planes, args.tier0_frames)?;
+    let mut grow = || -> Result<Option<String>, TieredError> {
+        let mut store = attach(args, Stage::Rehearsal, sizes, args.tier0_frames)?;
         for tokens in sizes.steps() {
-            store.begin(tokens)?;
-            store.end()?;
+            store.open(tokens)?;
+            store.close()?;
             at = tokens;
         }
-        Ok(())
+        Ok(store.device().map(str::to_owned))
     };
-    match grow() {
-        Ok(()) => report.send(&Message::Ended { stage: Stage::Rehearsal, measured: Measured::default() })?,
+    let grown = grow();
+    if let Ok(Some(name)) = &grown {
+        report.send(&Message::Device { name: name.clone() })?;
+    }
+    match grown {
+        Ok(_) => report.send(&Message::Ended { stage: Stage::Rehearsal, measured: Measured::default() })?,
         Err(error) => return report.failed(Stage::Rehearsal, at, &error).map(|()| false),
     }
     Ok(true)
@@ -65,7 +70,7 @@ pub(super) fn rehearse(args: &EngineArgs, report: &mut Report) -> Result<bool, E
 /// Runs all stages; false if one failed, which is then reported.
 pub(super) fn run(args: &EngineArgs, report: &mut Report) -> Result<bool, EngineError> {
     let decoder = Decoder::load(CONFIG_JSON, WEIGHTS)?;
-    let sizes = Sizes { planes: decoder.config().num_hidden_layers, prefill: args.prefill, decode: args.decode };
+    let sizes = sizes(args, decoder.config().num_hidden_layers);
     let mut engine = Engine {
         scratch: Scratch::new(decoder.config(), CHUNK, sizes.tokens()),
         prompt: prompt(args.text.as_deref(), args.prefill)?,
@@ -105,6 +110,11 @@ impl<'a> Engine<'a> {
         Ok(run)
     }
 
+    /// Holds logits of everything resident against the reference, or, on a device, makes them the reference.
+    fn see_resident(&mut self, start: usize, logits: &[f32], measured: &mut Measured) {
+        see_resident(self.args, &mut self.reference, start, logits, measured);
+    }
+
     /// Everything resident. Its decode steps are alternated with those of the plain array, in an order that has no period, so
     /// that what else the machine does falls on both alike.
     fn resident(&mut self, mut plain: Run<'a, Plain>, at: &mut usize) -> Result<(), Stop> {
@@ -115,7 +125,7 @@ impl<'a> Engine<'a> {
                 let Ok(_) = plain.step(&mut self.scratch);
             }
             let (_, position, logits) = run.step(&mut self.scratch)?;
-            self.reference.compare(position, logits, &mut measured.verdict);
+            self.see_resident(position, logits, &mut measured);
             *at = position + 1;
             if !plain_first(i) {
                 let Ok(_) = plain.step(&mut self.scratch);
@@ -148,14 +158,17 @@ impl<'a> Engine<'a> {
     }
 
     /// Attaches and prefills.
-    fn prefill(&mut self, stage: Stage, frames: u32, at: &mut usize) -> Result<(Run<'a, Tiered>, Measured), Stop> {
-        let store = attach(self.args, stage, self.sizes.planes, frames)?;
+    fn prefill(&mut self, stage: Stage, frames: u32, at: &mut usize) -> Result<(Run<'a, Store>, Measured), Stop> {
+        let store = attach(self.args, stage, self.sizes, frames)?;
         let mut run = Run::new(self.decoder, store);
         let mut measured = Measured::default();
         let mut sent = Ok(());
-        let (reference, report) = (&self.reference, &mut *self.report);
+        let (args, reference, report) = (self.args, &mut self.reference, &mut *self.report);
         let time = run.prefill(&mut self.scratch, &self.prompt, |start, logits| {
-            reference.compare(start, logits, &mut measured.verdict);
+            match stage {
+                Stage::Resident => see_resident(args, reference, start, logits, &mut measured),
+                _ => reference.compare(start, logits, &mut measured.verdict),
+            }
             *at = (start + CHUNK).min(self.sizes.prefill);
             sent = std::mem::replace(&mut sent, Ok(())).and_then(|()| report.progress(stage, *at, None));
         })?;
@@ -198,9 +211,34 @@ impl Report {
     }
 }
 
+/// The KV of these runs.
+fn sizes(args: &EngineArgs, planes: usize) -> Sizes {
+    let page_bytes = if args.device.is_host() { Page::BYTES } else { DEVICE_PAGE_BYTES };
+    Sizes { planes, prefill: args.prefill, decode: args.decode, page_bytes }
+}
+
 /// A session of the stage, in a space of its own: what the daemon counts of it begins at zero. `frames`: of tier 0.
-fn attach(args: &EngineArgs, stage: Stage, planes: usize, frames: u32) -> Result<Tiered, TieredError> {
-    Tiered::attach(args.socket.clone(), stage.space(), planes, frames, fingerprint(stage))
+fn attach(args: &EngineArgs, stage: Stage, sizes: Sizes, frames: u32) -> Result<Store, TieredError> {
+    let spec = SessionSpec {
+        socket: args.socket.clone(),
+        space: stage.space(),
+        fingerprint: fingerprint(stage),
+        planes: sizes.planes,
+        page_bytes: sizes.page_bytes as u32,
+        frames,
+        device: args.device.choice.clone(),
+    };
+    Store::attach(spec, pages_of(sizes.tokens()))
+}
+
+/// On the host the plain array has computed the same numbers; on a device, in half precision and in another order, they only
+/// come near, and everything resident is what the small tier 0 must reproduce.
+fn see_resident(args: &EngineArgs, reference: &mut Logits, start: usize, logits: &[f32], measured: &mut Measured) {
+    if args.device.is_host() {
+        return reference.compare(start, logits, &mut measured.verdict);
+    }
+    let distance = reference.replace(start, logits);
+    measured.distance = Some(measured.distance.map_or(distance, |before| before.max(distance)));
 }
 
 /// What makes KV of one engine valid for another: the weights, how they are used, and here the stage.
@@ -215,7 +253,7 @@ fn plain_first(step: usize) -> bool {
     (mixed ^ mixed >> 16) & 1 == 0
 }
 
-fn counters(store: &Tiered) -> Counters {
+fn counters(store: &Store) -> Counters {
     let stats = store.stats();
     Counters {
         pages_tier0: stats.pages_resident,

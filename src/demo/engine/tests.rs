@@ -9,7 +9,7 @@ use crate::demo::model::{CONFIG_JSON, Decoder, Scratch, WEIGHTS};
 use crate::demo::prompt::prompt;
 use crate::demo::sizes::{CHUNK, Sizes};
 
-const SIZES: Sizes = Sizes { planes: 6, prefill: 200, decode: 12 };
+const SIZES: Sizes = Sizes { planes: 6, prefill: 200, decode: 12, page_bytes: Page::BYTES };
 
 /// A plain array that shows its pages in another order at every visit, and can lose one bit on the way.
 struct Unsteady {

@@ -5,8 +5,8 @@ use super::linear::Linear;
 use super::math::{add, rms_norm, silu_mul};
 use super::rope::Rope;
 use super::weights::{Weights, WeightsError};
-use crate::demo::attention::{HEAD_DIM, KV_HEADS, PAGE_TOKENS, Partials, Q_HEADS, merge, pages_of, split};
-use crate::demo::kv::KvStore;
+use crate::demo::attention::{HEAD_DIM, KV_HEADS, Partials, Q_HEADS, pages_of};
+use crate::demo::kv::{Kv, Rows};
 
 const Q_WIDTH: usize = Q_HEADS * HEAD_DIM;
 const KV_WIDTH: usize = KV_HEADS * HEAD_DIM;
@@ -120,7 +120,7 @@ impl Decoder {
     ///
     /// # Errors
     /// What the store reports; the step is then not ended.
-    pub fn forward<S: KvStore>(
+    pub fn forward<S: Kv>(
         &self,
         scratch: &mut Scratch,
         store: &mut S,
@@ -129,7 +129,7 @@ impl Decoder {
         logits: &mut [f32],
     ) -> Result<(), S::Error> {
         let (n, hidden) = (tokens.len(), self.config.hidden_size);
-        store.begin(start + n)?;
+        store.open(start + n)?;
         for (x, token) in scratch.x.chunks_exact_mut(hidden).zip(tokens) {
             x.copy_from_slice(&self.embedding[usize::from(*token) * hidden..][..hidden]);
         }
@@ -140,10 +140,10 @@ impl Decoder {
         let normed = &mut scratch.normed[..n * hidden];
         rms_norm(&scratch.x[..n * hidden], &self.norm, self.config.rms_norm_eps, normed);
         self.head.apply(normed, logits);
-        store.end()
+        store.close()
     }
 
-    fn attention<S: KvStore>(
+    fn attention<S: Kv>(
         &self,
         layer: &Layer,
         plane: usize,
@@ -165,15 +165,8 @@ impl Decoder {
             self.rope.rotate(start + t, k);
             q.iter_mut().for_each(|q| *q *= scale);
         }
-        for (t, (k, v)) in k.chunks_exact(KV_WIDTH).zip(v.chunks_exact(KV_WIDTH)).enumerate() {
-            let position = start + t;
-            store.tail(plane, position / PAGE_TOKENS)?.write(position % PAGE_TOKENS, k, v);
-        }
-        let partials = &mut scratch.partials;
-        partials.begin(n);
-        store.visit(plane, |index, page| split(page, index, q, start, partials.page_mut(index)))?;
         let attended = &mut scratch.attended[..n * Q_WIDTH];
-        merge(partials, start, attended);
+        store.attend(plane, Rows { start, q, k, v }, &mut scratch.partials, attended)?;
         let projected = &mut scratch.projected[..n * hidden];
         layer.o.apply(attended, projected);
         add(&mut scratch.x[..n * hidden], projected);

@@ -1,0 +1,140 @@
+//! One sequence in one session of its own: room for new tokens, commits, and what the session counted.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use kvtide_client::{Channel, Client, DeviceChoice, Lane, Options, SeqId, SpaceSpec, Stats, StepSeq};
+use kvtide_wire::geometry::{PlaneKind, PlaneSpec};
+use kvtide_wire::status::Status;
+
+use super::TieredError;
+use crate::demo::attention::PAGE_TOKENS;
+
+/// Bound of every wait: the demo's longest, a plane streamed from host, takes milliseconds.
+pub const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What a session is made of.
+#[derive(Clone, Debug)]
+pub struct SessionSpec {
+    /// Where the daemon listens.
+    pub socket: PathBuf,
+    /// Name of its space.
+    pub space: &'static str,
+    /// Stands for the weights.
+    pub fingerprint: [u8; 32],
+    /// Planes.
+    pub planes: usize,
+    /// Bytes of a page.
+    pub page_bytes: u32,
+    /// Frames of tier 0.
+    pub frames: u32,
+    /// Which memory tier 0 is.
+    pub device: DeviceChoice,
+}
+
+/// A sequence and its session.
+pub struct Sequence {
+    /// Its lane, dropped first.
+    pub lane: Lane,
+    channel: Channel,
+    client: Client,
+    seq: SeqId,
+    committed: usize,
+    tokens: usize,
+    /// Whether the session has a reserve for decode steps.
+    reserved: bool,
+    waited: Duration,
+}
+
+impl Sequence {
+    /// Attaches and creates the sequence.
+    ///
+    /// # Errors
+    /// The daemon cannot be reached, or refuses; the device is not there or full.
+    pub fn attach(spec: SessionSpec) -> Result<Sequence, TieredError> {
+        let plane = PlaneSpec { page_bytes: spec.page_bytes, kind: PlaneKind::Full as u16, ..PlaneSpec::default() };
+        let space = SpaceSpec {
+            name: spec.space.into(),
+            fingerprint: spec.fingerprint,
+            page_tokens: PAGE_TOKENS as u32,
+            planes: vec![plane; spec.planes],
+            shards: 1,
+            shard: 0,
+        };
+        let options = Options {
+            seqs_max: 1,
+            timeout: TIMEOUT,
+            device: spec.device,
+            ..Options::new(spec.socket, space, vec![spec.frames])
+        };
+        let client = Client::attach(options)?;
+        let (mut channel, lane) = (client.channel(0)?, client.lane(0)?);
+        let seq = channel.seq_create()?;
+        Ok(Sequence { lane, channel, client, seq, committed: 0, tokens: 0, reserved: false, waited: Duration::ZERO })
+    }
+
+    /// Its session.
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Its id.
+    #[must_use]
+    pub fn id(&self) -> SeqId {
+        self.seq
+    }
+
+    /// Tokens that the open step covers.
+    #[must_use]
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// What the session counted so far.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.client.stats()
+    }
+
+    /// Time spent so far waiting for room for new tokens.
+    #[must_use]
+    pub fn waited_for_room(&self) -> Duration {
+        self.waited
+    }
+
+    /// Makes room for a step that covers `tokens` tokens, which the lane is to begin: decode steps take a block of the session's
+    /// reserve, which needs no round trip.
+    ///
+    /// # Errors
+    /// There is no room, or the daemon is gone.
+    pub fn prepare(&mut self, tokens: usize) -> Result<StepSeq, TieredError> {
+        let began = Instant::now();
+        self.tokens = tokens;
+        let step = StepSeq { seq: self.seq, tokens: tokens as u64 };
+        if tokens - self.committed == 1 {
+            if !self.reserved {
+                self.channel.reserve_session(1, TIMEOUT)?;
+                self.reserved = true;
+            }
+            match self.channel.append(self.seq, 1) {
+                Err(error) if error.status() == Status::Again => {}
+                appended => return Ok(appended.map(|()| step)?),
+            }
+        }
+        self.channel.reserve(self.seq, tokens as u64, TIMEOUT)?;
+        self.waited += began.elapsed();
+        Ok(step)
+    }
+
+    /// Ends the lane's step and commits its tokens.
+    ///
+    /// # Errors
+    /// The daemon is gone.
+    pub fn end(&mut self) -> Result<(), TieredError> {
+        self.lane.end()?;
+        self.channel.commit(self.seq, self.tokens as u64)?;
+        self.committed = self.tokens;
+        Ok(())
+    }
+}

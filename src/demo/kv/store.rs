@@ -1,0 +1,87 @@
+//! A sequence of a kvtide space, whichever memory its tier 0 is.
+
+use std::time::Duration;
+
+use kvtide_client::{DeviceChoice, Stats};
+
+use super::{Kv, OnDevice, Rows, SessionSpec, Tiered, TieredError};
+use crate::demo::attention::Partials;
+
+/// One sequence in one session.
+pub enum Store {
+    /// Tier 0 in plain memory, attention on the host.
+    Host(Tiered),
+    /// Both on a device.
+    Device(Box<OnDevice>),
+}
+
+impl Store {
+    /// Attaches. `pages`: the most that the sequence will have in a plane.
+    ///
+    /// # Errors
+    /// The daemon cannot be reached, or refuses; the device is not there, or refuses.
+    pub fn attach(spec: SessionSpec, pages: usize) -> Result<Store, TieredError> {
+        match spec.device {
+            DeviceChoice::Cpu => Tiered::attach(spec).map(Store::Host),
+            _ => Ok(Store::Device(Box::new(OnDevice::attach(spec, pages)?))),
+        }
+    }
+
+    /// What the driver calls the device, if it is on one.
+    #[must_use]
+    pub fn device(&self) -> Option<&str> {
+        match self {
+            Store::Host(_) => None,
+            Store::Device(store) => Some(store.name()),
+        }
+    }
+
+    /// What the session counted so far.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        match self {
+            Store::Host(store) => store.stats(),
+            Store::Device(store) => store.stats(),
+        }
+    }
+
+    /// Time spent so far waiting for room for new tokens.
+    #[must_use]
+    pub fn waited_for_room(&self) -> Duration {
+        match self {
+            Store::Host(store) => store.waited_for_room(),
+            Store::Device(store) => store.waited_for_room(),
+        }
+    }
+}
+
+impl Kv for Store {
+    type Error = TieredError;
+
+    fn open(&mut self, tokens: usize) -> Result<(), TieredError> {
+        match self {
+            Store::Host(store) => store.open(tokens),
+            Store::Device(store) => store.open(tokens),
+        }
+    }
+
+    fn attend(
+        &mut self,
+        plane: usize,
+        rows: Rows<'_>,
+        partials: &mut Partials,
+        out: &mut [f32],
+    ) -> Result<(), TieredError> {
+        match self {
+            Store::Host(store) => store.attend(plane, rows, partials, out),
+            Store::Device(store) => store.attend(plane, rows, partials, out),
+        }
+    }
+
+    fn close(&mut self) -> Result<(), TieredError> {
+        match self {
+            Store::Host(store) => store.close(),
+            Store::Device(store) => store.close(),
+        }
+    }
+}
