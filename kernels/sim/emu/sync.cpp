@@ -83,6 +83,9 @@ void vote(Block&, Fiber* lanes, uint32_t mask) {
         yes |= (mask >> lane & 1) != 0 && lanes[lane].in[0] != 0 ? 1u << lane : 0;
     }
     for (uint32_t lane = 0; lane < WARP; ++lane) {
+        if ((mask >> lane & 1) == 0) {
+            continue;  // its answer may be another vote's, which it has not read yet
+        }
         switch (lanes[lane].kind) {
             case KVT_VOTE_BALLOT: lanes[lane].out[0] = yes; break;
             case KVT_VOTE_ANY: lanes[lane].out[0] = yes != 0; break;

@@ -1,0 +1,175 @@
+//! The stand-in as an engine sees it: loaded by path, called by name. Every failure of a call that a test did not ask for panics.
+#![allow(dead_code)] // each test uses a part
+
+use std::ffi::{CString, c_int, c_uint, c_void};
+use std::time::{Duration, Instant};
+
+/// `CUDA_ERROR_NOT_READY`.
+pub const NOT_READY: u32 = 600;
+/// More than any kernel of these tests needs, on any machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+type Stream = usize;
+
+/// The library, with a context current and one module that names the samples.
+pub struct Cuda {
+    library: *mut c_void,
+    module: usize,
+}
+
+/// Parameters of a sample: plain old data.
+///
+/// # Safety
+/// `repr(C)`, and as the kernel declares it.
+pub unsafe trait Params {}
+
+macro_rules! call {
+    ($cuda:expr, $name:ident($($argument:expr),* $(,)?) as fn($($kind:ty),* $(,)?)) => {{
+        let address = $cuda.symbol(stringify!($name));
+        // SAFETY: the signature of the driver's reference, and a symbol of the stand-in.
+        let function: unsafe extern "C" fn($($kind),*) -> u32 = unsafe { std::mem::transmute(address) };
+        // SAFETY: pointers are to locals of the right types.
+        unsafe { function($($argument),*) }
+    }};
+}
+
+impl Cuda {
+    pub fn new(kernels: &[&str]) -> Self {
+        kvtide_cuda_sim::install();
+        let path = CString::new(std::env::var("KVTIDE_LIBCUDA").expect("installed")).expect("a path");
+        // SAFETY: a library of ours, whose constructors only register kernels.
+        let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
+        assert!(!library.is_null(), "dlopen {path:?}");
+        let mut cuda = Self { library, module: 0 };
+        let mut context = 0_usize;
+        assert_eq!(call!(cuda, cuInit(0) as fn(c_uint)), 0);
+        assert_eq!(call!(cuda, cuDevicePrimaryCtxRetain(&mut context, 0) as fn(*mut usize, c_int)), 0);
+        assert_eq!(call!(cuda, cuCtxPushCurrent_v2(context) as fn(usize)), 0);
+        let entries: String = kernels.iter().map(|name| format!(".visible .entry {name}(\n)\n{{\n}}\n")).collect();
+        let ptx = CString::new(format!(".version 8.4\n.target sm_80\n.address_size 64\n{entries}")).expect("no zero");
+        let options = std::ptr::null_mut::<c_void>();
+        let loaded = call!(
+            cuda,
+            cuModuleLoadDataEx(&mut cuda.module, ptx.as_ptr().cast(), 0, options, options)
+                as fn(*mut usize, *const c_void, c_uint, *mut c_void, *mut c_void)
+        );
+        assert_eq!(loaded, 0);
+        cuda
+    }
+
+    fn symbol(&self, name: &str) -> *mut c_void {
+        let text = CString::new(name).expect("no zero");
+        // SAFETY: an open library and a string.
+        let address = unsafe { libc::dlsym(self.library, text.as_ptr()) };
+        assert!(!address.is_null(), "the stand-in has no {name}");
+        address
+    }
+
+    pub fn stream(&self) -> Stream {
+        let mut stream = 0;
+        assert_eq!(call!(self, cuStreamCreateWithPriority(&mut stream, 1, 0) as fn(*mut usize, c_uint, c_int)), 0);
+        stream
+    }
+
+    /// Device memory.
+    pub fn allocate(&self, bytes: usize) -> u64 {
+        let mut address = 0;
+        assert_eq!(call!(self, cuMemAlloc_v2(&mut address, bytes) as fn(*mut u64, usize)), 0);
+        address
+    }
+
+    pub fn free(&self, address: u64) {
+        assert_eq!(call!(self, cuMemFree_v2(address) as fn(u64)), 0);
+    }
+
+    /// Makes host memory known to the device.
+    pub fn register<T>(&self, memory: &mut [T]) -> u64 {
+        let bytes = size_of_val(memory);
+        let at = memory.as_mut_ptr().cast::<c_void>();
+        assert_eq!(call!(self, cuMemHostRegister_v2(at, bytes, 3) as fn(*mut c_void, usize, c_uint)), 0);
+        at.expose_provenance() as u64
+    }
+
+    pub fn unregister<T>(&self, memory: &mut [T]) {
+        let at = memory.as_mut_ptr().cast::<c_void>();
+        assert_eq!(call!(self, cuMemHostUnregister(at) as fn(*mut c_void)), 0);
+    }
+
+    pub fn copy(&self, to: u64, from: u64, bytes: usize, stream: Stream) -> u32 {
+        call!(self, cuMemcpyAsync(to, from, bytes, stream) as fn(u64, u64, usize, usize))
+    }
+
+    pub fn event(&self) -> usize {
+        let mut event = 0;
+        assert_eq!(call!(self, cuEventCreate(&mut event, 2) as fn(*mut usize, c_uint)), 0);
+        event
+    }
+
+    pub fn record(&self, event: usize, stream: Stream) {
+        assert_eq!(call!(self, cuEventRecord(event, stream) as fn(usize, usize)), 0);
+    }
+
+    pub fn wait_event(&self, stream: Stream, event: usize) {
+        assert_eq!(call!(self, cuStreamWaitEvent(stream, event, 0) as fn(usize, usize, c_uint)), 0);
+    }
+
+    pub fn launch<P: Params>(&self, name: &str, grid: u32, block: u32, shared: u32, params: &P, stream: Stream) {
+        let (mut function, text) = (0_usize, CString::new(name).expect("no zero"));
+        let got = call!(
+            self,
+            cuModuleGetFunction(&mut function, self.module, text.as_ptr().cast())
+                as fn(*mut usize, usize, *const c_void)
+        );
+        assert_eq!(got, 0, "{name}");
+        let list = [std::ptr::from_ref(params).cast::<c_void>()];
+        let launched = call!(
+            self,
+            cuLaunchKernel(function, grid, 1, 1, block, 1, 1, shared, stream, list.as_ptr(), std::ptr::null())
+                as fn(
+                    usize,
+                    c_uint,
+                    c_uint,
+                    c_uint,
+                    c_uint,
+                    c_uint,
+                    c_uint,
+                    c_uint,
+                    usize,
+                    *const *const c_void,
+                    *const c_void,
+                )
+        );
+        assert_eq!(launched, 0, "{name}");
+    }
+
+    /// What a stream ends in: 0, or its fault.
+    pub fn finish(&self, stream: Stream) -> u32 {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let state = call!(self, cuStreamQuery(stream) as fn(usize));
+            if state != NOT_READY {
+                return state;
+            }
+            assert!(Instant::now() < until, "a stream did not end within {PATIENCE:?}");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Puts words into device memory, or takes them out, on a stream of its own.
+    pub fn put<T: Copy>(&self, to: u64, words: &[T]) {
+        let mut staged = words.to_vec();
+        let (from, stream) = (self.register(&mut staged), self.stream());
+        assert_eq!(self.copy(to, from, size_of_val(words), stream), 0);
+        assert_eq!(self.finish(stream), 0);
+        self.unregister(&mut staged);
+    }
+
+    pub fn get<T: Copy + Default>(&self, from: u64, count: usize) -> Vec<T> {
+        let mut staged = vec![T::default(); count];
+        let (to, stream) = (self.register(&mut staged), self.stream());
+        assert_eq!(self.copy(to, from, size_of_val(&staged[..]), stream), 0);
+        assert_eq!(self.finish(stream), 0);
+        self.unregister(&mut staged);
+        staged
+    }
+}
