@@ -510,6 +510,21 @@ typedef struct kvt_lane_view {
     uint32_t page_tokens;
 } kvt_lane_view;
 
+/// Where a lane's words are on the device, as long as the lane is open: CUDA graphs may hold these addresses. Set `struct_size`
+/// before the call.
+typedef struct kvt_lane_device {
+    /// `sizeof(kvt_lane_device)`: later versions are longer.
+    uint32_t struct_size;
+    /// Entries of the table.
+    uint32_t entries;
+    /// Device address of the lane's table: the entry of `block * planes_count + plane` is 0 if the page is not in tier 0, else its
+    /// frame + 1.
+    uint64_t table;
+    /// Device address of 4 bytes: 0, or the status of the step's first boundary that failed while the stream waited for it. Kernels
+    /// that see it set emit nothing.
+    uint64_t status;
+} kvt_lane_device;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -840,7 +855,7 @@ kvt_status kvt_lane_get_view(const struct kvt_lane *lane, struct kvt_lane_view *
 kvt_status kvt_lane_pte(const struct kvt_lane *lane, uint32_t block, uint16_t plane, uint32_t *frame);
 
 /// The bytes of a page of a sequence in this lane's step: readable until the lane's next begin, boundary or end. 64-byte aligned,
-/// `page_bytes` of the plane long. `KVT_ENOTFOUND`: not readable now, or not in the step.
+/// `page_bytes` of the plane long. `KVT_ENOTFOUND`: not readable now, not in the step, or tier 0 is on a device.
 ///
 /// Pointers: `page` is valid for a write.
 kvt_status kvt_lane_page(const struct kvt_lane *lane,
@@ -850,7 +865,7 @@ kvt_status kvt_lane_page(const struct kvt_lane *lane,
                          const void **page);
 
 /// The bytes of an unsealed page of a sequence in this lane's step, to be written until the lane's end. `KVT_ENOTFOUND`:
-/// sealed, not reserved, or not in the step.
+/// sealed, not reserved, not in the step, or tier 0 is on a device.
 ///
 /// Pointers: `page` is valid for a write.
 kvt_status kvt_lane_page_mut(struct kvt_lane *lane,
@@ -858,6 +873,34 @@ kvt_status kvt_lane_page_mut(struct kvt_lane *lane,
                              uint32_t index,
                              uint16_t plane,
                              void **page);
+
+/// Binds a lane to a stream of the device that tier 0 is on: a `CUstream` (`cudaStream_t`) as a number; 1 is the legacy default
+/// stream, 2 the thread's own. All that reads or writes the lane's pages is to be enqueued there, between `kvt_lane_begin` and
+/// `kvt_lane_end`. To be called before the first `kvt_lane_begin`; between steps another stream may take over.
+///
+/// `KVT_ESTATE`: tier 0 is on no device, or a step is open. `KVT_EINVAL`: 0, or a stream of another context. `KVT_EDEVICE`.
+///
+/// Pointers: `stream` lives until the lane is closed, or bound to another one whose work comes after its own.
+kvt_status kvt_lane_bind(struct kvt_lane *lane,
+                         uint64_t stream);
+
+/// Fills `device`. `KVT_ESTATE`: tier 0 is on no device.
+///
+/// Pointers: `device` is valid for reads and writes of `device->struct_size` bytes.
+kvt_status kvt_lane_get_device(struct kvt_lane *lane, struct kvt_lane_device *device);
+
+/// A boundary of `plane` that returns at once: the lane's stream waits until every page of the plane is readable. Whatever goes
+/// wrong meanwhile, the stream goes on, with the lane's status word set, and `kvt_lane_check` says why. Not to be captured into a
+/// CUDA graph.
+///
+/// `KVT_ESTATE`: the step reads more than fits into tier 0, another lane is bound too, or the device's streams cannot wait: then
+/// `kvt_lane_boundary` does. `KVT_EAGAIN`: the stream waits for as many boundaries as it can. Else as `kvt_lane_boundary`.
+kvt_status kvt_lane_boundary_async(struct kvt_lane *lane,
+                                   uint16_t plane);
+
+/// Why a boundary of the open step failed while the stream waited for it, or `KVT_OK`. To be asked once the stream has come to the
+/// step's last kernel, whose results mean nothing then.
+kvt_status kvt_lane_check(struct kvt_lane *lane);
 
 #ifdef __cplusplus
 }  // extern "C"

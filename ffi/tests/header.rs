@@ -6,8 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The C API, in the order in which a reader should meet it.
-const CAPI: [&str; 10] =
-    ["version", "status", "error", "space", "client", "channel", "request", "pin", "layout", "lane"];
+const CAPI: [&str; 11] =
+    ["version", "status", "error", "space", "client", "channel", "request", "pin", "layout", "lane", "device"];
 /// What two processes share.
 const WIRE: [&str; 3] = ["status", "geometry", "entry"];
 

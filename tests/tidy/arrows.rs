@@ -21,7 +21,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("kvtide", &["kvtide-tiering", "kvtide-wire", "kvtide-ffi"]),
     ("kvtide-tiering", &[]),
     ("kvtide-wire", &[]),
-    ("kvtide-ffi", &["kvtide-wire", "kvtide-kernels"]),
+    ("kvtide-ffi", &["kvtide-wire", "kvtide-kernels", "kvtide-cuda-sim"]),
     ("kvtide-kernels", &["kvtide-wire", "kvtide-cuda-sim"]),
     ("kvtide-cuda-sim", &[]),
     ("kvtide-sim", &["kvtide-tiering", "kvtide-wire", "kvtide-ffi", "kvtide"]),

@@ -27,6 +27,14 @@ struct LaneHandle {
 
 static LANES: Table<LaneHandle, Exclusive> = Table::new("kvt_lane", b'L');
 
+/// Runs a call on a lane.
+pub(crate) fn with_lane<T>(
+    lane: *const kvt_lane,
+    call: impl FnOnce(&mut Lane) -> Result<T, Fault>,
+) -> Result<T, Fault> {
+    call(&mut LANES.enter(lane)?.lane)
+}
+
 /// A sequence of a step.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -231,7 +239,7 @@ pub unsafe extern "C" fn kvt_lane_pte(lane: *const kvt_lane, block: u32, plane: 
 }
 
 /// The bytes of a page of a sequence in this lane's step: readable until the lane's next begin, boundary or end. 64-byte aligned,
-/// `page_bytes` of the plane long. `KVT_ENOTFOUND`: not readable now, or not in the step.
+/// `page_bytes` of the plane long. `KVT_ENOTFOUND`: not readable now, not in the step, or tier 0 is on a device.
 ///
 /// # Safety
 /// `page` is valid for a write.
@@ -253,7 +261,7 @@ pub unsafe extern "C" fn kvt_lane_page(
 }
 
 /// The bytes of an unsealed page of a sequence in this lane's step, to be written until the lane's end. `KVT_ENOTFOUND`:
-/// sealed, not reserved, or not in the step.
+/// sealed, not reserved, not in the step, or tier 0 is on a device.
 ///
 /// # Safety
 /// `page` is valid for a write.

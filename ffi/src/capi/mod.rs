@@ -9,6 +9,7 @@
 
 pub mod channel;
 pub mod client;
+pub mod device;
 mod entry;
 pub mod error;
 pub mod lane;

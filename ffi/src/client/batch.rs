@@ -47,11 +47,11 @@ pub struct BatchDevice {
 /// The sequences of one lane's steps, on the device. Only what changed since the last step goes there, in the order of the lane's
 /// stream: work that was enqueued before reads the old values.
 pub struct Batch {
+    /// Before everything that is enqueued on: it waits for that.
+    ring: UpdateRing,
     lane: Arc<LaneStream>,
     client: Client,
     options: BatchOptions,
-    /// Before the arrays that it writes.
-    ring: UpdateRing,
     kernel: Arc<Boundary>,
     arrays: Arc<Buffer>,
     tables: Option<(Buffer, Buffer)>,
@@ -165,14 +165,15 @@ impl Batch {
     }
 
     /// What the arrays hold before the first step. Enqueued before its changes, all of which are still in the ring.
-    fn empty(&self, stream: &kvtide_kernels::Stream) -> kvtide_kernels::Result<()> {
+    fn empty(&mut self, stream: &kvtide_kernels::Stream) -> kvtide_kernels::Result<()> {
         let lengths = self.options.seqs as usize * size_of::<i32>();
         let (at, bytes) = (self.arrays.address(), self.arrays.bytes());
         // SAFETY: the arrays live as long as this, and only this stream's work touches them.
         unsafe {
             stream.fill(at, 0, lengths)?;
-            stream.fill(at + lengths as u64, 0xff, bytes - lengths)
+            stream.fill(at + lengths as u64, 0xff, bytes - lengths)?;
         }
+        self.ring.fence(stream)
     }
 
     /// Has an entry be `value`, if it is not.
@@ -235,7 +236,8 @@ impl Batch {
         };
         // SAFETY: everything named lives as long as this batch, the lane's words as long as the lane's side, which it holds;
         // only this stream's work writes them.
-        unsafe { self.kernel.tables(&stream, &params) }.map_err(|e| self.lost(&e, failed))
+        let built = unsafe { self.kernel.tables(&stream, &params) }.and_then(|()| self.ring.fence(&stream));
+        built.map_err(|e| self.lost(&e, failed))
     }
 
     /// A device that is gone takes its session along.

@@ -14,5 +14,5 @@ pub use crate::client::{
 pub use kvtide_kernels::measure;
 pub use kvtide_kernels::{
     Arena, Buffer, Copier, Device, DeviceInfo, Driver, Error, Event, HostRegion, Pinned, Priority, Report, Stream,
-    Uuid, Version, Way, Which, Works, copy, launch, params, reference,
+    Uuid, Version, WaitWord, Way, Which, Works, copy, launch, params, reference,
 };

@@ -44,6 +44,9 @@ pub enum Command {
     Evict { block: u32, plane: u16, answer: Sender<Status> },
     /// Flip a bit of a page in host memory.
     Flip { block: u32, plane: u16, byte: u64, answer: Sender<()> },
+    /// Load a page from host memory into a frame that shows another; says how that ended.
+    #[allow(dead_code)] // for tests on a device
+    LoadOver { block: u32, plane: u16, frame: u32, victim: (u32, u16), answer: Sender<Status> },
     /// Send a job as it is; says how it ended.
     Job { job: Job, answer: Sender<Status> },
     /// Answer the next request of this kind like this.
@@ -122,6 +125,14 @@ impl Fake {
         let (answer, flipped) = channel();
         self.tell(Command::Flip { block, plane, byte: byte as u64, answer });
         flipped.recv_timeout(LONG).expect("the bit is flipped");
+    }
+
+    /// Loads a page from host memory into a frame that shows another; does not wait for the job's end.
+    #[allow(dead_code)] // for tests on a device
+    pub fn load_over(&self, block: u32, plane: u16, frame: u32, victim: (u32, u16)) -> Receiver<Status> {
+        let (answer, ended) = channel();
+        self.tell(Command::LoadOver { block, plane, frame, victim, answer });
+        ended
     }
 
     pub fn job(&self, job: Job) -> Status {
@@ -289,6 +300,13 @@ impl Core {
                 flipped[0] ^= 1 << (byte % 8);
                 file.write_all_at(&flipped, at).expect("write");
                 answer.send(()).expect("the test waits");
+            }
+            Command::LoadOver { block, plane, frame, victim, answer } => {
+                let slot = self.host[&(block, plane)];
+                let load =
+                    Job { slot, flags: CANARY, digest: self.digests[&slot], ..job(JobKind::Load, block, plane, frame) };
+                self.frames.remove(&victim);
+                self.send(Job { victim_block: victim.0, victim_plane: victim.1, ..load }, Then::Tell(answer));
             }
             Command::Job { job, answer } => self.send(job, Then::Tell(answer)),
             Command::Answer { op, with } => self.scripts.push((op, with)),

@@ -39,10 +39,11 @@ pub(crate) struct LaneStream {
     gate: Arc<Gate>,
     /// `None`: streams of this device cannot wait for words.
     word: Option<WaitWord>,
+    /// Before the buffers: its ring waits for what is enqueued on them.
+    side: Mutex<Side>,
     table: Arc<Buffer>,
     entries: u32,
-    status: Arc<Buffer>,
-    side: Mutex<Side>,
+    status: Buffer,
 }
 
 /// What changes. Locked by the lane's owner and by who completes its boundaries: never at once for long.
@@ -74,7 +75,7 @@ impl LaneStream {
     ) -> Result<LaneStream> {
         let kernel = Arc::new(Boundary::new(device)?);
         let table = Arc::new(Buffer::new(device, entries as usize * size_of::<u32>())?);
-        let status = Arc::new(Buffer::new(device, size_of::<u32>())?);
+        let status = Buffer::new(device, size_of::<u32>())?;
         let slots = slots.max(SLOTS_MIN).next_power_of_two();
         let ring = UpdateRing::new(device, &kernel, &table, entries, status.address(), slots)?;
         let word = if device.works()?.stream_waits.works() { Some(WaitWord::new(device)?) } else { None };
@@ -145,22 +146,30 @@ impl LaneStream {
         Ok(())
     }
 
+    /// The lane is on no stream any more: what it has enqueued there stays behind its mark.
+    pub fn unbind(&self) {
+        self.side().stream = None;
+        self.marks[self.lane].unbind();
+    }
+
     /// Prepares a step: no failure is known of it. True: the device's table is empty now, and all entries are to be told again.
     pub fn begin(&self) -> Result<bool> {
         let mut side = self.side();
         let Some(stream) = side.stream.clone() else { return Ok(false) };
         side.failed = None;
-        if std::mem::take(&mut side.marked) {
-            // SAFETY: the word lives as long as this, and only kernels of this stream write it.
-            unsafe { stream.fill(self.status.address(), 0, self.status.bytes()) }?;
+        if !side.marked && !side.stale {
+            return Ok(false);
         }
-        if side.stale {
-            // SAFETY: the table lives as long as this, and only kernels of this stream read and write it.
-            unsafe { stream.fill(self.table.address(), 0, self.table.bytes()) }?;
-            side.stale = false;
-            return Ok(true);
+        // SAFETY: both live until the ring has seen the event that follows, and only kernels of this stream touch them.
+        unsafe {
+            stream.fill(self.status.address(), 0, self.status.bytes())?;
+            if side.stale {
+                stream.fill(self.table.address(), 0, self.table.bytes())?;
+            }
         }
-        Ok(false)
+        side.ring.fence(&stream)?;
+        side.marked = false;
+        Ok(std::mem::take(&mut side.stale))
     }
 
     /// Enqueues what the protocol has told since the last time: before anything that is to read the new table.

@@ -115,6 +115,21 @@ impl UpdateRing {
         Ok(())
     }
 
+    /// Counts what else was enqueued on the array, so that `drop` waits for it.
+    pub fn fence(&mut self, stream: &Stream) -> Result<()> {
+        self.free_flight()?;
+        let Some(done) = self.spare.pop() else {
+            return Err(Error::Busy { what: "boundaries of a lane", limit: FLIGHTS_MAX });
+        };
+        if let Err(error) = stream.record(&done) {
+            self.spare.push(done);
+            return Err(error);
+        }
+        self.flights.push_back(Flight { done, end: Some(self.launched) });
+        self.flown += 1;
+        Ok(())
+    }
+
     /// Whether one more launch can be made without waiting.
     pub fn has_flight(&mut self) -> Result<bool> {
         self.reclaim()?;

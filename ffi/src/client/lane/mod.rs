@@ -223,6 +223,10 @@ impl Drop for Lane {
         }
         let _ = self.end(); // no step open: nothing to end. What its stream waits for has ended with it
         if let Some(state) = self.state.take() {
+            #[cfg(feature = "cuda")]
+            if let Some(stream) = &state.stream {
+                stream.unbind();
+            }
             self.inner.give_lane(self.index, state);
         }
     }

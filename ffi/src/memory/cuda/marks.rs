@@ -57,6 +57,11 @@ impl Marks {
         Ok(())
     }
 
+    /// The lane has no stream any more. Copies stay behind its mark.
+    pub fn unbind(&self) {
+        self.lock().stream = None;
+    }
+
     /// Whether the lane is on a stream.
     pub fn is_bound(&self) -> bool {
         self.lock().stream.is_some()
