@@ -85,7 +85,7 @@ fn listen(engine: &mut Engine) -> Result<(u64, u64), BenchError> {
     let (mut compared, mut different) = (0, 0);
     for line in BufReader::new(stdout).lines().map_while(Result::ok) {
         match serde_json::from_str(&line).map_err(|e| odd(format!("said {line:?}: {e}")))? {
-            Message::Progress { .. } => {}
+            Message::Progress { .. } | Message::Device { .. } => {}
             // An engine that has died by now says so by its end.
             Message::Checkpoint { .. } => drop(stdin.write_all(b"\n")),
             Message::Ended { stage: Stage::Resident | Stage::Tiered, measured } => {
