@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 
@@ -128,6 +129,10 @@ void make_stacks(Block& block) {
 void free_stacks(Block& block) { munmap(block.stacks, (STACK_BYTES + GUARD_BYTES) * THREADS_MAX); }
 
 void prepare_fiber(Block&, Fiber& fiber) {
+#if defined(__SANITIZE_ADDRESS__)
+    // Whoever had the stack before may have left it without leaving its frames.
+    ASAN_UNPOISON_MEMORY_REGION(fiber.stack_low, STACK_BYTES);
+#endif
     // As if the switch had been called from enter_thread's caller: the return address above the saved registers, and the stack
     // aligned as after a call.
     // Stacks begin at different cache lines: all at one page offset would share a few lines of the first cache.
