@@ -25,11 +25,9 @@ from kvtide.daemon import PrivateDaemon
 from kvtide.torch import KvtideCache
 from kvtide.torch.transformers import shape_of
 
-#: Where no prompt is given: text with repetitions, which any model goes on with.
-PROMPT = (
-    "A page is page_tokens consecutive tokens of one plane. A block is the pages of all planes at one page index. A frame is a "
-    "page-sized slot of a tier. A lane is one ordered stream of engine work. A boundary is a point at which the table may change. "
-) * 4
+#: Where no prompt is given. With it the fixture model's best two logits lie 1.2 apart at least for every new token (f32; prompts of
+#: 256 to 1,536 tokens, 8 to 128 new ones): a rounding of 16 bits decides nothing, a wrong page does.
+PROMPT = "        self.blocks.dying -= 1;\n        self.blocks.release(b);\n        self.wake_admission();\n"
 
 
 @dataclass

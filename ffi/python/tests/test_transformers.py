@@ -43,7 +43,7 @@ def test_tokens_are_those_of_transformers_with_an_eighth_in_tier_0(example: Modu
     """The promise. The margins say that the tokens are not equal by luck of a tie."""
     result = example.compare(str(ROOT / "src/demo/assets"), device=device, dtype=dtype, prompt_tokens=480, new_tokens=32)
     assert result.share_in_tier0 <= 0.125 and result.planes_in_passes > 6 * 32 and result.bytes_host_to_tier0 > 0
-    assert result.new_tokens == 32 and result.equal, result
+    assert result.new_tokens == 32 and result.equal and result.margin_least > 0.5, result
 
 
 def tiny(kind: type[PreTrainedModel], config: type, **changes: Any) -> tuple[PreTrainedModel, PreTrainedModel]:
