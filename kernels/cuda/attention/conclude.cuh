@@ -118,23 +118,23 @@ KVT_DEVICE void combine(const AttentionParams& p, const Task& t, u32 first, u32 
 }
 
 // Takes a ticket after this block's stores: how many were taken with it (lower half) and how many of those were missing (upper
-// half), the same for all threads; stores of all that took one before are visible then.
+// half), the same for all threads. Stores of all blocks that took one before are visible then: the barrier puts this block's stores
+// before the first fence, which covers them, and the second fence before what the block reads.
 KVT_DEVICE u32 take_ticket(u32* ticket, u32 members, bool missing) {
     KVT_SHARED(u32, taken, 1);
-    __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
-        u32 add = missing ? 0x10001u : 1u;
-        taken[0] = atomicAdd(ticket, add) + add;
-        if ((taken[0] & 0xffff) == members) {
+        const u32 add = missing ? 0x10001u : 1u;
+        __threadfence();
+        const u32 count = atomicAdd(ticket, add) + add;
+        __threadfence();
+        if ((count & 0xffff) == members) {
             atomicExch(ticket, 0u);
         }
+        taken[0] = count;
     }
     __syncthreads();
-    u32 count = taken[0];
-    __syncthreads();  // before the next use of `taken`
-    __threadfence();
-    return count;
+    return taken[0];
 }
 
 // After a block gave on chunk `slot` of `chunks` (or could not: `missing`): whoever comes last finishes.

@@ -93,12 +93,8 @@ KVT_DEVICE void attention_decode(const AttentionParams& p) {
     const u32 ring = warp * RING_BYTES<D>;
 
     Task task = task_of<ROWS>(p, parts ? 0 : blockIdx.z, head, tile);
-    if (lane_failed(p)) {
-        if (!parts && blockIdx.y == 0) {
-            write_emitted(p, task, false);
-        }
-        return;
-    }
+    const bool failed = lane_failed(p);
+    const i32 early = parts ? -1 : early_entry(p, task.seq, blockIdx.y);
 
     Listed mine;
     mine.seq = mine.page = 0;
@@ -109,7 +105,7 @@ KVT_DEVICE void attention_decode(const AttentionParams& p) {
     bool missing = false;
     if (parts) {
         const u32 item = (blockIdx.y * WARPS + warp) * p.items_per_warp + lane;
-        if (lane < p.items_per_warp && item < p.item_count) {
+        if (!failed && lane < p.items_per_warp && item < p.item_count) {
             uint2 listed = reinterpret_cast<const uint2*>(p.items)[item];
             mine.seq = listed.x;
             mine.page = listed.y;
@@ -128,9 +124,9 @@ KVT_DEVICE void attention_decode(const AttentionParams& p) {
         const Span s = span_of(p, task.seq, task.row, ROWS);
         const Chunks range = chunks_of(p, s);
         chunks = range.count;
-        if (chunks == 0 || chunks == TOO_MANY) {
+        if (failed || chunks == 0 || chunks == TOO_MANY) {
             if (blockIdx.y == 0) {
-                write_unread<T, D>(p, task, chunks == 0);
+                write_unread<T, D>(p, task, !failed && chunks == 0);
             }
             return;
         }
@@ -144,7 +140,7 @@ KVT_DEVICE void attention_decode(const AttentionParams& p) {
         bool inside = lane < p.chunk_pages && mine.page * p.page_tokens < static_cast<u32>(s.limit) &&
                       (mine.page + 1) * p.page_tokens > static_cast<u32>(s.first);
         if (inside) {
-            mine.frame = entry_of(p, mine.seq, mine.page);
+            mine.frame = range.first == 0 ? early : entry_of(p, mine.seq, mine.page);
         }
         missing = __ballot_sync(FULL, inside && mine.frame < 0) != 0;
         todo = missing ? 0 : __ballot_sync(FULL, inside) & (0x11111111u << warp);

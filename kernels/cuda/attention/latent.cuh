@@ -114,12 +114,8 @@ KVT_DEVICE void attention_latent(const AttentionParams& p) {
     const bool parts = p.items != 0;
     // Row tiles vary fastest, so that the blocks which read a page run at the same time.
     const Task task = task_of<ROWS>(p, parts ? 0 : blockIdx.z, 0, blockIdx.x);
-    if (lane_failed(p)) {
-        if (!parts && blockIdx.y == 0) {
-            write_emitted(p, task, false);
-        }
-        return;
-    }
+    const bool failed = lane_failed(p);
+    const i32 early = parts ? -1 : early_entry(p, task.seq, blockIdx.y);
 
     Listed mine;  // each warp keeps the same list
     mine.seq = mine.page = 0;
@@ -129,7 +125,7 @@ KVT_DEVICE void attention_latent(const AttentionParams& p) {
     bool missing = false;
     if (parts) {
         const u32 item = blockIdx.y * p.items_per_warp + lane;
-        if (lane < p.items_per_warp && item < p.item_count) {
+        if (!failed && lane < p.items_per_warp && item < p.item_count) {
             uint2 listed = reinterpret_cast<const uint2*>(p.items)[item];
             mine.seq = listed.x;
             mine.page = listed.y;
@@ -151,9 +147,9 @@ KVT_DEVICE void attention_latent(const AttentionParams& p) {
         const Span s = span_of(p, task.seq, task.row, ROWS);
         const Chunks range = chunks_of(p, s);
         chunks = range.count;
-        if (chunks == 0 || chunks == TOO_MANY) {
+        if (failed || chunks == 0 || chunks == TOO_MANY) {
             if (blockIdx.y == 0) {
-                write_unread<T, VALUE>(p, task, chunks == 0);
+                write_unread<T, VALUE>(p, task, !failed && chunks == 0);
             }
             return;
         }
@@ -167,7 +163,7 @@ KVT_DEVICE void attention_latent(const AttentionParams& p) {
         const bool inside = lane < p.chunk_pages && mine.page * p.page_tokens < static_cast<u32>(s.limit) &&
                             (mine.page + 1) * p.page_tokens > static_cast<u32>(s.first);
         if (inside) {
-            mine.frame = entry_of(p, mine.seq, mine.page);
+            mine.frame = range.first == 0 ? early : entry_of(p, mine.seq, mine.page);
         }
         missing = __any_sync(FULL, inside && mine.frame < 0);
         todo = missing ? 0 : __ballot_sync(FULL, inside);

@@ -101,6 +101,13 @@ KVT_DEVICE i32 entry_of(const AttentionParams& p, u32 seq, u32 page) {
     return p.block_table ? reinterpret_cast<const i32*>(p.block_table)[index] : static_cast<i32>(index);
 }
 
+// The entry of a lane's page of chunk `chunk` as far as it is known without the sequence's length, so that both are loaded at the same
+// time: right unless a window moves the first chunk.
+KVT_DEVICE i32 early_entry(const AttentionParams& p, u32 seq, u32 chunk) {
+    const u32 page = chunk * p.chunk_pages + kvt_lane();
+    return kvt_lane() < p.chunk_pages && page < p.pages_max && page < p.table_stride ? entry_of(p, seq, page) : -1;
+}
+
 // True while the lane's status word says that something failed: then nothing may be emitted.
 KVT_DEVICE bool lane_failed(const AttentionParams& p) { return p.status && *reinterpret_cast<const u32*>(p.status) != 0; }
 

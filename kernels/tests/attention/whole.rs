@@ -76,18 +76,14 @@ fn latent_vectors_are_near_f64() {
 fn without_a_table_pages_lie_in_order() {
     let mut rng = rng();
     let mut case = Case::new(&mut rng, heads(Element::Bf16, 32, 1, 4, 16), false);
-    // Sequence s is to read frames s · stride + i: there are as many as the last sequence's first page, and all hold numbers up to then.
+    // Sequence s is to read frames s · pages + i.
     let attention = case.attention();
-    let stride = case.config.pages - 1;
-    let frames = case.table.len() as i32;
-    let table: Vec<i32> =
-        (0..frames).map(|i| i / (stride as i32 + 2) * stride as i32 + i % (stride as i32 + 2)).collect();
-    case.set_table(table);
-    case.batch.pages_longest = stride;
-    case.batch.table_stride = stride + 2;
+    let (pages, columns) = (case.config.pages, case.batch.table_stride);
+    let frame = |i: u32| (i / columns * pages + (i % columns).min(pages - 1)) as i32;
+    case.set_table((0..columns * case.batch.seqs).map(frame).collect());
     let by_table = case.whole(&attention);
     case.batch.block_table = 0;
-    case.batch.table_stride = stride;
+    case.batch.table_stride = pages;
     assert!(case.whole(&attention) == by_table);
 }
 
