@@ -13,6 +13,13 @@ KVT_DEVICE u64 update_at(const BoundaryApplyParams& p, u32 index) {
     return ld_relaxed_sys(at<const u64>(p.updates) + (index & p.mask));
 }
 
+// The lane's first failure stays.
+KVT_DEVICE void report(const BoundaryApplyParams& p, u32 status) {
+    if (status != 0 && p.status != 0) {
+        atomicCAS(at<u32>(p.status), 0u, status);
+    }
+}
+
 KVT_DEVICE void apply(const BoundaryApplyParams& p) {
     KVT_SHARED(u32, range, 2);
     KVT_SHARED(u32, pages, CHUNK);
@@ -22,13 +29,16 @@ KVT_DEVICE void apply(const BoundaryApplyParams& p) {
         if (p.words != 0) {
             // Written before the word that the stream waited for was released: the newest value is the right one.
             words = ld_relaxed_sys(at<const u64>(p.words));
-            const u32 status = ld_relaxed_sys(at<const u32>(p.words) + 2);
-            if (status != 0 && p.status != 0) {
-                atomicCAS(at<u32>(p.status), 0u, status);
-            }
+            report(p, ld_relaxed_sys(at<const u32>(p.words) + 2));
         }
+        const u32 count = static_cast<u32>(words >> 32);
         range[0] = static_cast<u32>(words);
-        range[1] = min(static_cast<u32>(words >> 32), p.mask + 1);
+        range[1] = count;
+        if (count > p.mask + 1) {
+            // More than the ring holds: none of it can be believed.
+            range[1] = 0;
+            report(p, BAD_UPDATE);
+        }
     }
     __syncthreads();
     const u32 first = range[0];
@@ -47,9 +57,7 @@ KVT_DEVICE void apply(const BoundaryApplyParams& p) {
         bool last = tid < filled;
         if (last && page >= p.pages) {
             last = false;
-            if (p.status != 0) {
-                atomicCAS(at<u32>(p.status), 0u, BAD_UPDATE);
-            }
+            report(p, BAD_UPDATE);
         }
         for (u32 later = tid + 1; later < filled; ++later) {
             last = last && pages[later] != page;

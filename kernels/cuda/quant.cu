@@ -300,7 +300,7 @@ KVT_DEVICE void quantize(const QuantParams& p) {
             }
         }
         const bool refused = tile.keys ? quantize_keys<T>(p, tile, flight) : quantize_values<T>(p, tile, flight);
-        if (refused && p.refused != 0) {
+        if (refused) {
             atomicOr(at<u32>(p.refused) + tile.item, 1u);
         }
     }

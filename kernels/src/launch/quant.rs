@@ -32,7 +32,8 @@ impl Quant {
         })
     }
 
-    /// Quantises blocks by at most `blocks` blocks of threads. `refused`, if given, is cleared first.
+    /// Quantises blocks by at most `blocks` blocks of threads. `refused`, which must be there, is cleared first: a block that it marks
+    /// afterwards has to be kept as it is.
     ///
     /// # Errors
     /// An address or stride is 0 or not aligned; a shape is not supported; the device is lost.
@@ -41,11 +42,10 @@ impl Quant {
     /// Until it has ended: lists, bases, rows and images are there; nobody writes what is read or touches what is written.
     pub unsafe fn quantize(&self, stream: &Stream, element: Element, params: &QuantParams, blocks: u32) -> Result<()> {
         let Some(shape) = shape(params, blocks)? else { return Ok(()) };
-        if params.refused != 0 {
-            // SAFETY: the caller promised `count` words there.
-            unsafe { stream.fill(params.refused, 0, params.count as usize * 4)? };
-        }
+        check::address("marks of refused blocks", params.refused, 4)?;
         // SAFETY: checked above; the rest is the caller's promise.
+        unsafe { stream.fill(params.refused, 0, params.count as usize * 4)? };
+        // SAFETY: as above.
         unsafe { self.quantize[element as usize].launch(stream, shape, params) }
     }
 
@@ -75,7 +75,6 @@ fn shape(p: &QuantParams, blocks: u32) -> Result<Option<Shape>> {
     }
     gather::layout(&p.layout)?;
     check::address("list of blocks", p.items, 8)?;
-    check::aligned("marks of refused blocks", p.refused, 4)?;
     check::aligned("status word", p.status, 4)?;
     check::within("blocks", u64::from(blocks), 1, u64::from(BLOCKS_MAX))?;
     let codec = Codec::from_code(p.codec)?;

@@ -1,6 +1,6 @@
 //! Boundaries of a lane: updates into the table, block tables out of it.
 
-/// What the status word becomes when an update names a page beyond the table.
+/// What the status word becomes when an update names a page beyond the table, or a boundary more updates than the ring holds.
 pub const BAD_UPDATE: u32 = 0xffff_fffe;
 
 /// One change of a lane's table: the page's id and what its entry becomes (0: absent, else frame + 1).
@@ -20,7 +20,7 @@ pub struct BoundaryUpdate {
 pub struct BoundaryWords {
     /// Free-running index of the first update.
     pub first: u32,
-    /// How many there are.
+    /// How many there are. More than the ring holds: none is applied; the status word says so.
     pub count: u32,
     /// 0, or why this boundary failed: goes to the lane's status word, where the first failure stays.
     pub status: u32,

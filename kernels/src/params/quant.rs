@@ -26,7 +26,7 @@ pub struct QuantParams {
     /// `QuantItem[count]`, 8-byte aligned, on the device or in host memory.
     pub items: u64,
     /// Out of `quantize_*`, `u32[count]` on the device: 1 where a block cannot be told in this codec (a value that is not finite, or
-    /// a range beyond the scale's); its image is then meaningless. 0: none.
+    /// a range beyond the scale's); its image is then meaningless.
     pub refused: u64,
     /// `u32`: the lane's status word, or 0. While it is set, nothing is written.
     pub status: u64,

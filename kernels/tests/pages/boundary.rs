@@ -120,6 +120,30 @@ fn a_boundary_can_be_completed_behind_the_launch() {
     }
 }
 
+/// What the host says at run time is a claim too.
+#[test]
+fn more_updates_than_the_ring_holds_are_none() {
+    let rig = Rig::new();
+    let boundary = Boundary::new(&rig.device).expect("kernels load");
+    let (table, status) = (rig.upload(&[7u32; 8]), rig.upload(&[0u32]));
+    let slots = rig.pinned(&[BoundaryUpdate { page: 1, entry: 9 }; 4]);
+    let words = rig.pinned(&[BoundaryWords { first: 0, count: 5, status: 0, reserved: 0 }]);
+    let params = BoundaryApplyParams {
+        table: table.address(),
+        updates: slots.address(),
+        words: words.address(),
+        status: status.address(),
+        mask: 3,
+        pages: 8,
+        ..Default::default()
+    };
+    // SAFETY: all of it lives until `finish` has returned.
+    unsafe { boundary.apply(&rig.stream, &params) }.expect("launched");
+    rig.finish();
+    assert_eq!(rig.download::<u32>(&table, 8), [7; 8]);
+    assert_eq!(rig.download::<u32>(&status, 1), [BAD_UPDATE]);
+}
+
 struct Lane {
     table: Vec<u32>,
     block_ids: Vec<i32>,

@@ -133,6 +133,7 @@ fn copies_and_codecs() {
     let good = QuantParams {
         layout,
         items: NOWHERE,
+        refused: NOWHERE,
         image_stride: 1 << 20,
         count: 1,
         layers: 1,
@@ -152,6 +153,7 @@ fn copies_and_codecs() {
     );
     assert_says(codec(QuantParams { page_tokens: 256, ..good }), "a page of 256 tokens is not supported: 1 to 128");
     assert_says(codec(QuantParams { image_stride: 1024, ..good }), "stride of images");
+    assert_says(codec(QuantParams { refused: 0, ..good }), "marks of refused blocks: its address is 0");
 }
 
 #[test]
