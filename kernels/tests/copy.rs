@@ -102,13 +102,15 @@ fn a_batch_waits_for_the_events_that_it_was_ordered_after() {
     let device = device();
     let mut rng = Rng(12);
     for path in [Path::Engines, Path::OneByOne, Path::Kernel, Path::Below(3000)] {
-        let mut copier = copier(&device, path);
-        let word = WaitWord::new(&device).expect("a word");
+        let (mut copier, mut witness) = (copier(&device, path), copier(&device, path));
         let stream = Stream::new(&device, Priority::Normal).expect("a stream");
         let event = Event::new(&device).expect("an event");
         let (old, new) = (rng.bytes(64 << 10), rng.bytes(64 << 10));
         let (source, there) = (pinned(&device, &new), buffer(&device, &old));
         let target = pinned(&device, &old);
+        let (same, beside) = (pinned(&device, &old), buffer(&device, &old));
+        // Last, so that it goes first should this fail: giving memory back waits for the device.
+        let word = WaitWord::new(&device).expect("a word");
 
         // A step of the engine's that will write `there`, held by a word.
         let held = word.arm().expect("armed");
@@ -126,6 +128,20 @@ fn a_batch_waits_for_the_events_that_it_was_ordered_after() {
             .collect();
         // SAFETY: as above.
         let ticket = unsafe { copier.submit(Way::Down, &copies) }.expect("submitted");
+        // Another copier does the same several times without waiting: a batch that did not wait would have ended by then.
+        let unordered: Vec<Copy> = copies
+            .iter()
+            .map(|c| Copy {
+                from: beside.address() + (c.from - there.address()),
+                to: same.address() + (c.to - target.address()),
+                ..*c
+            })
+            .collect();
+        for _ in 0..5 {
+            // SAFETY: both stay until the batch has ended.
+            let ticket = unsafe { witness.submit(Way::Down, &unordered) }.expect("submitted");
+            end(&mut witness, ticket).expect("copied");
+        }
         assert!(!copier.poll(ticket).expect("asked"), "{path:?}: it cannot have ended");
         assert!(!copier.settle(Instant::now()).expect("asked"));
         word.release(held);
@@ -143,13 +159,13 @@ fn a_batch_waits_for_the_events_that_it_was_ordered_after() {
 fn too_many_batches_or_copies_are_refused_and_nothing_is_started() {
     let device = device();
     let mut copier = copier(&device, Path::Engines);
+    let (source, target) = (pinned(&device, &[7; 4096]), buffer(&device, &[0; 4096]));
     let word = WaitWord::new(&device).expect("a word");
     let (stream, event) =
         (Stream::new(&device, Priority::Normal).expect("a stream"), Event::new(&device).expect("an event"));
     stream.wait_word(&word, word.arm().expect("armed")).expect("waits");
     stream.record(&event).expect("recorded");
     copier.order_after(&event).expect("ordered");
-    let (source, target) = (pinned(&device, &[7; 4096]), buffer(&device, &[0; 4096]));
     let one = Copy { from: source.address(), to: target.address(), bytes: 16 };
     let place = |n: usize| Copy { from: one.from, to: one.to + 16 * n as u64, bytes: 16 };
 
@@ -200,4 +216,33 @@ fn copies_that_must_not_stand_behind_a_wait_go_by_the_engines() {
     end(&mut copier, ticket).expect("copied");
     assert_eq!((copier.stats().engine_fragments, copier.stats().launches), (1, 0));
     assert_eq!(get(&device, target.address(), 64), [9; 64]);
+}
+
+#[test]
+fn batches_that_are_under_way_together_have_lists_of_their_own() {
+    let device = device();
+    let mut copier = copier(&device, Path::Kernel);
+    let (stream, event) =
+        (Stream::new(&device, Priority::Normal).expect("a stream"), Event::new(&device).expect("an event"));
+    let bytes = Rng(13).bytes(BATCHES_MAX * 4096);
+    let (source, target) = (pinned(&device, &bytes), buffer(&device, &vec![0; bytes.len()]));
+    let word = WaitWord::new(&device).expect("a word");
+    stream.wait_word(&word, word.arm().expect("armed")).expect("waits");
+    stream.record(&event).expect("recorded");
+    copier.order_after(&event).expect("ordered");
+    let tickets: Vec<Ticket> = (0..BATCHES_MAX as u64 * 4096)
+        .step_by(4096)
+        .map(|at| {
+            let copies = [0, 2048].map(|half| at + half);
+            let copies = copies.map(|at| Copy { from: source.address() + at, to: target.address() + at, bytes: 1000 });
+            // SAFETY: all of it stays until every batch has ended.
+            unsafe { copier.submit(Way::Up, &copies) }.expect("submitted")
+        })
+        .collect();
+    word.release_all();
+    tickets.into_iter().for_each(|ticket| end(&mut copier, ticket).expect("copied"));
+    let got = get(&device, target.address(), bytes.len());
+    for at in (0..bytes.len()).step_by(2048) {
+        assert!(got[at..at + 1000] == bytes[at..at + 1000], "at {at}");
+    }
 }

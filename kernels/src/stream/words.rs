@@ -177,6 +177,10 @@ impl Stream {
                 needs: "the driver lacks cuStreamWaitValue64_v2".to_owned(),
             });
         };
+        // A captured wait would become a part of the graph, and wait for a word of the past at every replay.
+        if self.is_capturing()? {
+            return Err(Error::invalid("stream", "it is being captured into a graph: waits stay outside"));
+        }
         let _entered = device.enter()?;
         // SAFETY: the word's memory is never unmapped; the stream lives.
         let code = unsafe { wait(self.handle(), word.address(), target, WAIT_GEQ) };
