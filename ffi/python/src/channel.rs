@@ -221,6 +221,19 @@ impl Channel {
         self.call(py, |channel| channel.release(pin))
     }
 
+    /// Lets a size class of tier 0 have its first `frames` frames from now on, of those that it attached with; returns that
+    /// number. What tensors show beyond them must not be touched.
+    #[pyo3(signature = (size_class, frames, *, timeout=None))]
+    fn tier0_resize(&self, py: Python<'_>, size_class: usize, frames: u32, timeout: Option<f64>) -> PyResult<u32> {
+        let timeout = self.timeout(timeout)?;
+        self.call(py, |channel| channel.tier0_resize(size_class, frames, timeout))
+    }
+
+    /// Frames that a size class of tier 0 has memory for now.
+    fn tier0_frames(&self, py: Python<'_>, size_class: usize) -> PyResult<u32> {
+        self.call(py, |channel| Ok(channel.tier0_frames(size_class)))
+    }
+
     /// Gives the channel back; its sequences stay. Closing twice is fine.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let native = self.lock()?.take();

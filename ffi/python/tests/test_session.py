@@ -67,6 +67,20 @@ def test_more_pages_than_tier_0_has_come_in_passes(session: kvtide.Session) -> N
     assert len(session.seq_blocks(seq)) == 200
 
 
+def test_tier_0_shrinks_and_grows_under_the_pages(session: kvtide.Session) -> None:
+    channel, lane = session.channel(), session.lane()
+    seq = channel.seq_create()
+    tokens = 30 * PAGE_TOKENS
+    fill(session, channel, lane, seq, tokens)
+    assert channel.tier0_frames(0) == 64 and read(lane, seq, tokens) == PLANES
+    assert channel.tier0_resize(0, 20) == 20 == channel.tier0_frames(0)
+    assert read(lane, seq, tokens) > PLANES
+    with pytest.raises(errors.OutOfRange, match="resize tier-0 class 0"):
+        channel.tier0_resize(0, 65)
+    assert channel.tier0_resize(0, 64) == 64
+    read(lane, seq, tokens)
+
+
 def test_fork_truncate_publish_map(session: kvtide.Session) -> None:
     channel, lane = session.channel(), session.lane()
     parent = channel.seq_create()
