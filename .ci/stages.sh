@@ -64,6 +64,24 @@ install_tools() {
     cargo fetch --locked
 }
 
+# A command whose CUDA driver is the CPU stand-in.
+on_stand_in() {
+    local driver
+    driver=$(cargo xtask gpu-sim --env) || return 1
+    # A function in the shell's own environment: env(1) would not find it.
+    export "${driver?}"
+    "$@"
+    local status=$?
+    unset KVTIDE_LIBCUDA
+    return $status
+}
+
+# All that the GPU bundle runs, with the Python that `cargo xtask python` made.
+bundle_on_stand_in() {
+    local target=${CARGO_TARGET_DIR:-target}
+    "$target/tools/python/bin/python" "$target/gpu-bundle/run.py" --stand-in "$target/gpu-bundle/sim/libcuda.so.1" --budget 1800
+}
+
 # Prints every figure beside its target. A noisy machine fails no build: the figures are for reading.
 bench_all() {
     local dir

@@ -8,8 +8,8 @@ use kvtide_wire::geometry::PlaneSpec;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Tokens of a prefill chunk.
-const CHUNK_TOKENS: u64 = 512;
+/// Blocks of a prefill chunk: a small part of any tier 0 that is measured.
+const CHUNK_BLOCKS: u64 = 4;
 
 /// What the KV of a model looks like.
 #[derive(Clone, Copy, Debug)]
@@ -81,7 +81,7 @@ impl Session {
         let seq = trying("create a sequence", self.channel.seq_create())?;
         let mut done = 0;
         while done < tokens {
-            done = (done + CHUNK_TOKENS).min(tokens);
+            done = (done + CHUNK_BLOCKS * u64::from(self.model.page_tokens)).min(tokens);
             trying("reserve", self.channel.reserve(seq, done, TIMEOUT))?;
             trying("commit", self.channel.commit(seq, done))?;
         }
