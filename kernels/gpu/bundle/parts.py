@@ -48,7 +48,7 @@ def all_parts(here, out, device, tiny):
     tests = manifest["tests"]
     demo = [kvtide, "demo", "--device", device, "--json"]
     if tiny:
-        demo += ["--prefill", "256", "--decode", "8"]
+        demo += ["--prefill", "512", "--decode", "8", "--tier0-percent", "40", "--host-percent", "40"]
     parts = [Part(f"test-{t['name']}", f"tests: {t['name']}", [t["file"], "--color=never"], 90) for t in tests]
     parts.append(Part("demo", "kvtide demo: every logit compared with the all-resident run", demo, 60))
     for name, words, limit_s in BENCHES:
