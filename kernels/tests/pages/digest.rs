@@ -182,7 +182,13 @@ impl Scene {
             blocks: BLOCKS as u32,
             scale,
         };
+        let status = rig.upload(&[3u32]);
+        let failed = DigestScoresParams { status: status.address(), ..params };
         // SAFETY: all of it lives until `finish` has returned.
+        unsafe { digest.scores(&rig.stream, self.element, &failed) }.expect("launched");
+        rig.finish();
+        assert!(rig.download::<u8>(&bounds, 4 * count).iter().all(|&byte| byte == POISON), "a failed lane wrote");
+        // SAFETY: as above.
         unsafe { digest.scores(&rig.stream, self.element, &params) }.expect("launched");
         rig.finish();
         rig.download(&bounds, count)
@@ -284,7 +290,16 @@ fn the_best_pages_are_chosen() {
             keep_first: choice.keep_first as u32,
             keep_last: choice.keep_last as u32,
         };
+        let status = rig.upload(&[3u32]);
+        let failed = DigestSelectParams { status: status.address(), ..params };
         // SAFETY: all of it lives until `finish` has returned.
+        unsafe { digest.select(&rig.stream, &failed) }.expect("launched");
+        rig.finish();
+        let outputs = [(&estimates, seqs * max_blocks), (&chosen, seqs * budget), (&counts, seqs), (&omitted, seqs)];
+        for (output, words) in outputs {
+            assert!(rig.download::<u8>(output, 4 * words).iter().all(|&byte| byte == POISON), "a failed lane wrote");
+        }
+        // SAFETY: as above.
         unsafe { digest.select(&rig.stream, &params) }.expect("launched");
         rig.finish();
         let found: Vec<f32> = rig.download(&estimates, seqs * max_blocks);

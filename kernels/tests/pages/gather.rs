@@ -151,8 +151,8 @@ fn blocks_move_between_layouts() {
             rig.finish();
             assert!(crate::rig::values::<u8>(&to, page_bytes) == expected, "{}: pages differ", engine.name);
 
-            // And back, into memory that held nothing.
-            let target = rig.poisoned(engine.bytes);
+            // And back, into memory that held nothing: nothing is written there while the lane's status is set.
+            let (target, status) = (rig.poisoned(engine.bytes), rig.upload(&[3u32]));
             let target_bases: Vec<u64> = engine.bases.iter().map(|b| b + target.address()).collect();
             let target_bases = rig.upload(&target_bases);
             let back: Vec<GatherItem> =
@@ -164,6 +164,14 @@ fn blocks_move_between_layouts() {
                 items: back.address(),
                 ..shape
             };
+            let failed = GatherParams { status: status.address(), ..home };
+            // SAFETY: as above.
+            unsafe { gather.gather(&rig.stream, &failed, 64) }.expect("launched");
+            rig.finish();
+            assert!(
+                rig.download::<u8>(&target, engine.bytes).iter().all(|&byte| byte == POISON),
+                "a failed lane wrote"
+            );
             // SAFETY: as above.
             unsafe { gather.gather(&rig.stream, &home, 64) }.expect("launched");
             rig.finish();
