@@ -293,7 +293,7 @@ typedef struct kvt_options {
     uint64_t device_memory;
     /// Bytes at `device_memory`.
     uint64_t device_bytes;
-    /// Bytes that the agent allocates at once on a CUDA device; 0: 64 MiB.
+    /// Bytes that the agent allocates at once on a CUDA device, a multiple of 2 MiB from 64 to 512 MiB; 0: 64 MiB.
     uint64_t device_chunk_bytes;
 } kvt_options;
 

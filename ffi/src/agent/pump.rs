@@ -7,7 +7,7 @@ use super::{
     counters::Counters,
     protocol::{Copied, CopyOp, Ended, Mover, Shared},
 };
-use crate::memory::TierMemory;
+use crate::{client::DeviceCopies, memory::TierMemory};
 use kvtide_wire::{
     entry::{Job, JobKind},
     hello::{FromDaemon, MESSAGE_MAX},
@@ -222,6 +222,11 @@ impl Pump {
     /// `TimedOut`, `Device`.
     pub fn settle(&mut self, deadline: Instant) -> Result<(), Status> {
         self.memory.settle(deadline)
+    }
+
+    /// How a device's copies are made.
+    pub fn device_copies(&self) -> Option<DeviceCopies> {
+        self.memory.device_copies()
     }
 
     /// Whether a round could do something now.

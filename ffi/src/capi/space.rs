@@ -94,7 +94,7 @@ pub struct kvt_options {
     pub device_memory: u64,
     /// Bytes at `device_memory`.
     pub device_bytes: u64,
-    /// Bytes that the agent allocates at once on a CUDA device; 0: 64 MiB.
+    /// Bytes that the agent allocates at once on a CUDA device, a multiple of 2 MiB from 64 to 512 MiB; 0: 64 MiB.
     pub device_chunk_bytes: u64,
 }
 

@@ -23,7 +23,7 @@ pub use lane::{Lane, Pass, Ready, StepSeq};
 pub use layout::{Layout, PlaneLayout};
 pub use options::{BlockId, CudaDevice, DeviceChoice, FrameId, Options, SeqId, SpaceSpec};
 pub use request::{Completed, Outcome, PageRange, Pin, Request, Ticket};
-pub use stats::Stats;
+pub use stats::{DeviceCopies, Stats};
 
 use crate::agent::protocol::seqs::SeqState;
 use inner::Inner;
@@ -86,6 +86,13 @@ impl Client {
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.inner.session.counters.snapshot()
+    }
+
+    /// How the session's copies are made; `None`: tier 0 is on no device. Waits for a round of the pump.
+    #[must_use]
+    pub fn device_copies(&self) -> Option<DeviceCopies> {
+        self.inner.session.ours().ok()?;
+        self.inner.session.pump().device_copies()
     }
 
     /// Whether the daemon is there, as far as is known.

@@ -68,7 +68,7 @@ pub enum DeviceChoice {
     Cuda {
         /// The device.
         device: CudaDevice,
-        /// Bytes that are allocated at once, rounded up to what the device can map; 0: 64 MiB.
+        /// Bytes that are allocated at once and given back at once: a multiple of 2 MiB from 64 to 512 MiB; 0: 64 MiB.
         chunk_bytes: u64,
     },
     /// A device's memory that the engine allocated and keeps until the last handle of the session is dropped.

@@ -1,5 +1,26 @@
 //! What a session counted since it attached: totals that only grow; take differences.
 
+/// How the copies of a session whose tier 0 is on a device are made, and what was made so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceCopies {
+    /// Fragments of fewer bytes go from host to device by a kernel, the others by copy engines: measured when the session began.
+    pub up_below: usize,
+    /// The same from device to host.
+    pub down_below: usize,
+    /// The same within the device.
+    pub within_below: usize,
+    /// Whether the copy engines are told of many copies in one call of the driver.
+    pub batched: bool,
+    /// Bytes that copy engines took.
+    pub engine_bytes: u64,
+    /// Bytes that the kernel took.
+    pub kernel_bytes: u64,
+    /// Launches of it.
+    pub launches: u64,
+    /// Batches that failed.
+    pub failed: u64,
+}
+
 /// Totals of one session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {

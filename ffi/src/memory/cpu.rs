@@ -7,6 +7,7 @@ use super::{
 use crate::{
     Result,
     agent::protocol::{Copied, CopyOp, Geometry, Place},
+    client::DeviceCopies,
     process,
 };
 use kvtide_wire::{hello::Slab, status::Status};
@@ -147,6 +148,10 @@ impl TierMemory for CpuMemory {
 
     fn settle(&mut self, _: Instant) -> std::result::Result<(), Status> {
         Ok(()) // what is queued has not begun, lanes read at once
+    }
+
+    fn device_copies(&self) -> Option<DeviceCopies> {
+        None
     }
 
     fn take_counts(&mut self) -> Counts {

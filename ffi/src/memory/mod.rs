@@ -19,6 +19,7 @@ pub use tier0::Tier0;
 use crate::{
     Result,
     agent::protocol::{Copied, CopyOp, Place},
+    client::DeviceCopies,
 };
 use kvtide_wire::{hello::Slab, status::Status};
 use std::{os::fd::OwnedFd, sync::Arc, time::Instant};
@@ -72,6 +73,9 @@ pub trait TierMemory: Send {
     /// # Errors
     /// `TimedOut`. As [`TierMemory::start`].
     fn settle(&mut self, deadline: Instant) -> std::result::Result<(), Status>;
+
+    /// How a device's copies are made; `None`: the host makes them.
+    fn device_copies(&self) -> Option<DeviceCopies>;
 
     /// What was counted since the last call.
     fn take_counts(&mut self) -> Counts;

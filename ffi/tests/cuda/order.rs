@@ -4,14 +4,24 @@ use super::{
     fake::{Fake, LONG, PLANES, TOKENS, byte, job},
     rig::{Bound, filled, is, on_device},
 };
-use kvtide::{Channel, Client, StepSeq};
+use kvtide::{Client, StepSeq, cuda::Event};
 use kvtide_wire::{entry::JobKind, status::Status};
+use std::time::{Duration, Instant};
 
-/// Round trips that give copies which do not wait for a held stream the time to do harm.
-const ROUND_TRIPS: usize = 200;
+/// How long work that does not wait for a held stream, as it must, is given to do harm: if the machine is so slow that it does
+/// none, a bug is not seen, and no sound run fails.
+const HARM: Duration = Duration::from_millis(400);
 
-fn trips(channel: &mut Channel) {
-    (0..ROUND_TRIPS).for_each(|_| channel.nop(LONG).expect("round trip"));
+/// Whether this stays so for all the time.
+fn stays(so: impl Fn() -> bool) -> bool {
+    let deadline = Instant::now() + HARM;
+    while Instant::now() < deadline {
+        if !so() {
+            return false;
+        }
+        std::thread::yield_now();
+    }
+    true
 }
 
 #[test]
@@ -34,8 +44,7 @@ fn a_frame_is_overwritten_only_after_the_stream_has_read_it() {
     bound.lane.end().expect("end");
     // The host's side of the lane is quiescent, its stream has not begun: a page that comes into the frame must wait.
     let load = fake.load_over(kept, 0, frame, (block, 0));
-    trips(&mut channel);
-    assert!(load.try_recv().is_err(), "the copy waits for the stream");
+    assert!(stays(|| load.try_recv().is_err()), "the copy waits for the stream");
     word.release(target);
     bound.done();
     assert!(is(&page, byte(read, 0, 0)), "what the stream read is what the lane saw");
@@ -68,7 +77,9 @@ fn a_frame_without_bytes_is_written_only_after_other_streams_have_read_it() {
     let plane = (0..PLANES).find(|plane| writer.lane.pte(fresh, *plane) == Some(frame)).expect("it got the free frame");
     let written = writer.write(new, 0, plane, 0xee);
     writer.lane.end().expect("end");
-    trips(&mut channel);
+    let event = Event::new(&writer.device).expect("event");
+    writer.stream.record(&event).expect("recorded");
+    assert!(stays(|| !event.query().expect("nothing failed")), "the writing stream waits for the reading one");
     word.release(target);
     reader.done();
     writer.done();

@@ -29,6 +29,9 @@ fn pages_leave_the_device_and_come_back_with_their_bytes() {
     );
     assert_eq!((stats.canary_checked, stats.canary_failed), (3, 0));
     assert!(stats.registered_bytes > 0, "the slab was registered when it was first touched");
+    let copies = client.device_copies().expect("on a device");
+    assert_eq!(copies.engine_bytes + copies.kernel_bytes, 6 * PAGE as u64, "{copies:?}");
+    assert_eq!(copies.failed, 0);
     assert_eq!(bound.read_all(seq, 4), 0, "resident again");
 }
 
@@ -128,4 +131,64 @@ fn resident_steps() {
     let (after, now) = (client.stats(), calls());
     assert_eq!((after.requests - before.requests, after.steps_resident - before.steps_resident), (0, 20));
     assert_eq!([now[0] - counted[0], now[1] - counted[1], now[2] - counted[2]], [0, 20, 0], "one event a step");
+}
+
+#[test]
+fn tier_0_shrinks_and_grows_under_a_lane() {
+    let fake = Fake::start();
+    let client = Client::attach(on_device(&fake)).expect("attach");
+    let mut channel = client.channel(0).expect("channel");
+    let mut bound = Bound::new(&client, 0);
+    let seq = filled(&mut channel, &mut bound, 2);
+    channel.nop(LONG).expect("told");
+    let address = client.frame_ptr(0);
+    assert_eq!(channel.tier0_resize(0, 8, LONG).expect("shrinks"), 8);
+    assert!(client.frame_ptr(7).is_some() && client.frame_ptr(8).is_none());
+    assert_eq!(bound.read_all(seq, 2), 0, "what stayed is whole");
+    assert_eq!(channel.tier0_resize(0, 20, LONG).expect("grows"), 20);
+    assert_eq!(client.frame_ptr(0), address, "addresses stay");
+    let more = filled(&mut channel, &mut bound, 6);
+    assert_eq!((bound.read_all(seq, 2), bound.read_all(more, 6)), (0, 0));
+    bound.same_table();
+}
+
+#[test]
+fn a_forked_child_is_told_and_harms_nobody() {
+    use std::os::unix::process::CommandExt;
+    let fake = Fake::start();
+    let client = Client::attach(on_device(&fake)).expect("attach");
+    let mut channel = client.channel(0).expect("channel");
+    let mut bound = Bound::new(&client, 0);
+    let seq = filled(&mut channel, &mut bound, 1);
+    let step = [StepSeq { seq, tokens: TOKENS }];
+    bound.lane.begin(&step).expect("begin");
+    let mut child = std::process::Command::new("true");
+    {
+        let (mut inherited, client) = (Some(bound), Some(client.clone()));
+        // The parent keeps its handles: the closure gives them back by being run in the child alone.
+        let handles = std::sync::Arc::new(std::sync::Mutex::new((inherited.take(), client)));
+        let theirs = std::sync::Arc::clone(&handles);
+        // SAFETY: runs between fork and exec. No other thread of the parent holds a lock that this takes: the copy thread's are
+        // not touched by calls that a child is refused.
+        unsafe {
+            child.pre_exec(move || {
+                let mut handles = theirs.try_lock().map_err(|_| std::io::Error::other("locked"))?;
+                let bound = handles.0.as_mut().ok_or(std::io::Error::other("no lane"))?;
+                let refused = bound.lane.boundary(0).err().map(|e| e.status());
+                let asynchronous = bound.lane.boundary_async(0).err().map(|e| e.status());
+                if (refused, asynchronous) != (Some(Status::Fork), Some(Status::Fork)) {
+                    return Err(std::io::Error::other("not refused"));
+                }
+                handles.0.take();
+                handles.1.take();
+                Ok(())
+            });
+        }
+        assert!(child.status().expect("the child drops its handles and goes on").success());
+        bound = handles.lock().expect("lock").0.take().expect("the parent's");
+    }
+    drop(child);
+    bound.lane.boundary(0).expect("the parent's lane works");
+    bound.lane.end().expect("end");
+    assert_eq!(bound.read_all(seq, 1), 0);
 }

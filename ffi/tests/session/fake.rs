@@ -485,6 +485,13 @@ impl Core {
                 let jobs = pages.into_iter().filter_map(|(block, plane)| self.load(block, plane)).collect();
                 self.wait_for(channel, ok, Vec::new(), jobs);
             }
+            Op::Tier0Resize => {
+                self.free.retain(|frame| *frame < request.count);
+                let held = |frame: &u32| self.frames.values().any(|held| held == frame) || self.free.contains(frame);
+                let fresh: Vec<u32> = (0..request.count).filter(|frame| !held(frame)).collect();
+                self.free.extend(fresh);
+                self.complete(channel, Completion { value: request.count.into(), ..ok }, &[]);
+            }
             Op::Declare => {
                 let mut list = List::default();
                 let requests = &self.side.channels[usize::from(channel)].requests;

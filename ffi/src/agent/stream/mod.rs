@@ -10,7 +10,10 @@ mod shadow;
 
 pub(crate) use shadow::Shadow;
 
-use crate::memory::cuda::{Gate, Marks, status_of};
+use crate::{
+    memory::cuda::{Gate, Marks, status_of},
+    process,
+};
 use kvtide_kernels::{Buffer, Device, Error, Result, Stream, WaitWord, launch::Boundary};
 use kvtide_wire::status::Status;
 use ring::{Later, UpdateRing};
@@ -33,6 +36,7 @@ pub(crate) struct Wait {
 /// One lane on its stream.
 pub(crate) struct LaneStream {
     lane: usize,
+    owner: u32,
     device: Arc<Device>,
     /// Those of all lanes.
     marks: Arc<[Marks]>,
@@ -81,6 +85,7 @@ impl LaneStream {
         let word = if device.works()?.stream_waits.works() { Some(WaitWord::new(device)?) } else { None };
         Ok(LaneStream {
             lane,
+            owner: process::id(),
             device: Arc::clone(device),
             marks: Arc::clone(marks),
             gate: Arc::clone(gate),
@@ -104,6 +109,11 @@ impl LaneStream {
 
     fn side(&self) -> MutexGuard<'_, Side> {
         self.side.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this is the process that made it: a forked child has no device.
+    fn is_ours(&self) -> bool {
+        self.owner == process::id()
     }
 
     /// The device.
@@ -278,7 +288,8 @@ impl Side {
 impl Drop for LaneStream {
     /// A stream never waits for a lane that is gone.
     fn drop(&mut self) {
-        if let Some(word) = &self.word {
+        // A forked child does not have the word.
+        if let Some(word) = self.word.as_ref().filter(|_| self.is_ours()) {
             word.release_all();
         }
     }

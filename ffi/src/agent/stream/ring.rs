@@ -3,6 +3,7 @@
 //! A slot of the ring is reused once the kernel that read it has ended (an event behind each launch says so). Free-running
 //! indices. One user at a time.
 
+use crate::process;
 use kvtide_kernels::{
     Buffer, Device, Error, Event, Pinned, Result, Stream,
     launch::Boundary,
@@ -49,6 +50,7 @@ pub(crate) struct UpdateRing {
     /// Launches so far, and those that have ended: flight `n` has the words at `n % FLIGHTS_MAX`.
     flown: u64,
     landed: u64,
+    owner: u32,
 }
 
 impl UpdateRing {
@@ -76,6 +78,7 @@ impl UpdateRing {
             words: ManuallyDrop::new(Pinned::new(device, FLIGHTS_MAX * size_of::<BoundaryWords>())?),
             flown: 0,
             landed: 0,
+            owner: process::id(),
         })
     }
 
@@ -236,6 +239,9 @@ impl UpdateRing {
 impl Drop for UpdateRing {
     /// Pinned memory that a launch may still read stays for ever; every wait in the stream before it has been let go by now.
     fn drop(&mut self) {
+        if self.owner != process::id() {
+            return; // a forked child has no device
+        }
         let landed = self.wait(|ring| ring.flights.is_empty());
         if landed.is_ok() {
             // SAFETY: dropped once, here; no launch that reads them is left.

@@ -10,6 +10,9 @@ pub(crate) struct Shadow(pub Arc<LaneStream>);
 
 impl Tracks for Shadow {
     fn entry(&mut self, page: u32, entry: u32) {
+        if !self.0.is_ours() {
+            return;
+        }
         let mut side = self.0.side();
         if side.stale {
             return; // it is written anew at the next begin
@@ -21,6 +24,9 @@ impl Tracks for Shadow {
     }
 
     fn mark(&mut self) {
+        if !self.0.is_ours() {
+            return; // a forked child closes a step that it inherited
+        }
         let deferred = self.0.side().deferred;
         let marks = &self.0.marks[self.0.lane];
         let marked = match deferred {
@@ -36,6 +42,9 @@ impl Tracks for Shadow {
     }
 
     fn follow(&mut self) {
+        if !self.0.is_ours() {
+            return;
+        }
         let mut side = self.0.side();
         if side.deferred.is_some() {
             side.follows = true; // the stream's wait comes before; so the boundary waits

@@ -18,7 +18,10 @@ use super::{Counts, Tier0, TierMemory, host_place, slabs::check_slab};
 use crate::{
     Error, Result,
     agent::protocol::{Copied, CopyOp, Geometry, Place},
-    client::options::{CudaDevice, DeviceChoice},
+    client::{
+        DeviceCopies,
+        options::{CudaDevice, DeviceChoice},
+    },
     process,
 };
 use digests::{Digests, Landed};
@@ -172,6 +175,7 @@ impl CudaMemory {
         let mut list = std::mem::take(&mut self.list);
         list.clear();
         let mut ops = Vec::with_capacity(count);
+        let failed = self.failed.len();
         for op in &copies[..count] {
             match (self.locate(op.from, op.bytes), self.locate(op.to, op.bytes)) {
                 (Some(from), Some(to)) => {
@@ -201,7 +205,7 @@ impl CudaMemory {
                 Ok(count)
             }
             Err(kvtide_kernels::Error::Busy { .. }) => {
-                self.failed.clear(); // offered again with the others
+                self.failed.truncate(failed); // offered again with the others
                 Ok(0)
             }
             Err(e) if e.is_lost() => Err(Status::Device),
@@ -351,6 +355,21 @@ impl TierMemory for CudaMemory {
         settled(self.parts.copier.settle(deadline))?;
         settled(self.parts.digests.settle(deadline))?;
         self.marks.iter().try_for_each(|marks| settled(marks.reached_by(deadline)))
+    }
+
+    fn device_copies(&self) -> Option<DeviceCopies> {
+        let (copier, below) = (&self.parts.copier, self.parts.copier.crossover());
+        let made = copier.stats();
+        Some(DeviceCopies {
+            up_below: below.bytes(Way::Up),
+            down_below: below.bytes(Way::Down),
+            within_below: below.bytes(Way::Within),
+            batched: copier.is_batched(),
+            engine_bytes: made.engine_bytes,
+            kernel_bytes: made.kernel_bytes,
+            launches: made.launches,
+            failed: made.failed,
+        })
     }
 
     fn take_counts(&mut self) -> Counts {
