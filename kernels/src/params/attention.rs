@@ -1,3 +1,5 @@
+//! Paged attention: one struct for all kernels of the family.
+
 /// Paged attention: all kernels of the family take this one struct.
 ///
 /// Rows of a KV head are numbered `query token · group + head of the group`; `rows = q_tokens · group`. A row tile is 8 or 16 of them.

@@ -143,7 +143,7 @@ impl Case {
                     if i / row % page_tokens < held {
                         let shift = if i < page / 2 {
                             0.0
-                        } else if frame % 2 == 0 {
+                        } else if frame.is_multiple_of(2) {
                             -swing
                         } else {
                             swing
