@@ -83,6 +83,10 @@ mod on {
     use crate::{Lane, capi::error::Fault, cuda::LaneDevice};
     use kvtide_wire::status::Status;
 
+    /// Binds a lane.
+    ///
+    /// # Safety
+    /// As of `kvt_lane_bind`.
     pub unsafe fn bind(lane: &mut Lane, stream: u64) -> Result<(), Fault> {
         // SAFETY: the caller's contract is that of `kvt_lane_bind`.
         Ok(unsafe { lane.bind(stream) }?)
@@ -113,6 +117,10 @@ mod on {
         Fault::new(Status::State, "tier 0 of this session is on no device: this build of kvtide has no CUDA")
     }
 
+    /// Binds nothing: there is no device.
+    ///
+    /// # Safety
+    /// As of `kvt_lane_bind`.
     pub unsafe fn bind(_: &mut Lane, _: u64) -> Result<(), Fault> {
         Err(none())
     }

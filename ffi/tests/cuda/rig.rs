@@ -171,6 +171,7 @@ pub struct Sim;
 #[allow(unsafe_code)]
 impl Sim {
     fn symbol(name: &str) -> *mut std::ffi::c_void {
+        // SAFETY: the C library's functions, declared as they are.
         unsafe extern "C" {
             fn dlopen(path: *const c_char, flags: i32) -> *mut std::ffi::c_void;
             fn dlsym(library: *mut std::ffi::c_void, name: *const c_char) -> *mut std::ffi::c_void;
