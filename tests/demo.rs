@@ -136,6 +136,41 @@ fn a_tier_0_that_holds_everything_moves_nothing() {
     assert_eq!(number(&object, "/pages_found/tier0"), pages_read());
 }
 
+/// On a device, where there is one or the driver that stands in for one (`KVTIDE_LIBCUDA`): the kernels give the same bits whatever
+/// is in tier 0, and come near what the host computes in full precision.
+#[test]
+fn on_a_device_a_small_tier_0_changes_no_bit() {
+    if std::env::var_os("KVTIDE_LIBCUDA").is_none() {
+        eprintln!("KVTIDE_LIBCUDA names no driver: not run");
+        return;
+    }
+    let dir = Dir::new("device");
+    let flags = ["--device", "cuda:0", "--two-tiers", "--tier0-percent", "90", "--host-percent", "100"];
+    let object = object(&command(&dir, 256, 4, &flags).output().unwrap());
+    assert_eq!((&object["bit_identical"], &object["reference"]), (&true.into(), &"resident".into()), "{object}");
+    assert_eq!(number(&object, "/logits_compared"), 260 * VOCABULARY);
+    let distance = object["distance_from_plain"].as_f64().unwrap();
+    assert!(distance > 0.0 && distance < 0.1, "half precision is another, but a near result: {object}");
+    assert!(number(&object, "/bytes_moved/host_to_tier0") > 0, "pages had to come back: {object}");
+}
+
+#[test]
+fn a_device_that_is_not_there_is_named() {
+    for (device, driver, said) in [
+        ("gpu", None, "`gpu` is no device"),
+        ("cuda:0", Some("/nonexistent/libcuda.so.1"), "/nonexistent/libcuda.so.1"),
+    ] {
+        let dir = Dir::new("no-device");
+        let mut command = command(&dir, 128, 2, &["--device", device, "--two-tiers", "--tier0-percent", "90"]);
+        driver.map(|path| command.env("KVTIDE_LIBCUDA", path));
+        let output = command.output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains(said), "{stderr}");
+        assert!(dir.entries().is_empty());
+    }
+}
+
 /// Runs a demo that must be refused, with both of these in what it says.
 fn refused(name: &str, decode: u64, flags: &[&str], said: [&str; 2]) {
     let dir = Dir::new(name);

@@ -17,7 +17,7 @@ use std::time::Duration;
 const PAGE_BYTES: [u32; 3] = [4096, 1000, 4096];
 const PAGE_TOKENS: u64 = 16;
 
-fn attach(socket: &Path, depth: u16) -> (Client, Channel, Lane) {
+pub fn attach(socket: &Path, depth: u16) -> (Client, Channel, Lane) {
     let plane = |page_bytes| PlaneSpec { page_bytes, ..PlaneSpec::default() };
     let space = SpaceSpec {
         name: "clients".into(),
@@ -39,7 +39,7 @@ fn content(index: u32, plane: u16) -> u8 {
 }
 
 /// A sequence of so many whole blocks, written and committed.
-fn write(channel: &mut Channel, lane: &mut Lane, blocks: u32) -> SeqId {
+pub fn write(channel: &mut Channel, lane: &mut Lane, blocks: u32) -> SeqId {
     let seq = channel.seq_create().unwrap();
     let tokens = u64::from(blocks) * PAGE_TOKENS;
     channel.reserve(seq, tokens, BOUND).unwrap();
@@ -56,7 +56,7 @@ fn write(channel: &mut Channel, lane: &mut Lane, blocks: u32) -> SeqId {
 }
 
 /// Reads every page in a step; all must hold what was written.
-fn read(lane: &mut Lane, seq: SeqId, blocks: u32) {
+pub fn read(lane: &mut Lane, seq: SeqId, blocks: u32) {
     lane.begin(&[StepSeq { seq, tokens: u64::from(blocks) * PAGE_TOKENS }]).unwrap();
     for plane in 0..PAGE_BYTES.len() as u16 {
         let mut seen = 0;

@@ -18,6 +18,7 @@ mod raw;
 mod recorder;
 mod reload;
 mod requests;
+mod resize;
 mod restart;
 mod roles;
 mod stall;

@@ -294,6 +294,27 @@ pub(super) const FAMILIES: &[Family] = &[
     core_counter!("kvtide_request_timeouts", "Requests that passed their deadline.", timed_out),
     core_counter!("kvtide_request_cancellations", "Requests that were cancelled.", canceled),
     core_counter!("kvtide_jobs", "Jobs sent to agents.", jobs),
+    Family::counter(
+        "kvtide_tier0_resizes",
+        "Times that a session's tier 0 changed its size, by which way.",
+        |snapshot, samples| {
+            each(snapshot, samples, |space, of| {
+                of.whole(&[("outcome", "grown")], space.core.tier0_grown);
+                of.whole(&[("outcome", "shrunk")], space.core.tier0_shrunk);
+                of.whole(&[("outcome", "not_shrunk")], space.core.tier0_shrinks_failed);
+            });
+        },
+    ),
+    Family::counter(
+        "kvtide_tier0_resized_pages",
+        "Pages that a shrinking tier 0 took the frame from, by what became of them.",
+        |snapshot, samples| {
+            each(snapshot, samples, |space, of| {
+                of.whole(&[("outcome", "evicted")], space.core.resize_evictions);
+                of.whole(&[("outcome", "moved")], space.core.resize_moves);
+            });
+        },
+    ),
     core_counter!("kvtide_job_refusals", "Jobs that an agent answered with Busy.", jobs_busy),
     core_counter!("kvtide_job_retries", "Jobs that failed and were sent again.", jobs_retried),
     core_counter!("kvtide_job_cancellations", "Jobs that the core cancelled.", jobs_canceled),

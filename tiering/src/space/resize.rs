@@ -204,6 +204,7 @@ impl Core {
         self.frame_mut(s, from).state = FrameState::Leaving;
         self.place(s, to, NewJob { task: Task::Move, page, reason: Reason::Resize, op, source: from }, buf);
         self.frame_mut(s, from).job = self.frame(s, to.frame).job;
+        self.settle_host(page);
     }
 
     /// Whether the session's copy of a page is on its way into another frame.

@@ -252,7 +252,8 @@ impl Channel {
     /// # Errors
     /// The class is as it was before. `Range`: no such class, more frames than it attached with, or fewer than a block has pages
     /// in the class (or than 2). `Busy`: pages that must stay (unsealed, acquired) need more. `NoSpace`: pages would have to
-    /// leave that find no place below. `State`: it is being resized. `TimedOut`: pages in the way were acquired, or a lane was in
+    /// leave that find no place below. `State`: it is being resized, or a call that
+    /// timed out has yet to end. `TimedOut`: pages in the way were acquired, or a lane was in
     /// a step all the time. Growing: `System`, `Device`: there is no memory.
     pub fn tier0_resize(&mut self, class: usize, frames: u32, timeout: Duration) -> Result<u32> {
         const DOING: &str = "resize tier-0 class";
