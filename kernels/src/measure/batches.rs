@@ -176,7 +176,8 @@ pub fn error_against_f64(device: &Arc<Device>, element: Element, size: Size) -> 
         Size::Tiny => Case { rows: 2, tokens: 128, group: 2 },
     };
     // Ragged, with a row of one token.
-    let lengths: Vec<i32> = (0..case.rows).map(|row| if row == 0 { 1 } else { (case.tokens - 7 * row) as i32 }).collect();
+    let lengths: Vec<i32> =
+        (0..case.rows).map(|row| if row == 0 { 1 } else { (case.tokens - 7 * row) as i32 }).collect();
     let stream = Stream::new(device, Priority::Normal)?;
     let made = Made::with(device, &stream, case, (1, element), &lengths)?;
     let decode = Decode::new(device, &made, 0, false)?;

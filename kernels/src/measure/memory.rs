@@ -40,11 +40,18 @@ impl Random {
 }
 
 /// Device memory filled with numbers of normal distribution in a 16-bit format.
-pub(super) fn normal(device: &Arc<Device>, stream: &Stream, bytes: usize, element: Element, seed: u64) -> Result<Buffer> {
+pub(super) fn normal(
+    device: &Arc<Device>,
+    stream: &Stream,
+    bytes: usize,
+    element: Element,
+    seed: u64,
+) -> Result<Buffer> {
     let mut random = Random::new(seed);
     let buffer = Buffer::new(device, bytes)?;
     let staging = Pinned::new(device, bytes.min(PATTERN))?;
-    let words: Vec<u8> = (0..staging.bytes() / 2).flat_map(|_| element.from_f32(random.normal()).to_le_bytes()).collect();
+    let words: Vec<u8> =
+        (0..staging.bytes() / 2).flat_map(|_| element.from_f32(random.normal()).to_le_bytes()).collect();
     write(&staging, 0, &words)?;
     for at in (0..bytes).step_by(staging.bytes()) {
         let count = staging.bytes().min(bytes - at);

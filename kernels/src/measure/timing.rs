@@ -58,10 +58,7 @@ fn median(mut samples: Vec<f64>) -> f64 {
 
 /// Runs several measurements in turn, so that whatever disturbs the machine disturbs all; the median of each. The first round of all
 /// warms up and is not counted.
-pub(super) fn in_turns<const N: usize>(
-    rounds: usize,
-    mut each: impl FnMut(usize) -> Result<f64>,
-) -> Result<[f64; N]> {
+pub(super) fn in_turns<const N: usize>(rounds: usize, mut each: impl FnMut(usize) -> Result<f64>) -> Result<[f64; N]> {
     let mut samples: [Vec<f64>; N] = std::array::from_fn(|_| Vec::with_capacity(rounds));
     for round in 0..=rounds {
         for (which, samples) in samples.iter_mut().enumerate() {
