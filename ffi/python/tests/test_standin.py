@@ -111,6 +111,10 @@ class Tier(tier.CudaTier):
     def indices(self, numbers: Tensor) -> Tensor:
         return numbers
 
+    def settle(self) -> None:
+        self.standin.settle()
+        super().settle()
+
 
 @pytest.fixture(scope="module")
 def device() -> Iterator[Device]:
@@ -183,6 +187,22 @@ def test_paging_on_the_device_equals_paging_on_the_cpu(
             assert found.totals.planes_in_passes > 0
         elif frames == 200:
             assert found.totals.planes_in_passes == 0
+
+
+def test_new_tokens_without_a_frame_are_told(daemon: PrivateDaemon, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    with kvtide.attach(daemon.socket, space("faults", planes=[SHAPE.plane()]), [16], device="cuda:0") as session:
+        paging = Paging(session, SHAPE, [0], tier0=Tier(device))
+        paging.resize(1)
+        paging.begin([3])
+        rows = torch.ones(3, 2, SHAPE.head_dim, dtype=torch.float16)
+        monkeypatch.setattr(Paging, "_block_table", lambda self, plane, step: torch.full_like(step.ids, -1))
+        paging.append(0, rows, rows)
+        monkeypatch.undo()
+        paging.attend(0, rows, 0.2)
+        with pytest.raises(errors.WrongState, match="3 new tokens were not written"):
+            paging.end()
+        assert paging.tokens(0) == 0
+        paging.close()
 
 
 def test_transformers_over_the_device_tier(

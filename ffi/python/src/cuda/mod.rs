@@ -59,6 +59,8 @@ struct NewTokens {
     indices: u64,
     lengths: u64,
     starts: u64,
+    /// `u32`: counts the rows whose page is in no frame.
+    faults: u64,
     pages: u64,
     stride: u64,
     frames: u32,
@@ -102,6 +104,7 @@ impl Kernels {
             block_ids: new.indices,
             lengths: new.lengths,
             starts: new.starts,
+            faults: new.faults,
             pages: new.pages,
             stride: new.stride,
             rows: new.rows,

@@ -73,10 +73,21 @@ class Device:
             self._indices = self.int32(torch.arange(_up(max(count, 1024)), device=like.device))
         return self._indices
 
+    def counter(self, like: Tensor) -> Tensor:
+        """A count that kernels add to: int32 [1]."""
+        return self.int32(torch.zeros(1, device=like.device))
+
     def append(
-        self, pages: Tensor, key: Tensor, value: Tensor, block_table: Tensor, lengths: Tensor, q_starts: Tensor
+        self,
+        pages: Tensor,
+        key: Tensor,
+        value: Tensor,
+        block_table: Tensor,
+        lengths: Tensor,
+        q_starts: Tensor,
+        faults: Tensor | None = None,
     ) -> None:
-        """`ops.append`."""
+        """`ops.append`. `faults` counts the tokens that were not written because their page is in no frame."""
         if key.shape[0] == 0:
             return
         key, value = self.rows(key), self.rows(value)
@@ -98,6 +109,7 @@ class Device:
                 "indices": indices.data_ptr(),
                 "lengths": lengths.data_ptr(),
                 "starts": q_starts.data_ptr(),
+                "faults": 0 if faults is None else faults.data_ptr(),
                 "pages": pages.data_ptr(),
                 "stride": pages.stride(0) * size,
                 "frames": pages.shape[0],

@@ -110,6 +110,9 @@ class CudaTier(Tier):
         self._bound: int | None = None
         #: Of each plane that was read in passes since the step began: whether everything was emitted.
         self._emitted: list[Tensor] = []
+        #: New tokens that were not written, as they are counted and as they were last seen.
+        self._faults: Tensor | None = None
+        self._faults_seen = 0
 
     def begin(self, lane: kvtide.Lane) -> None:
         stream = self._kernels.stream()
@@ -130,7 +133,9 @@ class CudaTier(Tier):
     def append(
         self, pages: Tensor, key: Tensor, value: Tensor, block_table: Tensor, lengths: Tensor, starts: Tensor
     ) -> None:
-        self._kernels.append(pages, key, value, block_table, lengths, starts)
+        if self._faults is None:
+            self._faults = self._kernels.counter(block_table)
+        self._kernels.append(pages, key, value, block_table, lengths, starts, self._faults)
 
     def attend(
         self,
@@ -165,9 +170,15 @@ class CudaTier(Tier):
 
     def settle(self) -> None:
         # One look a step: the stream has to come to an end of it anyway before a token can be chosen.
-        missing = bool(self._emitted) and int(torch.stack(self._emitted).amin()) == 0
+        flags = [flag.view(1) for flag in self._emitted] + ([] if self._faults is None else [self._faults])
         self._emitted.clear()
-        if missing:
+        if not flags:
+            return
+        *emitted, faults = torch.cat(flags).tolist()
+        lost, self._faults_seen = faults - self._faults_seen, faults
+        if lost:
+            raise WrongState(f"{lost} new tokens were not written: their pages are in no frame")
+        if 0 in emitted:
             raise WrongState("attention in passes lacked a page that the lane called complete")
 
 
