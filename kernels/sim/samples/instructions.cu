@@ -91,3 +91,25 @@ __device__ void lanes(const InstructionParams& p) {
     out[7] = static_cast<u32>(__syncthreads_count(lane % 2 == 0));
 }
 KVT_KERNEL(kvt_sim_lanes, InstructionParams, 32, lanes)
+
+// What orders shared memory besides __syncthreads: a warp's meeting, a named barrier of two warps of four, atomics. out[128].
+__device__ void meetings(const InstructionParams& p) {
+    KVT_SHARED(u32, words, 128);
+    KVT_SHARED(u32, count, 1);
+    u32 t = threadIdx.x, pair = t / 64;
+    if (t == 0) {
+        count[0] = 0;
+    }
+    words[t] = t;
+    __syncwarp();
+    u32 sum = words[t ^ 1];
+    __syncwarp();
+    words[t] = sum * 10;
+    kvt_barrier(1 + pair, 64);
+    sum += words[pair * 64 + (t + 32) % 64];
+    __syncthreads();
+    atomicAdd(count, 1u);
+    __syncthreads();
+    reinterpret_cast<u32*>(p.out)[t] = sum + count[0];
+}
+KVT_KERNEL(kvt_sim_meetings, InstructionParams, 128, meetings)

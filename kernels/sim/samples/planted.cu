@@ -29,6 +29,8 @@ enum Bug : u32 {
     OTHERS_LOCAL,
     INDEX_BEYOND,
     WRITES_PARAMS,
+    TWO_WRITE,
+    WRITES_WHAT_OTHERS_READ,
 };
 
 __device__ __noinline__ u32 deeper(volatile u32* from, u32 depth) {
@@ -125,6 +127,12 @@ __device__ void planted(const PlantedParams& p) {
         }
         case WRITES_PARAMS:
             const_cast<PlantedParams&>(p).n = 0;
+            break;
+        case TWO_WRITE:
+            sums[t / 64] = value;
+            break;
+        case WRITES_WHAT_OTHERS_READ:
+            stage[t] = value;
             break;
         default:
             break;

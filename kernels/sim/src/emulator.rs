@@ -125,13 +125,36 @@ pub(crate) fn launch(launch: &stream::Launch, seed: u64) -> Result<(), (Code, St
         return Ok(());
     }
     // SAFETY: the emulator ends its text with a zero byte, within its room.
-    let text = unsafe { CStr::from_ptr(outcome.text.as_ptr()) }.to_string_lossy().into_owned();
+    let mut text = unsafe { CStr::from_ptr(outcome.text.as_ptr()) }.to_string_lossy().into_owned();
+    if let Some(place) = place_of(outcome.pc) {
+        text = format!("{text} (near {place})");
+    }
     let code = match fault {
         FAULT_ADDRESS => code::ILLEGAL_ADDRESS,
         FAULT_MISALIGNED => code::MISALIGNED,
         _ => code::LAUNCH_FAILED,
     };
     Err((code, text))
+}
+
+/// File and line of an instruction of this library, where `addr2line` is there to tell.
+#[cfg(emulator)]
+fn place_of(pc: *const c_void) -> Option<String> {
+    // SAFETY: all of it may be zero.
+    let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: takes any address, and writes the struct.
+    if pc.is_null() || unsafe { libc::dladdr(pc, &mut found) } == 0 || found.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: not null; the loader's string.
+    let library = unsafe { CStr::from_ptr(found.dli_fname) };
+    // The address is where the call returns to: the instruction before is meant.
+    let offset = pc.addr().checked_sub(found.dli_fbase.addr() + 1)?;
+    let mut ask = std::process::Command::new("addr2line");
+    ask.arg("-e").arg(library.to_str().ok()?).arg(format!("{offset:#x}"));
+    let answer = ask.output().ok().filter(|output| output.status.success())?;
+    let line = String::from_utf8(answer.stdout).ok()?.trim().to_owned();
+    (!line.starts_with('?')).then_some(line)
 }
 
 /// No kernel can be found, so none is launched.

@@ -21,7 +21,14 @@ pub(crate) const SHARED_MAX: u32 = 227 << 10;
 
 /// A loaded module; its handle is the address of what the `Arc` holds.
 pub(crate) struct Module {
-    entries: Vec<CString>,
+    entries: Vec<Entry>,
+}
+
+/// A kernel as the PTX declares it.
+struct Entry {
+    name: CString,
+    /// Bytes of its one struct of parameters; nothing where it takes something else.
+    params_bytes: Option<usize>,
 }
 
 /// A kernel's handle is the address of one of these.
@@ -54,7 +61,11 @@ impl Module {
         for part in text.split(".entry").skip(1) {
             let name: String =
                 part.trim_start().chars().take_while(|&c| c.is_ascii_alphanumeric() || c == '_' || c == '$').collect();
-            entries.push(CString::new(name).map_err(|_| bad("an entry has no name"))?);
+            // `.param .align 8 .b8 NAME_param_0[BYTES]`
+            let declared = part.split(')').next().and_then(|list| list.split_once('[')).map(|(_, rest)| rest);
+            let params_bytes = declared.and_then(|rest| rest.split(']').next()?.trim().parse().ok());
+            let name = CString::new(name).map_err(|_| bad("an entry has no name"))?;
+            entries.push(Entry { name, params_bytes });
         }
         if entries.is_empty() {
             return Err(bad("the PTX has no entry"));
@@ -64,12 +75,14 @@ impl Module {
 
     /// A kernel that the PTX holds, and that this library holds too.
     pub fn function(&self, name: &CStr) -> Result<Function, Code> {
-        if !self.entries.iter().any(|entry| entry.as_c_str() == name) {
-            return Err(code::NOT_FOUND);
-        }
-        let Some(kernel) = emulator::find(name) else {
+        let entry = self.entries.iter().find(|entry| entry.name.as_c_str() == name).ok_or(code::NOT_FOUND)?;
+        let kernel = emulator::find(name);
+        // Built of one source, both take parameters of one size.
+        let fits = |kernel: &Kernel| entry.params_bytes.is_none_or(|bytes| bytes == kernel.params_bytes);
+        let Some(kernel) = kernel.filter(fits) else {
+            let (ptx, ours) = (entry.params_bytes, kernel.map(|kernel| kernel.params_bytes));
             eprintln!(
-                "kvtide stand-in: the PTX has {name:?}, the stand-in was built without it: are they of one version?"
+                "kvtide stand-in: the PTX has {name:?} with parameters of {ptx:?} bytes, the stand-in was built with {ours:?}: are they of one version?"
             );
             return Err(code::NO_BINARY);
         };

@@ -47,6 +47,8 @@ const CASES: &[(u32, u32, &str)] = &[
     (16, ILLEGAL_ADDRESS, "neither device memory nor registered host memory"),
     (17, LAUNCH_FAILED, "an index beyond its array"),
     (18, ILLEGAL_ADDRESS, "parameters or constants"),
+    (19, LAUNCH_FAILED, "wrote with no barrier between"),
+    (20, LAUNCH_FAILED, "with no barrier between"),
 ];
 
 fn planted(cuda: &Cuda, blocks: u32, bug: u32) -> (u32, Vec<u32>) {
