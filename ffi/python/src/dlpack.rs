@@ -82,11 +82,16 @@ struct Tensor {
     byte_offset: u64,
 }
 
+// SAFETY: of whoever calls one: the argument is what `__dlpack__` made, and is not used afterwards.
+type Deleter<T> = unsafe extern "C" fn(*mut T);
+// SAFETY: likewise; the argument is a capsule at its end.
+type Destructor = unsafe extern "C" fn(*mut PyObject);
+
 #[repr(C)]
 struct Managed {
     tensor: Tensor,
     context: *mut c_void,
-    deleter: Option<unsafe extern "C" fn(*mut Managed)>,
+    deleter: Option<Deleter<Managed>>,
 }
 
 #[repr(C)]
@@ -94,7 +99,7 @@ struct Versioned {
     major: u32,
     minor: u32,
     context: *mut c_void,
-    deleter: Option<unsafe extern "C" fn(*mut Versioned)>,
+    deleter: Option<Deleter<Versioned>>,
     flags: u64,
     tensor: Tensor,
 }
@@ -194,15 +199,14 @@ impl Memory {
         }
         let (tensor, context) = self.tensor();
         let context = Box::into_raw(context).cast();
-        let (at, name, destructor): (*mut c_void, _, unsafe extern "C" fn(*mut PyObject)) =
-            if max_version.is_some_and(|v| v.0 >= 1) {
-                let deleter = Some(delete_versioned as unsafe extern "C" fn(*mut Versioned));
-                let managed = Versioned { major: 1, minor: 0, context, deleter, flags: 0, tensor };
-                (Box::into_raw(Box::new(managed)).cast(), VERSIONED, drop_versioned)
-            } else {
-                let deleter = Some(delete as unsafe extern "C" fn(*mut Managed));
-                (Box::into_raw(Box::new(Managed { tensor, context, deleter })).cast(), TENSOR, drop_tensor)
-            };
+        let (at, name, destructor): (*mut c_void, _, Destructor) = if max_version.is_some_and(|v| v.0 >= 1) {
+            let deleter = Some(delete_versioned as Deleter<Versioned>);
+            let managed = Versioned { major: 1, minor: 0, context, deleter, flags: 0, tensor };
+            (Box::into_raw(Box::new(managed)).cast(), VERSIONED, drop_versioned)
+        } else {
+            let deleter = Some(delete as Deleter<Managed>);
+            (Box::into_raw(Box::new(Managed { tensor, context, deleter })).cast(), TENSOR, drop_tensor)
+        };
         // SAFETY: `at` is a fresh box of the structure that the name stands for, the destructor is that name's, and the name
         // is static.
         unsafe {
