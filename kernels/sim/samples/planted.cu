@@ -132,7 +132,11 @@ __device__ void planted(const PlantedParams& p) {
             sums[t / 64] = value;
             break;
         case WRITES_WHAT_OTHERS_READ:
-            stage[t] = value;
+            // The neighbour has read by now, as a shuffle waits for it; but it orders no memory.
+            value = __shfl_sync(FULL, value, 0);
+            if (t % 32 != 0) {
+                stage[t] = value;
+            }
             break;
         default:
             break;

@@ -48,7 +48,7 @@ const CASES: &[(u32, u32, &str)] = &[
     (17, LAUNCH_FAILED, "an index beyond its array"),
     (18, ILLEGAL_ADDRESS, "parameters or constants"),
     (19, LAUNCH_FAILED, "wrote with no barrier between"),
-    (20, LAUNCH_FAILED, "with no barrier between"),
+    (20, LAUNCH_FAILED, "read with no barrier between"),
 ];
 
 fn planted(cuda: &Cuda, blocks: u32, bug: u32) -> (u32, Vec<u32>) {
