@@ -226,7 +226,7 @@ fn attach(args: &EngineArgs, stage: Stage, sizes: Sizes, frames: u32) -> Result<
         planes: sizes.planes,
         page_bytes: sizes.page_bytes as u32,
         frames,
-        device: args.device.choice.clone(),
+        device: args.device.choice,
     };
     Store::attach(spec, pages_of(sizes.tokens()))
 }
