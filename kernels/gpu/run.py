@@ -12,6 +12,7 @@ that could run passed, 1 if one failed, 2 if there is no device.
 
 import argparse
 import sys
+import tarfile
 import time
 from pathlib import Path
 
@@ -28,6 +29,7 @@ def main():
     arguments = parse()
     out = Path(arguments.out).resolve()
     out.mkdir(parents=True, exist_ok=True)
+    unpack()
     deadline = time.monotonic() + arguments.budget
     runner = Runner(HERE, out, stand_in=arguments.stand_in, device=arguments.device)
     result = report.Report(HERE, out, stand_in=arguments.stand_in)
@@ -54,6 +56,14 @@ def main():
     result.write()
     print(result.text())
     return 0 if result.passed() else 1
+
+
+def unpack():
+    """Unpacks what travelled compressed, beside this file."""
+    payload = HERE / "payload.tar.gz"
+    if payload.exists() and not (HERE / "bin").exists():
+        with tarfile.open(payload) as archive:
+            archive.extractall(HERE, filter="data")
 
 
 def parse():

@@ -153,7 +153,9 @@ fn a_stream_waits_for_events_of_others() {
         unsafe { two.copy(back.address(), there.address(), bytes.len()) }.expect("copied");
         done(&two);
         assert_eq!(pinned_bytes(&back), bytes, "round {round}");
-        assert!(one.is_idle().expect("asked") && arrived.query().expect("asked"));
+        assert!(arrived.query().expect("asked"));
+        // Its last piece of work was the event; a stream may take a moment longer to say that it is idle.
+        done(&one);
     }
 }
 

@@ -17,8 +17,11 @@ const TESTS: &[(&str, &[&str])] = &[("kvtide-kernels", &[""]), ("kvtide-ffi", &[
 /// Test executables that look at the sources beside them, which are not in the folder, and at no device.
 const TESTS_OF_SOURCES: &[&str] = &["params", "header"];
 
-/// Those of whose package run under compute-sanitizer too.
-const SANITIZED: &str = "kvtide-kernels";
+/// Those that launch kernels: they run under compute-sanitizer too.
+const SANITIZED: &[&str] = &["attention", "copy", "pages"];
+
+/// What travels compressed, and where: `run.py` unpacks it beside itself.
+const PAYLOAD: (&str, &[&str]) = ("payload.tar.gz", &["bin", "model", "sim", "tests", "wheel"]);
 
 /// A test executable.
 struct Test {
@@ -45,7 +48,8 @@ pub fn make() -> Result<(), Error> {
         for test in tests(package, prefixes)? {
             let file = format!("tests/{}-{}", test.package.trim_start_matches("kvtide-"), test.name);
             carry(&test.file, &folder.join(&file))?;
-            listed.push(json!({ "name": test.name, "file": file, "sanitize": test.package == SANITIZED }));
+            listed
+                .push(json!({ "name": test.name, "file": file, "sanitize": SANITIZED.contains(&test.name.as_str()) }));
         }
     }
     if listed.is_empty() {
@@ -60,6 +64,12 @@ pub fn make() -> Result<(), Error> {
     }
     let manifest = json!({ "commit": commit()?, "built": now()?, "tests": listed });
     write(&folder.join("manifest.json"), &format!("{manifest:#}\n"))?;
+    let (archive, packed) = PAYLOAD;
+    run(Command::new("tar").current_dir(&folder).args(["--create", "--gzip", "--file", archive]).args(packed))?;
+    for name in packed {
+        let part = folder.join(name);
+        std::fs::remove_dir_all(&part).map_err(|e| Error::Start(format!("remove {}", part.display()), e))?;
+    }
 
     let bytes = weigh(&folder)?;
     println!(

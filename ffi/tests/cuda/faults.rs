@@ -2,7 +2,7 @@
 
 use super::{
     fake::{Fake, LONG, TOKENS},
-    rig::{Bound, Sim, child, filled, on_device, passed},
+    rig::{Bound, Sim, child, filled, on_device, passed, standing_in},
 };
 use kvtide::{Client, StepSeq};
 use kvtide_wire::status::Status;
@@ -13,6 +13,9 @@ const ECC_UNCORRECTABLE: u32 = 214;
 
 #[test]
 fn a_copy_that_fails_is_an_error_and_then_a_miss() {
+    if !standing_in() {
+        return;
+    }
     let Some(output) = child("faults::a_copy_that_fails_is_an_error_and_then_a_miss", &[]) else {
         return failed_copy();
     };
@@ -51,6 +54,9 @@ fn failed_copy() {
 
 #[test]
 fn a_lost_device_ends_its_session_and_no_other() {
+    if !standing_in() {
+        return;
+    }
     let Some(output) = child("faults::a_lost_device_ends_its_session_and_no_other", &[]) else { return lost_device() };
     passed(&output);
 }
@@ -81,6 +87,9 @@ fn lost_device() {
 
 #[test]
 fn a_full_device_refuses_with_its_numbers() {
+    if !standing_in() {
+        return;
+    }
     let test = "faults::a_full_device_refuses_with_its_numbers";
     let Some(output) = child(test, &[("KVTIDE_SIM_MEMORY", "1048576")]) else { return full_device() };
     passed(&output);

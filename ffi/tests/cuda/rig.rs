@@ -224,6 +224,11 @@ impl Sim {
 /// Names what a child process of [`child`] was started for.
 const CHILD: &str = "KVTIDE_TEST_CHILD";
 
+/// Whether the driver is the stand-in: a test that needs its switches proves nothing on a GPU.
+pub fn standing_in() -> bool {
+    kvtide_cuda_sim::standing_in()
+}
+
 /// Runs one test of this executable again, in a process of its own, with these variables. In that process, returns `None`.
 pub fn child(test: &str, variables: &[(&str, &str)]) -> Option<std::process::Output> {
     kvtide_cuda_sim::install();

@@ -17,7 +17,7 @@ from decode import compare
 HERE = Path(__file__).resolve().parent
 SHARE = 0.125
 FULL = {"prompt_tokens": 1536, "new_tokens": 128}
-TINY = {"prompt_tokens": 256, "new_tokens": 8}
+TINY = {"prompt_tokens": 512, "new_tokens": 32}
 
 
 def main():
