@@ -5,6 +5,7 @@ use super::context::{Check, Context, Ev, wrong};
 use super::daemon::Daemon;
 use super::session::Session;
 use crate::coverage::Met;
+use crate::disk::Transfer;
 use crate::failure::Caught;
 use kvtide_tiering::api::{Action, DiskSlot, Event, IoKind, Status};
 use std::collections::BTreeMap;
@@ -99,9 +100,14 @@ impl Daemon {
             return wrong(Caught::Protocol, format!("a record of {at:?} says {list:?}"));
         }
         let named = |plane: &u16| list[8 + usize::from(*plane / 32)] >> (plane % 32) & 1 == 1;
-        let writes = self.transfers.iter().any(|(_, t)| t.kind == IoKind::Write && t.at == at);
-        let missing = (0..planes).filter(named).find(|plane| self.grants.written(at, *plane).is_none());
-        if let Some(plane) = missing.or(writes.then_some(planes)) {
+        // A page that its window has left may still be on its way: no record names it.
+        let coming = |plane: &u16| {
+            let brings =
+                |t: &Transfer| t.kind == IoKind::Write && t.at == at && t.parts.iter().any(|p| p.plane == *plane);
+            self.transfers.iter().any(|(_, t)| brings(t))
+        };
+        let stands = |plane: &u16| self.grants.written(at, *plane).is_some() && !coming(plane);
+        if let Some(plane) = (0..planes).filter(named).find(|plane| !stands(plane)) {
             return wrong(Caught::Disk, format!("{at:?} is recorded, and plane {plane} does not stand there"));
         }
         self.logs.recorded.insert((at.slab, at.slot), at.generation);
