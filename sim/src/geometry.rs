@@ -1,7 +1,7 @@
 //! Random spaces: every shape that the design names, small enough that a thousand operations meet every corner.
 
 use crate::base::Rng;
-use kvtide_tiering::api::{Admission, Limits, Plane, PlaneKind, Policy, SpaceConfig};
+use kvtide_tiering::api::{Admission, Eviction, Limits, Plane, PlaneKind, Policy, SpaceConfig};
 use kvtide_tiering::format::SlotLayout;
 use kvtide_wire::geometry::{self as wire, PlaneSpec};
 
@@ -268,6 +268,7 @@ fn draw_policy(rng: &mut Rng, scan_frames: u32, roomy: bool) -> Policy {
         nvme_low_percent: nvme,
         nvme_admission: Admission::All,
         nvme_bytes_per_day: 0,
+        eviction: Eviction::Lru,
         scan_frames,
         request_timeout_us: 200_000,
     }

@@ -131,6 +131,7 @@ pub(crate) fn policy(config: &Config) -> api::Policy {
             Admission::Budget => api::Admission::Budget,
         }),
         nvme_bytes_per_day: config.nvme.as_ref().and_then(NvmeTier::bytes_per_day).unwrap_or(0),
+        eviction: api::Eviction::Lru,
         scan_frames: config.edges.host_to_tier0.frames,
         request_timeout_us: config.limits.request_timeout.as_micros() as u64,
     }

@@ -120,6 +120,23 @@ pub enum Admission {
     Budget,
 }
 
+/// In which order host memory and NVMe give up published contents that nobody refers to. Whatever the order, what other contents
+/// stand on goes after them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Eviction {
+    /// Least recently used first; of one use, the deepest block first.
+    Lru,
+    /// S3-FIFO: what was used once in a small queue, the rest in a main one, second chances instead of moves.
+    S3Fifo,
+    /// ARC: recency against frequency, its balance learnt from what came back.
+    Arc,
+    /// Smallest expected gain first: chance of reuse times what a hit saves.
+    CostAware,
+    /// The one of them, or the balance between them, that sampled ghosts say is best now.
+    #[default]
+    Auto,
+}
+
 /// Policy of a space: what may differ without changing any result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
@@ -146,6 +163,8 @@ pub struct Policy {
     pub nvme_admission: Admission,
     /// Bytes that may be written to NVMe in a day; 0: as many as come.
     pub nvme_bytes_per_day: u64,
+    /// In which order published, unreferenced contents are given up.
+    pub eviction: Eviction,
     /// Tier-0 frames of a class that a cyclic scan streams through; the rest keeps a fixed part resident.
     pub scan_frames: u32,
     /// Deadline of requests that bring none, in microseconds.

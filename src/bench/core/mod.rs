@@ -10,7 +10,7 @@ mod restored;
 use super::BenchError;
 use super::report::{Report, Target};
 use device::World;
-use kvtide_tiering::api::{Admission, Limits, Plane, PlaneKind, Policy, SpaceConfig};
+use kvtide_tiering::api::{Admission, Eviction, Limits, Plane, PlaneKind, Policy, SpaceConfig};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region};
 use std::time::{Duration, Instant};
 
@@ -58,6 +58,7 @@ fn config() -> SpaceConfig {
             nvme_low_percent: 90,
             nvme_admission: Admission::All,
             nvme_bytes_per_day: 0,
+            eviction: Eviction::Lru,
             scan_frames: 256,
             request_timeout_us: 10_000_000,
         },

@@ -4,7 +4,7 @@
 use super::super::BenchError;
 use super::trace;
 use kvtide_tiering::api::{
-    Action, Admission, Event, Level, Limits, Plane, PlaneKind, Policy, Request, SpaceConfig, Status,
+    Action, Admission, Event, Eviction, Level, Limits, Plane, PlaneKind, Policy, Request, SpaceConfig, Status,
 };
 use kvtide_tiering::{ActionBuf, Core};
 use std::collections::VecDeque;
@@ -101,6 +101,7 @@ fn config(setup: Setup) -> SpaceConfig {
             nvme_low_percent: 100,
             nvme_admission: setup.admission,
             nvme_bytes_per_day: setup.bytes_per_day,
+            eviction: Eviction::Lru,
             scan_frames: 8,
             request_timeout_us: u64::MAX / 2,
         },

@@ -8,7 +8,7 @@ use crate::space::slabs::Slabs;
 use crate::space::{Granted, Region};
 use crossbeam::channel::{Receiver, bounded};
 use kvtide_tiering::api::{
-    Admission, DiskSlot, HostFrame, IoClass, IoKind, Limits, Plane, PlaneKind, Policy, SpaceConfig, Status,
+    Admission, DiskSlot, Eviction, HostFrame, IoClass, IoKind, Limits, Plane, PlaneKind, Policy, SpaceConfig, Status,
 };
 use kvtide_tiering::log::{Blocks, SlabHeader, SpaceKey};
 use kvtide_tiering::node::DiskGrant;
@@ -191,6 +191,7 @@ fn config(planes: &[Plane]) -> SpaceConfig {
             nvme_low_percent: 90,
             nvme_admission: Admission::All,
             nvme_bytes_per_day: 0,
+            eviction: Eviction::Lru,
             scan_frames: 2,
             request_timeout_us: 1_000_000,
         },

@@ -4,7 +4,7 @@
 
 use kvtide_fuzz::{Bytes, translate};
 use kvtide_tiering::api::{
-    Action, Admission, Event, IoKind, Job, Limits, Plane, PlaneKind, Policy, SessionId, SpaceConfig, Status,
+    Action, Admission, Event, Eviction, IoKind, Job, Limits, Plane, PlaneKind, Policy, SessionId, SpaceConfig, Status,
 };
 use kvtide_tiering::{ActionBuf, Core, Error};
 use kvtide_wire::entry::{JobDone, Submission};
@@ -54,6 +54,7 @@ fn config() -> SpaceConfig {
             nvme_low_percent: 90,
             nvme_admission: Admission::All,
             nvme_bytes_per_day: 0,
+            eviction: Eviction::Lru,
             scan_frames: 2,
             request_timeout_us: 1000,
         },

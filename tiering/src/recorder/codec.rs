@@ -1,11 +1,11 @@
 //! One input as bytes: a kind, numbers as LEB128, and at most one list of words or hashes.
 
 use crate::actions::ActionBuf;
-use crate::api::{Admission, Advice, DiskSlot, Event, Level, NONE, Policy, Request, Status};
+use crate::api::{Admission, Advice, DiskSlot, Event, Eviction, Level, NONE, Policy, Request, Status};
 use crate::error::Error;
 
 /// Numbers that an input has at most, before its list.
-const NUMBERS: usize = 15;
+const NUMBERS: usize = 16;
 
 /// What goes with an input besides numbers.
 #[derive(Clone, Copy, Debug)]
@@ -166,6 +166,7 @@ fn policy_numbers(p: &Policy, host_bytes_max: u64, nvme_bytes_max: u64) -> [u64;
         p.nvme_bytes_per_day,
         host_bytes_max,
         nvme_bytes_max,
+        p.eviction as u64,
     ]
 }
 
@@ -189,6 +190,14 @@ fn policy_of(n: &[u64; NUMBERS]) -> Option<Policy> {
             _ => return None,
         },
         nvme_bytes_per_day: n[12],
+        eviction: match n[15] {
+            0 => Eviction::Lru,
+            1 => Eviction::S3Fifo,
+            2 => Eviction::Arc,
+            3 => Eviction::CostAware,
+            4 => Eviction::Auto,
+            _ => return None,
+        },
     })
 }
 
@@ -482,6 +491,7 @@ mod tests {
             nvme_low_percent: 9,
             nvme_admission: Admission::Budget,
             nvme_bytes_per_day: 1 << 50,
+            eviction: Eviction::CostAware,
             scan_frames: 1 << 30,
             request_timeout_us: u64::MAX,
         };

@@ -116,6 +116,7 @@ pub fn config(planes: Vec<Plane>) -> SpaceConfig {
             nvme_low_percent: 90,
             nvme_admission: Admission::All,
             nvme_bytes_per_day: 0,
+            eviction: Eviction::Lru,
             scan_frames: 4,
             request_timeout_us: 1_000_000,
         },
