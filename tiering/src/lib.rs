@@ -17,6 +17,7 @@ pub mod mutants;
 pub mod node;
 mod pages;
 mod plan;
+pub mod predict;
 pub mod recorder;
 mod requests;
 mod sequences;

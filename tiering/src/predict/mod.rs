@@ -1,0 +1,18 @@
+//! Which pages the next step will read: attention seen so far in, predicted attention out.
+//!
+//! Lives here: what is remembered of a page, how that becomes a predicted share of a plane's attention, the fit of that
+//! prediction while it runs, and prior work's ways to rank pages, by name. The planner calls it; it knows page ids and shares of
+//! attention and nothing of tiers, sequences, sessions or time. It is deterministic, allocates only at construction, and a wrong
+//! prediction costs time, never a result.
+
+mod fit;
+mod page;
+mod predictor;
+mod scoring;
+
+pub use page::Seen;
+pub use predictor::{Config, Predictor};
+pub use scoring::{Kind, Scoring};
+
+#[cfg(test)]
+mod tests;
