@@ -374,3 +374,34 @@ fn a_page_that_rots_takes_its_content_along() {
     assert_eq!(w.log.reachable(), [(0, h[0])]);
     assert_eq!(drop_and_map(&mut w, &h).value, 1);
 }
+
+#[test]
+fn classes_that_have_no_host_memory_yet_do_not_wait_for_one_another() {
+    let mut cfg = config(vec![full(PAGE as u32), full(300), full(64)]);
+    // Two grants as large as the first one, for three classes.
+    cfg.limits.host_bytes_max = 2 * 8 * PAGE;
+    cfg.limits.nvme_bytes_max = 40 * 2 * PAGE;
+    let mut w = World::new(cfg);
+    (w.node_frames, w.slab_frames) = (vec![8; 3], 8);
+    (w.disk.node_slots, w.disk.slab_slots) = (40, 4);
+    // The first class is short of tier 0, so it alone has its grant before anything is published.
+    w.attach(0, 1, &[4, 16, 16]);
+    w.ok(0, Request::SeqCreate { seq: 0 });
+    w.fill(0, 0, 5, 3);
+    let stored = ask(&mut w, &hashes(1, 5), Level::Stored);
+    assert_eq!(values(&w, stored), Some((Status::Ok, Level::Stored as u64)));
+}
+
+#[test]
+fn a_publish_that_finds_no_host_memory_is_told_so_and_moves_nothing_in_circles() {
+    // Host memory holds one block, NVMe another: for the third there is nothing, as long as the sequence runs.
+    let mut w = world(2, 1, |_| {});
+    w.fill(0, 0, 3, 2);
+    let stored = ask(&mut w, &hashes(1, 3), Level::Stored);
+    for _ in 0..100 {
+        w.now += 100;
+        w.event(Event::Tick).unwrap();
+    }
+    assert_eq!(values(&w, stored), Some((Status::NoSpace, Level::Published as u64)));
+    assert!(w.core.counters().jobs < 20, "{} jobs", w.core.counters().jobs);
+}

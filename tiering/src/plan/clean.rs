@@ -6,7 +6,7 @@ use crate::counters::Reason;
 use crate::mutants::{self, Mutant};
 use crate::plan::IO_TRIES;
 use crate::sessions::{JobRec, Task};
-use crate::space::Core;
+use crate::space::{Core, For};
 
 impl Core {
     /// Starts Stores where a class has too few frames that are free or clean, or where somebody found none.
@@ -29,29 +29,35 @@ impl Core {
             // What a publish waits for, and what that stands on, takes host frames like what a lane waits for; so does what is in
             // the way of a shrink.
             let shrinks = self.sessions[usize::from(s)].classes[class].beyond > 0;
-            let waited = if early > 0 && (shrinks || self.publishes_wait()) { early } else { 0 };
+            let waited = if early > 0 && shrinks { early } else { 0 };
+            let published = if early > 0 && self.publishes_wait() { early } else { 0 };
             for i in 0..ahead.max(starved).max(early) {
-                if !self.can_send_last(s, buf) || !self.clean_coldest(s, class as u8, i < starved.max(waited), buf) {
+                let to = match i {
+                    i if i < starved.max(waited) => For::Waiting,
+                    i if i < published => For::Publish,
+                    _ => For::Later,
+                };
+                if !self.can_send_last(s, buf) || !self.clean_coldest(s, class as u8, to, buf) {
                     break;
                 }
             }
         }
     }
 
-    fn clean_coldest(&mut self, s: u16, class: u8, must: bool, buf: &mut ActionBuf) -> bool {
+    fn clean_coldest(&mut self, s: u16, class: u8, to: For, buf: &mut ActionBuf) -> bool {
         let c = &self.sessions[usize::from(s)].classes[usize::from(class)];
         let f = if c.early.is_empty() { c.dirty.head } else { c.early.head };
-        f != NONE && self.store(s, f, Reason::Clean, NONE, must, buf)
+        f != NONE && self.store(s, f, Reason::Clean, NONE, to, buf)
     }
 
     /// Stores the page that a frame shows, unless a store of it is under way or no host frame is to be had. The caller checked
     /// that a job can be sent.
-    pub(crate) fn store(&mut self, s: u16, f: u32, reason: Reason, op: u32, must: bool, buf: &mut ActionBuf) -> bool {
+    pub(crate) fn store(&mut self, s: u16, f: u32, reason: Reason, op: u32, to: For, buf: &mut ActionBuf) -> bool {
         let page = self.frame(s, f).page;
         if self.pages[page as usize].storing() || self.pages[page as usize].below() {
             return false;
         }
-        let Some(host) = self.take_host(s, page, must) else { return false };
+        let Some(host) = self.take_host(s, page, to) else { return false };
         // Taking a host frame may have dropped cached content, this very page included.
         if self.frame(s, f).page != page || !self.blocks[self.geo.block_of(page)].live() {
             self.host.free(host);

@@ -8,7 +8,7 @@ use crate::pages::FrameState;
 use crate::plan::{Fetch, Take, Want};
 use crate::requests::Phase;
 use crate::sessions::{JobRec, Task};
-use crate::space::{Core, NewJob, Pick, Who};
+use crate::space::{Core, For, NewJob, Pick, Who};
 
 /// Frames that a fault looks at for one that its lane is past.
 const CONSUMED_MAX: u32 = 64;
@@ -196,7 +196,7 @@ impl Core {
             return self.lose_if_nowhere(page);
         }
         if self.frame(s, f).state == FrameState::Present && self.frame(s, f).job == NONE && self.can_send_last(s, buf) {
-            self.store(s, f, Reason::Demand, NONE, true, buf);
+            self.store(s, f, Reason::Demand, NONE, For::Waiting, buf);
         }
     }
 

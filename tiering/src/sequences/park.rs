@@ -13,7 +13,7 @@ use crate::pages::{BlockState, FrameState, On};
 use crate::plan::{Take, Want};
 use crate::requests::{Op, Phase, Work};
 use crate::sessions::Task;
-use crate::space::{Admit, Core, NewJob, Who};
+use crate::space::{Admit, Core, For, NewJob, Who};
 
 /// Pages that one call looks at for a park.
 const LEAVE_MAX: u32 = 1024;
@@ -123,7 +123,7 @@ impl Core {
         if !self.can_send_last(s, buf) {
             return false;
         }
-        if self.store(s, f, Reason::Park, op, true, buf) {
+        if self.store(s, f, Reason::Park, op, For::Waiting, buf) {
             return true;
         }
         let class = self.geo.class_of_page(page);

@@ -229,6 +229,21 @@ impl Core {
         }
     }
 
+    /// No host frame is to be had on a block's way to NVMe before running sequences give theirs up: what stands on it is not waited
+    /// for, but goes there later.
+    pub(crate) fn no_host_for(&mut self, b: BlockId) {
+        let (top, shard) = (self.blocks[b].content, self.blocks[b].shard);
+        let mut next = Some(top).filter(|&c| c != NONE);
+        while let Some(c) = next {
+            if let Some(Part::Hot(part)) = self.part_of(c, shard)
+                && std::mem::take(&mut self.blocks[part].waited)
+            {
+                self.end_publishes(c, shard, Status::NoSpace);
+            }
+            next = self.next_below(c, top);
+        }
+    }
+
     fn each_publish(&mut self, mut look: impl FnMut(&mut Core, u16, u32)) {
         for s in 0..self.sessions.len() as u16 {
             if self.sessions[usize::from(s)].life != Life::Live {

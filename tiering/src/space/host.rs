@@ -7,10 +7,23 @@ use crate::pages::{Block, BlockState, FrameState, HostOn, On};
 use crate::plan::IO_TRIES;
 use crate::sessions::Life;
 
+/// For whom a page is stored: what gives way to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum For {
+    /// Nobody yet.
+    Later,
+    /// A publish that waits: what is cached gives way, and if that is not enough the publish is told so. What running sequences
+    /// hold twice does not: stored again for the next publish, it would take the frame back.
+    Publish,
+    /// A lane, a request, a shrink: what is cached gives way, and what is held twice.
+    Waiting,
+}
+
 impl Core {
-    /// A host frame for a page that is to be stored. `must`: somebody waits, so what is cached or held twice gives way.
-    pub(crate) fn take_host(&mut self, s: u16, page: u32, must: bool) -> Option<u32> {
+    /// A host frame for a page that is to be stored.
+    pub(crate) fn take_host(&mut self, s: u16, page: u32, to: For) -> Option<u32> {
         let class = self.geo.class_of_page(page);
+        let must = to != For::Later;
         if !must && self.host.classes[usize::from(class)].squeezed {
             // The next one is for who waits.
             return None;
@@ -31,7 +44,13 @@ impl Core {
             }
         }
         if must && !self.starve_host(class) {
-            self.squeeze_host(s, class);
+            match to {
+                For::Waiting => self.squeeze_host(s, class),
+                _ => self.squeeze_cached(class),
+            }
+            if to == For::Publish && self.host.free_frames(class) == 0 {
+                self.no_host_for(self.geo.block_of(page));
+            }
         }
         let at = self.host.alloc(class, page);
         if at.is_some() {
@@ -58,7 +77,7 @@ impl Core {
 
     /// Makes a host frame free at the cost of others: what is cached goes, then what is held twice.
     fn squeeze_host(&mut self, s: u16, class: u8) {
-        while self.host.free_frames(class) == 0 && self.drop_hot_content() {}
+        self.squeeze_cached(class);
         if self.host.free_frames(class) > 0 || self.drop_part_in_tier0(s, class) {
             return;
         }
@@ -73,6 +92,11 @@ impl Core {
                 }
             }
         }
+    }
+
+    /// The same, at the cost of what is cached alone.
+    fn squeeze_cached(&mut self, class: u8) {
+        while self.host.free_frames(class) == 0 && self.drop_hot_content() {}
     }
 
     /// A host frame for a page that somebody waits to read from disk.
@@ -267,9 +291,10 @@ impl Core {
     pub(crate) fn ask_slab(&mut self, class: u8) -> bool {
         let stride = |c: usize| u64::from(self.geo.classes[c].stride);
         let granted: u64 = self.host.classes.iter().enumerate().map(|(c, h)| h.granted * stride(c)).sum();
-        // What the other classes need to stream through at all is theirs.
+        // What the other classes need to stream through at all is theirs; of a class that has not got as much itself nobody may
+        // demand that it waits for them, or two classes would wait for each other.
         let missing = |c: usize| self.stream_frames(c).saturating_sub(self.host.classes[c].granted) * stride(c);
-        let theirs: u64 = match self.has_nvme() {
+        let theirs: u64 = match self.has_nvme() && missing(usize::from(class)) == 0 {
             true => (0..self.geo.classes.len()).filter(|&c| c != usize::from(class)).map(missing).sum(),
             false => 0,
         };

@@ -44,6 +44,7 @@ mod transfers;
 pub(crate) use account::Admit;
 pub(crate) use emit::{NewJob, Who};
 pub(crate) use frames::Pick;
+pub(crate) use host::For;
 pub(crate) use keep::Why;
 pub use occupancy::{Amount, Fill, Occupancy};
 pub(crate) use transfers::IO_PAGES_MAX;
