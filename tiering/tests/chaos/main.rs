@@ -499,7 +499,8 @@ impl Chaos {
                 };
                 self.ask(s, request, Asked::Plain);
             }
-            36 if self.losses && self.rng.one_in(30) => self.lose(s),
+            // Most is at stake while it writes to host memory.
+            36 if self.losses && self.rng.one_in(if self.is_storing(s) { 5 } else { 30 }) => self.lose(s),
             36 if self.rng.one_in(30) => self.lose_disk(),
             36 if self.restarts && self.rng.one_in(20) => self.restart(),
             37 => {
@@ -572,6 +573,10 @@ impl Chaos {
             seqs.truncate(1 + self.rng.below(3) as usize);
             self.w.ok(s, Request::Step { lane, step, seqs: &seqs });
         }
+    }
+
+    fn is_storing(&self, s: SessionId) -> bool {
+        self.w.agents.get(&s).is_some_and(|a| a.jobs.iter().any(|(_, job)| matches!(job, Job::Store { .. })))
     }
 
     fn drop_seq(&mut self, s: SessionId, seq: SeqId) {
@@ -672,7 +677,7 @@ fn every_mutant_is_caught() {
     let mut survivors = Vec::new();
     for &mutant in Mutant::ALL {
         mutants::select(Some(mutant));
-        let caught = (1..=500).find(|&seed| std::panic::catch_unwind(|| run(seed, 3000)).is_err());
+        let caught = (1..=5000).find(|&seed| std::panic::catch_unwind(|| run(seed, 3000)).is_err());
         match caught {
             Some(seed) => eprintln!("{}: seed {seed}", mutant.name()),
             None => survivors.push(mutant.name()),
