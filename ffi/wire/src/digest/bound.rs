@@ -1,4 +1,4 @@
-//! Digests: what is kept of a page's keys after the page has left, enough to bound any query's product with them from above.
+//! Bounds: enough of a page's keys to bound any query's product with them from above.
 //!
 //! A digest belongs to one page and one KV head of `channels` channels. It lies in memory as
 //!
