@@ -3,7 +3,7 @@
 //! What is checked here is what the core cannot see: codes, and that the list has the length that the counts promise. Whether
 //! a sequence, a range or a lane exists is the core's to say.
 
-use kvtide_tiering::api::{self, Advice, Level, Request};
+use kvtide_tiering::api::{self, Advice, Contract, Level, Request};
 use kvtide_wire::entry::{self, Completion, LIST_WORDS, NONE_U32, Op, Submission};
 use kvtide_wire::lists::{HASH_WORDS, HASHES_MAX, hash_of};
 use kvtide_wire::status::Status;
@@ -80,6 +80,7 @@ pub fn request<'a>(submission: &Submission, list: &'a [u32], scratch: &'a mut Sc
         Op::Tier0Resize => {
             Request::Tier0Resize { class: u8::try_from(first).map_err(|_| Status::Range)?, frames: count }
         }
+        Op::Contract => Request::Contract { seq, contract: contract(flags, value)? },
     })
 }
 
@@ -102,7 +103,8 @@ fn takes_list(op: Op) -> bool {
         | Op::StepEnd
         | Op::Fault
         | Op::Cancel
-        | Op::Tier0Resize => false,
+        | Op::Tier0Resize
+        | Op::Contract => false,
     }
 }
 
@@ -136,6 +138,19 @@ fn advice(code: u16, value: u64) -> Result<Advice, Status> {
         SEQUENTIAL => Ok(Advice::Sequential),
         COLD => Ok(Advice::Cold),
         PRIORITY => u8::try_from(value).map(Advice::Priority).map_err(|_| Status::Range),
+        _ => Err(Status::Invalid),
+    }
+}
+
+/// Whether the number makes sense is the core's to say.
+fn contract(code: u16, value: u64) -> Result<Contract, Status> {
+    const EXACT: u16 = entry::Contract::Exact as u16;
+    const APPROX: u16 = entry::Contract::Approx as u16;
+    const BOUNDED: u16 = entry::Contract::Bounded as u16;
+    match code {
+        EXACT => Ok(Contract::Exact),
+        APPROX => u16::try_from(value).map(|permille| Contract::Approx { permille }).map_err(|_| Status::Range),
+        BOUNDED => u32::try_from(value).map(|ppm| Contract::Bounded { ppm }).map_err(|_| Status::Range),
         _ => Err(Status::Invalid),
     }
 }
@@ -195,6 +210,8 @@ mod tests {
         assert_eq!(status(Submission { flags: 5, ..sub(Op::Advise) }), Some(Status::Invalid));
         assert_eq!(status(Submission { flags: 4, value: 256, ..sub(Op::Advise) }), Some(Status::Range));
         assert_eq!(status(Submission { value: 1 << 16, ..sub(Op::Cancel) }), Some(Status::Range));
+        assert_eq!(status(Submission { flags: 3, ..sub(Op::Contract) }), Some(Status::Invalid));
+        assert_eq!(status(Submission { flags: 1, value: 1 << 16, ..sub(Op::Contract) }), Some(Status::Range));
         assert_eq!(status(Submission { first: 256, ..sub(Op::Tier0Resize) }), Some(Status::Range));
     }
 

@@ -193,6 +193,33 @@ pub enum Advice {
     Priority(u8),
 }
 
+/// How much of a sequence attention must read. Every sequence begins as [`Contract::Exact`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Contract {
+    /// Every page; one that is late is waited for.
+    #[default]
+    Exact,
+    /// The best pages.
+    Approx {
+        /// Thousandths of a plane's pages, 1 to 1000.
+        permille: u16,
+    },
+    /// Every page but those that provably hold next to nothing.
+    Bounded {
+        /// Millionths of a query head's mass that may be skipped, 0 to 1,000,000.
+        ppm: u32,
+    },
+}
+
+/// What the shares of [`Event::Scores`] are; described once, at `kvtide_wire::score::ScoreKind`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub enum ScoreKind {
+    Mass,
+    Query,
+    Ahead,
+}
+
 /// A request of an engine; the operations are described once, at `kvtide_wire::entry::Op`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -291,6 +318,10 @@ pub enum Request<'a> {
     Tier0Resize {
         class: u8,
         frames: u32,
+    },
+    Contract {
+        seq: SeqId,
+        contract: Contract,
     },
 }
 
@@ -474,6 +505,24 @@ pub enum Event<'a> {
         /// After a read that was `Ok`: planes, ascending, whose bytes are not what was written (checksum). The others are valid. After
         /// a write that was `Corrupt`: planes whose host copies are bad.
         bad: &'a [u32],
+    },
+    /// What a step's attention looked at, or is expected to look at. A claim of the engine: what is malformed, late, contradictory or
+    /// about a sequence that is not there is counted, and changes nothing. It never changes what any request is answered.
+    Scores {
+        /// Session.
+        session: SessionId,
+        /// Its sequence.
+        seq: SeqId,
+        /// Plane.
+        plane: u16,
+        /// Step of the lane that the sequence is in.
+        step: u64,
+        /// What the shares are.
+        kind: ScoreKind,
+        /// Logarithm of the share of all pages that `top` does not name, as the bits of a binary16.
+        rest: u16,
+        /// Page indices, and the logarithms of their shares as the bits of a binary16.
+        top: &'a [(u32, u16)],
     },
     /// The session's lease ended (EOF or exit). Its jobs in flight never complete; host frames they may write are quarantined.
     SessionLost {

@@ -131,6 +131,10 @@ pub struct Counters {
     pub quarantined: u64,
     /// Host frames ever put in quarantine.
     pub quarantined_total: u64,
+    /// Entries of score areas that were taken in.
+    pub scores: u64,
+    /// Entries that cannot be true: no such sequence, page or plane, shares that are none.
+    pub scores_refused: u64,
     /// Times that a session's tier 0 grew.
     pub tier0_grown: u64,
     /// Times that it shrank.

@@ -14,6 +14,12 @@ fn life(bytes_max: usize) -> World {
     let pages = w.fill(0, 0, 20, 2);
     w.ok(0, Request::Publish { seq: 0, first: 0, parent: 0, hashes: &[1, 2 << 90, 3], level: Level::Published });
     w.ok(0, Request::Advise { seq: 0, first: 0, count: 3, advice: Advice::Priority(9) });
+    w.ok(0, Request::Contract { seq: 0, contract: Contract::Approx { permille: 250 } });
+    for (kind, index) in [(ScoreKind::Ahead, 1), (ScoreKind::Mass, 1 << 30)] {
+        let top = &[(0, 0xfc00), (index, 0xbc00)];
+        w.event(Event::Scores { session: 0, seq: 0, plane: 1, step: 1 << 40, kind, rest: 0x8000, top }).unwrap();
+    }
+    assert_eq!((w.core.counters().scores, w.core.counters().scores_refused), (1, 1));
     let policy = config(Vec::new()).policy;
     let policy = Policy { clean_low_percent: 60, clean_high_percent: 90, ..policy };
     w.event(Event::Reconfigure { policy, host_bytes_max: 1 << 20, nvme_bytes_max: 0 }).unwrap();

@@ -68,11 +68,13 @@ pub enum Op {
     /// if those that would have to leave find no place below, [`Status::State`] while another one of the class is under way.
     /// One that fails changes nothing. More: the memory must be there when it is asked. Completion: `value` = the frames.
     Tier0Resize = 20,
+    /// `seq`, `flags` = [`Contract`], `value` = what the contract takes: how the sequence is read from now on.
+    Contract = 21,
 }
 
 impl Op {
     /// Every operation, in code order.
-    pub const ALL: [Op; 21] = [
+    pub const ALL: [Op; 22] = [
         Op::Nop,
         Op::SeqCreate,
         Op::SeqDrop,
@@ -94,6 +96,7 @@ impl Op {
         Op::Cancel,
         Op::Declare,
         Op::Tier0Resize,
+        Op::Contract,
     ];
 
     /// Decodes an operation code from the other process.
@@ -129,6 +132,19 @@ pub enum Advice {
     Cold = 3,
     /// `value` = priority 0 (evict first) to 255.
     Priority = 4,
+}
+
+/// How much of a sequence attention must read. Every sequence begins as [`Contract::Exact`].
+#[repr(u16)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Contract {
+    /// Every page; one that is late is waited for.
+    Exact = 0,
+    /// The best pages: `value` thousandths of a plane's pages, 1 to 1000.
+    Approx = 1,
+    /// Every page but those whose digests prove that together they hold at most `value` millionths of a query head's mass, 0 to
+    /// 1,000,000.
+    Bounded = 2,
 }
 
 /// A request, engine to daemon. Field use: [`Op`].

@@ -12,7 +12,7 @@
 //! done slots                           jobs × 64 B      job slots                              jobs × 64 B
 //! per channel: submission slots       depth × 64 B      per channel: completion slots         depth × 64 B
 //! per channel: request lists        depth × 2048 B      per channel: answer lists           depth × 2048 B
-//! per lane: score slots         SCORE_SLOTS × 320 B
+//! per lane: score slots         SCORE_SLOTS × 1024 B
 //! ```
 
 use crate::entry::{ENTRY_BYTES, LIST_WORDS};
@@ -22,8 +22,8 @@ use crate::sync::AtomicU64;
 /// First word of each region: "kvtide" and the region's letter, little endian.
 pub const MAGIC: [u64; 2] = [u64::from_le_bytes(*b"kvtide\0E"), u64::from_le_bytes(*b"kvtide\0D")];
 /// Version of everything in this crate; the two sides must agree. 2: the hello may bring a token. 3: jobs and their ends carry
-/// digests. 4: tier 0 grows and shrinks.
-pub const VERSION: u32 = 4;
+/// digests. 4: tier 0 grows and shrinks. 5: scores have kinds and name more pages; sequences have reading contracts.
+pub const VERSION: u32 = 5;
 /// Regions are whole pages of this size.
 pub const REGION_ALIGN: u64 = 4096;
 /// Most channels of a session.
@@ -34,10 +34,10 @@ pub const DEPTH_MAX: u16 = 1024;
 pub const JOBS_MAX: u32 = 4096;
 /// Most lanes of a session.
 pub const LANES_MAX: u16 = 64;
-/// Score slots of a lane: two steps of 32 planes.
-pub const SCORE_SLOTS: u32 = 64;
+/// Score slots of a lane: two steps of 32 planes with four entries each.
+pub const SCORE_SLOTS: u32 = 256;
 /// Bytes of a [`crate::score::ScoreSlot`].
-pub const SCORE_BYTES: u32 = 320;
+pub const SCORE_BYTES: u32 = 1024;
 /// Bytes of an index or sleep word with its padding.
 pub const LINE_BYTES: u64 = 128;
 /// Bytes of a list area.
@@ -243,7 +243,7 @@ const _: () = {
     assert!(l.engine.tail(1) == 896 && l.lane(0) == 1280 && l.lane(2) == 1536);
     assert!(l.engine.pump_slots == 1664 && l.engine.slots(0) == 2688 && l.engine.slots(1) == 3200);
     assert!(l.engine.lists(0) == 3712 && l.engine.lists(1) == 20096 && l.scores(0) == 36480);
-    assert!(l.scores(1) == 56960 && l.engine.bytes == 98304);
+    assert!(l.scores(1) == 298624 && l.engine.bytes == 823296);
     assert!(l.daemon.tail(0) == 512 && l.daemon.head(0) == 640 && l.daemon.tail(1) == 768);
     assert!(l.daemon.pump_slots == 1024 && l.daemon.slots(0) == 2048 && l.daemon.lists(0) == 3072);
     assert!(l.daemon.bytes == 36864);

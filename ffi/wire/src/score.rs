@@ -15,7 +15,7 @@ use crate::sync::{AtomicU64, Ordering, fence};
 use core::ops::Deref;
 
 /// Most pages that an entry names; one in models, which explore every order of a slot's words.
-pub const TOP_MAX: usize = if cfg!(loom) { 1 } else { 36 };
+pub const TOP_MAX: usize = if cfg!(loom) { 1 } else { 124 };
 /// Words before the pages.
 const HEAD_WORDS: usize = 3;
 const WORDS: usize = HEAD_WORDS + TOP_MAX;
@@ -26,7 +26,7 @@ const WORDS: usize = HEAD_WORDS + TOP_MAX;
 pub struct ScoreSlot {
     /// Sequence lock.
     pub version: AtomicU64,
-    /// `[0]` seq, plane << 32, count << 48; `[1]` step; `[2]` rest; then page index, log-mass << 32.
+    /// `[0]` seq, plane << 32, count << 48, kind << 56; `[1]` step; `[2]` rest; then page index, log-mass << 32.
     pub words: [AtomicU64; WORDS],
 }
 
@@ -35,7 +35,29 @@ const _: () = {
     use crate::layout::{SCORE_BYTES, SCORE_SLOTS};
     assert!(size_of::<ScoreSlot>() == SCORE_BYTES as usize && align_of::<ScoreSlot>() == 64);
     assert!(SCORE_BYTES as usize == 8 * (1 + WORDS) && SCORE_SLOTS.is_power_of_two());
+    assert!(TOP_MAX <= u8::MAX as usize);
 };
+
+/// What the shares of an entry are.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ScoreKind {
+    /// Attention mass: what the step's attention read, known when it is over. Pages that it did not read are no part of it.
+    Mass = 0,
+    /// What the digests make of the step's own query, over all pages, read or not.
+    Query = 1,
+    /// What the digests make of the look-ahead query: a guess of the step's query, sent before the plane's attention.
+    Ahead = 2,
+}
+
+impl ScoreKind {
+    /// Every kind, in code order.
+    pub const ALL: [ScoreKind; 3] = [ScoreKind::Mass, ScoreKind::Query, ScoreKind::Ahead];
+
+    fn from_code(code: u8) -> Option<ScoreKind> {
+        Self::ALL.get(usize::from(code)).copied()
+    }
+}
 
 /// A page and the natural logarithm of its share of a sequence's attention in one plane, summed over heads; at most 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,9 +68,11 @@ pub struct Top {
     pub log_mass: F16,
 }
 
-/// What one step's attention of one sequence in one plane looked at.
+/// What one step's attention of one sequence in one plane looked at, or is expected to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scores {
+    /// What the shares are.
+    pub kind: ScoreKind,
     /// Sequence slot.
     pub seq: u32,
     /// Plane.
@@ -64,8 +88,9 @@ pub struct Scores {
 impl Scores {
     /// An entry; pages beyond [`TOP_MAX`] are an error of the caller, who reduces to the top first: `None`.
     #[must_use]
-    pub fn new(seq: u32, plane: u16, step: u64, top: &[Top], rest: F16) -> Option<Scores> {
-        let mut scores = Scores { seq, plane, step, rest, top: [Top::default(); TOP_MAX], count: top.len() as u16 };
+    pub fn new(kind: ScoreKind, seq: u32, plane: u16, step: u64, top: &[Top], rest: F16) -> Option<Scores> {
+        let mut scores =
+            Scores { kind, seq, plane, step, rest, top: [Top::default(); TOP_MAX], count: top.len() as u16 };
         scores.top.get_mut(..top.len())?.copy_from_slice(top);
         Some(scores)
     }
@@ -78,7 +103,8 @@ impl Scores {
 
     fn encode(&self) -> [u64; WORDS] {
         let mut words = [0; WORDS];
-        words[0] = u64::from(self.seq) | u64::from(self.plane) << 32 | u64::from(self.count) << 48;
+        words[0] =
+            u64::from(self.seq) | u64::from(self.plane) << 32 | u64::from(self.count) << 48 | (self.kind as u64) << 56;
         words[1] = self.step;
         words[2] = u64::from(self.rest.0);
         for (word, top) in words[HEAD_WORDS..].iter_mut().zip(self.top()) {
@@ -89,8 +115,9 @@ impl Scores {
 
     /// `None` for words that no correct engine writes.
     fn decode(words: &[u64; WORDS]) -> Option<Scores> {
-        let count = (words[0] >> 48) as u16;
-        let used = words[HEAD_WORDS..].get(..usize::from(count))?;
+        let count = words[0] >> 48 & 0xff;
+        let kind = ScoreKind::from_code((words[0] >> 56) as u8)?;
+        let used = words[HEAD_WORDS..].get(..count as usize)?;
         let logarithm = |bits: u64| {
             let mass = F16(u16::try_from(bits).ok()?);
             (mass.to_f32() <= 0.0).then_some(mass) // not NaN, not over the whole
@@ -103,7 +130,8 @@ impl Scores {
             }
         }
         let rest = logarithm(words[2])?;
-        Some(Scores { seq: words[0] as u32, plane: (words[0] >> 32) as u16, step: words[1], rest, top, count })
+        let (seq, plane, count) = (words[0] as u32, (words[0] >> 32) as u16, count as u16);
+        Some(Scores { kind, seq, plane, step: words[1], rest, top, count })
     }
 }
 
@@ -239,7 +267,7 @@ mod tests {
 
     fn entry(step: u64) -> Scores {
         let top = [Top { index: step as u32, log_mass: F16::nearest(-1.5) }];
-        Scores::new(3, 7, step, &top, F16::NEG_INFINITY).expect("short")
+        Scores::new(ScoreKind::Mass, 3, 7, step, &top, F16::NEG_INFINITY).expect("short")
     }
 
     #[test]
@@ -258,7 +286,7 @@ mod tests {
         let read: Vec<u64> = std::iter::from_fn(|| reader.read()).map(|s| s.step).collect();
         assert_eq!(read, [5, 6, 7, 8]);
         assert_eq!(reader.missed(), Missed { lost: 4, torn: 0, malformed: 0 });
-        assert_eq!(Scores::new(0, 0, 0, &[Top::default(); TOP_MAX + 1], F16(0)), None);
+        assert_eq!(Scores::new(ScoreKind::Mass, 0, 0, 0, &[Top::default(); TOP_MAX + 1], F16(0)), None);
     }
 
     #[test]
@@ -273,11 +301,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn entries_survive(seq in any::<u32>(), plane in any::<u16>(), step in any::<u64>(),
+        fn entries_survive(kind in 0..ScoreKind::ALL.len(), seq in any::<u32>(), plane in any::<u16>(), step in any::<u64>(),
                            masses in proptest::collection::vec((0..u32::MAX, 0.0f32..80.0), 0..=TOP_MAX)) {
             let top: Vec<Top> = masses.iter()
                 .map(|(index, mass)| Top { index: *index, log_mass: F16::nearest(-mass) }).collect();
-            let scores = Scores::new(seq, plane, step, &top, F16::nearest(-0.25)).expect("short");
+            let scores = Scores::new(ScoreKind::ALL[kind], seq, plane, step, &top, F16::nearest(-0.25)).expect("short");
             let slots = slots(2);
             ScoreWriter::new(&*slots).write(&scores);
             prop_assert_eq!(ScoreReader::new(&*slots).read(), Some(scores));

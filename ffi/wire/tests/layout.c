@@ -40,7 +40,7 @@ struct plane_spec {
 
 struct score_slot {
     _Alignas(64) uint64_t version;
-    uint64_t words[39];
+    uint64_t words[127];
 };
 
 struct lane_line {

@@ -2,7 +2,7 @@
 #![cfg(loom)]
 
 use kvtide_wire::half::F16;
-use kvtide_wire::score::{ScoreReader, ScoreSlot, ScoreWriter, Scores};
+use kvtide_wire::score::{ScoreKind, ScoreReader, ScoreSlot, ScoreWriter, Scores};
 use loom::thread;
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ impl std::ops::Deref for Slots {
 
 /// Sequence and step must agree, or the entry is torn.
 fn entry(n: u32) -> Scores {
-    Scores::new(n, 0, u64::from(n), &[], F16::NEG_INFINITY).expect("short")
+    Scores::new(ScoreKind::Mass, n, 0, u64::from(n), &[], F16::NEG_INFINITY).expect("short")
 }
 
 #[test]

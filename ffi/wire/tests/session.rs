@@ -13,7 +13,7 @@ use kvtide_wire::os::memfd::Memfd;
 use kvtide_wire::os::poll;
 use kvtide_wire::os::session::{DaemonSide, EngineSide, attach};
 use kvtide_wire::os::socket::{Listener, Received, Socket};
-use kvtide_wire::score::Scores;
+use kvtide_wire::score::{ScoreKind, Scores};
 use kvtide_wire::status::Status;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -128,7 +128,7 @@ fn attaches_over_a_socket_and_passes_messages_both_ways() {
     engine.lanes[1].steps(7, 6);
     assert_eq!(daemon.lanes.read(1), Some((42, 7, 6)));
     assert_eq!((daemon.lanes.read(0), daemon.lanes.read(2)), (Some((0, 0, 0)), None));
-    let scores = Scores::new(1, 2, 3, &[], F16::NEG_INFINITY).expect("short");
+    let scores = Scores::new(ScoreKind::Ahead, 1, 2, 3, &[], F16::NEG_INFINITY).expect("short");
     engine.lanes[1].scores.write(&scores);
     assert_eq!((daemon.scores[0].read(), daemon.scores[1].read()), (None, Some(scores)));
 

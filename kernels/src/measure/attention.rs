@@ -3,9 +3,8 @@
 use super::Size;
 use super::batches::{Case, Decode, Made};
 use super::timing::{Timer, in_turns};
-use crate::launch::attention::{CHUNK_TOKENS, Mass, SCORE_WORDS};
+use crate::launch::attention::{CHUNK_TOKENS, Mass, SCORE_WORDS, TOP_MAX};
 use crate::{Buffer, Device, Pinned, Priority, Result, Stream};
-use kvtide_wire::score::TOP_MAX;
 use std::sync::Arc;
 
 /// Bytes that one sample reads at least, so that events and launches are lost in it.

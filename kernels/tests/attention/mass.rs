@@ -3,9 +3,9 @@
 use crate::case::{Case, config, rng, values};
 use crate::common::{buffer, done};
 use crate::whole::LATENT;
-use kvtide_kernels::launch::attention::{Attention, Config, Mass, SCORE_WORDS, scores};
+use kvtide_kernels::launch::attention::{Attention, Config, Mass, SCORE_WORDS, TOP_MAX, scores};
 use kvtide_kernels::reference::{Element, attention::Layout};
-use kvtide_wire::score::{Scores, TOP_MAX};
+use kvtide_wire::score::Scores;
 
 fn reduced(case: &Case, attention: &Attention, top: usize) -> Vec<Option<Scores>> {
     let mass = Mass::new(&case.device, attention).expect("a kernel and workspace");

@@ -188,7 +188,7 @@ fn submission(bytes: &mut Bytes<'_>) -> Submission {
         byte => u32::from(byte) % most,
     };
     Submission {
-        op: small(21) as u16,
+        op: small(22) as u16,
         lane: small(3) as u16,
         flags: small(6) as u16,
         seq: small(5),

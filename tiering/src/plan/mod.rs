@@ -10,6 +10,7 @@ mod evict;
 mod fault;
 mod pick;
 mod place;
+mod prefetch;
 mod read_in;
 mod scan;
 mod squeeze;
@@ -19,6 +20,7 @@ mod write_down;
 pub use admit::Endurance;
 pub(crate) use admit::Wear;
 pub(crate) use place::{Choice, choose};
+pub(crate) use prefetch::Scores;
 pub(crate) use read_in::{Fetch, Take, Want};
 
 /// Tries of a failed transfer before whoever waits for it is told.

@@ -1,7 +1,9 @@
 //! One input as bytes: a kind, numbers as LEB128, and at most one list of words or hashes.
 
 use crate::actions::ActionBuf;
-use crate::api::{Admission, Advice, DiskSlot, Event, Eviction, Level, NONE, Policy, Request, Status};
+use crate::api::{
+    Admission, Advice, Contract, DiskSlot, Event, Eviction, Level, NONE, Policy, Request, ScoreKind, Status,
+};
 use crate::error::Error;
 
 /// Numbers that an input has at most, before its list.
@@ -12,6 +14,7 @@ const NUMBERS: usize = 16;
 pub(super) enum List<'a> {
     None,
     Words(&'a [u32]),
+    Pairs(&'a [(u32, u16)]),
     Hashes(&'a [u128]),
 }
 
@@ -42,6 +45,7 @@ const DISK_ADOPTED: u8 = 44;
 const RESTORED: u8 = 45;
 const LOG_DONE: u8 = 46;
 const DISK_GONE: u8 = 47;
+const SCORES: u8 = 48;
 
 impl<'a> Input<'a> {
     fn new(kind: u8, now_us: u64, numbers: &[u64], list: List<'a>) -> Input<'a> {
@@ -90,6 +94,10 @@ impl<'a> Input<'a> {
             Event::DiskGone { slab } => new(DISK_GONE, &[slab.into()], List::None),
             Event::DiskRefused => new(DISK_REFUSED, &[], List::None),
             Event::IoDone { id, status, bad } => new(IO_DONE, &[id.into(), status as u64], List::Words(bad)),
+            Event::Scores { session, seq, plane, step, kind, rest, top } => {
+                let numbers = [session.into(), seq.into(), plane.into(), step, kind as u64, rest.into()];
+                new(SCORES, &numbers, List::Pairs(top))
+            }
             Event::SessionLost { session } => new(LOST, &[session.into()], List::None),
             Event::SessionExited { session } => new(EXITED, &[session.into()], List::None),
             Event::Reconfigure { policy, host_bytes_max, nvme_bytes_max } => {
@@ -104,6 +112,7 @@ impl<'a> Input<'a> {
         let list = match self.list {
             List::None => 0,
             List::Words(words) => words.len() * 5,
+            List::Pairs(pairs) => pairs.len() * 8,
             List::Hashes(hashes) => hashes.len() * 16,
         };
         10 * (NUMBERS + 4) + 32 + list
@@ -121,6 +130,13 @@ impl<'a> Input<'a> {
             List::Words(words) => {
                 put(out, words.len() as u64);
                 words.iter().for_each(|&w| put(out, w.into()));
+            }
+            List::Pairs(pairs) => {
+                put(out, pairs.len() as u64);
+                for &(index, share) in pairs {
+                    put(out, index.into());
+                    put(out, share.into());
+                }
             }
             List::Hashes(hashes) => {
                 put(out, hashes.len() as u64);
@@ -248,6 +264,14 @@ fn request_input(now_us: u64, request: Request<'_>) -> Input<'_> {
             new(19, &[seq.into(), index.into(), tokens], List::Words(frames))
         }
         Request::Tier0Resize { class, frames } => new(20, &[class.into(), frames.into()], none),
+        Request::Contract { seq, contract } => {
+            let (kind, value) = match contract {
+                Contract::Exact => (0, 0),
+                Contract::Approx { permille } => (1, u64::from(permille)),
+                Contract::Bounded { ppm } => (2, u64::from(ppm)),
+            };
+            new(21, &[seq.into(), kind, value], none)
+        }
     }
 }
 
@@ -269,11 +293,12 @@ pub(super) struct Reader<'a> {
     pub at: usize,
     words: Vec<u32>,
     hashes: Vec<u128>,
+    pairs: Vec<(u32, u16)>,
 }
 
 impl<'a> Reader<'a> {
     pub fn new(bytes: &'a [u8]) -> Reader<'a> {
-        Reader { bytes, at: 0, words: Vec::new(), hashes: Vec::new() }
+        Reader { bytes, at: 0, words: Vec::new(), hashes: Vec::new(), pairs: Vec::new() }
     }
 
     pub fn bad<T>(&self, what: &'static str) -> Result<T, Error> {
@@ -331,8 +356,12 @@ impl<'a> Reader<'a> {
         }
         self.words.clear();
         self.hashes.clear();
+        self.pairs.clear();
         for _ in 0..list {
-            if matches!(kind, PUBLISH | MAP) {
+            if kind == SCORES {
+                let (index, share) = (self.number()? as u32, self.number()? as u16);
+                self.pairs.push((index, share));
+            } else if matches!(kind, PUBLISH | MAP) {
                 let hash = self.hash()?;
                 self.hashes.push(hash);
             } else {
@@ -382,6 +411,20 @@ impl<'a> Reader<'a> {
             DISK_GONE => Event::DiskGone { slab: n[0] as u32 },
             DISK_REFUSED => Event::DiskRefused,
             IO_DONE => Event::IoDone { id: n[0] as u32, status: self.status(n[1])?, bad: &self.words },
+            SCORES => Event::Scores {
+                session,
+                seq: n[1] as u32,
+                plane: n[2] as u16,
+                step: n[3],
+                kind: match n[4] {
+                    0 => ScoreKind::Mass,
+                    1 => ScoreKind::Query,
+                    2 => ScoreKind::Ahead,
+                    _ => return self.bad("no such kind of scores"),
+                },
+                rest: n[5] as u16,
+                top: &self.pairs,
+            },
             kind => Event::Request {
                 session,
                 channel: n[1] as u16,
@@ -468,6 +511,15 @@ impl<'a> Reader<'a> {
             18 => Request::Cancel { tag: n[0] as u16 },
             19 => Request::Declare { seq, index: n[1] as u32, tokens: n[2], frames: &self.words },
             20 => Request::Tier0Resize { class: n[0] as u8, frames: n[1] as u32 },
+            21 => {
+                let contract = match n[1] {
+                    0 => Contract::Exact,
+                    1 => Contract::Approx { permille: n[2] as u16 },
+                    2 => Contract::Bounded { ppm: n[2] as u32 },
+                    _ => return self.bad("no such contract"),
+                };
+                Request::Contract { seq, contract }
+            }
             _ => return self.bad("no such input"),
         })
     }

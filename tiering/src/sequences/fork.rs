@@ -57,6 +57,7 @@ impl Core {
             busy: op + 1,
             retire_from: parent.retire_from,
             priority: parent.priority,
+            contract: parent.contract,
             ..Seq::default()
         };
         for index in 0..shared {

@@ -1,6 +1,6 @@
 //! A sequence's list of blocks: chunks of a pool shared by all sequences of the space, found through a directory per sequence.
 
-use crate::api::NONE;
+use crate::api::{Contract, NONE};
 use serde::{Deserialize, Serialize};
 
 /// Blocks a chunk.
@@ -23,6 +23,8 @@ pub(crate) struct Seq {
     pub priority: u8,
     /// Read once, front to back: its pages are evicted first.
     pub sequential: bool,
+    /// How much of it a step must read.
+    pub contract: Contract,
     /// The session's step clock when it was last committed to or stepped.
     pub stamp: u32,
     /// When a parked sequence is due back, 0: unknown.

@@ -4,6 +4,7 @@ use super::{Core, Who};
 use crate::api::{Event, Policy, Request, Status};
 use crate::config::check_policy;
 use crate::error::Error;
+use crate::plan::Scores;
 use crate::sequences::Publish;
 use crate::sessions::{Life, Pin};
 
@@ -28,6 +29,11 @@ impl Core {
             Event::DiskGone { slab } => self.disk_gone(slab),
             Event::DiskRefused => self.disk_refused(),
             Event::IoDone { id, status, bad } => self.io_done(id, status, bad),
+            Event::Scores { session, seq, plane, step, kind, rest, top } => {
+                self.live(session)?;
+                self.scores(session, &Scores { seq, plane, step, kind, rest, top });
+                Ok(())
+            }
             Event::SessionLost { session } => self.session_lost(session),
             Event::SessionExited { session } => self.session_exited(session),
             Event::Reconfigure { policy, host_bytes_max, nvme_bytes_max } => {
@@ -113,6 +119,10 @@ impl Core {
             }
             Request::Declare { seq, index, tokens, frames } => self.declare(who, seq, index, tokens, frames, due),
             Request::Tier0Resize { class, frames } => self.resize(who, class, frames, due),
+            Request::Contract { seq, contract } => {
+                let status = self.contract(s, seq, contract);
+                self.complete(who, status, 0);
+            }
         }
         Ok(())
     }

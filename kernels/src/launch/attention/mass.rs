@@ -5,9 +5,12 @@ use crate::launch::check;
 use crate::params::AttentionMassParams;
 use crate::{Buffer, Device, Error, Function, Result, Shape, Stream};
 use kvtide_wire::half::F16;
-use kvtide_wire::score::{Scores, TOP_MAX, Top};
+use kvtide_wire::score::{self, ScoreKind, Scores, Top};
 use std::sync::Arc;
 
+/// Most pages that the kernel names of a sequence.
+pub const TOP_MAX: usize = 36;
+const _: () = assert!(TOP_MAX <= score::TOP_MAX, "the kernel's entries fit those of the score area");
 /// 64-bit words of a sequence's entry.
 pub const SCORE_WORDS: usize = 3 + TOP_MAX;
 const THREADS: u32 = 256;
@@ -86,7 +89,7 @@ pub fn scores(words: &[u64; SCORE_WORDS], seq: u32) -> Option<Scores> {
     for (top, word) in top.iter_mut().zip(used) {
         *top = Top { index: *word as u32, log_mass: F16((*word >> 32) as u16) };
     }
-    Scores::new(seq, (words[0] >> 32) as u16, words[1], &top[..count], F16(words[2] as u16))
+    Scores::new(ScoreKind::Mass, seq, (words[0] >> 32) as u16, words[1], &top[..count], F16(words[2] as u16))
 }
 
 #[cfg(test)]

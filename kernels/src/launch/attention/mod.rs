@@ -8,7 +8,7 @@ mod mass;
 mod sources;
 
 pub use config::{CHUNK_TOKENS, Config, DECODE_ROWS_MAX};
-pub use mass::{Mass, SCORE_WORDS, scores};
+pub use mass::{Mass, SCORE_WORDS, TOP_MAX, scores};
 
 use super::check;
 use crate::params::AttentionParams;
