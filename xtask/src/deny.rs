@@ -16,5 +16,11 @@ pub fn check() -> Result<(), Error> {
         install.args(["install", "cargo-deny", "--locked", "--debug", "--version", VERSION, "--root"]).arg(&tools);
         run(install.env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_TARGET_DIR", target().join("tools/build")))?;
     }
-    run(Command::new(&binary).current_dir(crate::run::root()).args(["check", "bans", "licenses", "sources"]))
+    // The Python package is a workspace of its own, with a lock of its own, held to the same rules.
+    for manifest in ["Cargo.toml", "ffi/python/Cargo.toml"] {
+        let mut deny = Command::new(&binary);
+        deny.current_dir(crate::run::root()).args(["--locked", "--config", "deny.toml", "--manifest-path", manifest]);
+        run(deny.args(["check", "bans", "licenses", "sources"]))?;
+    }
+    Ok(())
 }

@@ -5,7 +5,7 @@ use crate::{
     dlpack::{Device, I32, Memory},
     error::{self, raise, value},
 };
-use kvtide_client::{Client, Lane as Native, Pass as Found, StepSeq};
+use kvtide_client::{Client, Lane as Native, Pass as Found, StepSeq, cuda::BatchOptions};
 use kvtide_wire::status::Status;
 use pyo3::{prelude::*, types::PyTuple};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -38,6 +38,7 @@ pub struct Lane {
     blocks_max: u32,
     planes: usize,
     device: Device,
+    client: Client,
 }
 
 /// What a boundary found: `kvtide.Pass`.
@@ -68,7 +69,8 @@ impl Lane {
     pub fn new(lane: Native, index: u16, client: &Client, device: Device) -> Lane {
         let layout = client.layout();
         let held = Arc::new(Held { lane: Mutex::new(lane), index });
-        Lane { held: Mutex::new(Some(held)), index, blocks_max: layout.blocks_max, planes: layout.planes.len(), device }
+        let (blocks_max, planes) = (layout.blocks_max, layout.planes.len());
+        Lane { held: Mutex::new(Some(held)), index, blocks_max, planes, device, client: client.clone() }
     }
 
     fn held(&self) -> PyResult<Arc<Held>> {
@@ -108,6 +110,32 @@ impl Lane {
             Found::All => Pass { all: true, last: true, count: 0 },
             Found::Part { count, last } => Pass { all: false, last, count },
         })
+    }
+
+    /// A boundary that returns at once: the lane's stream waits until every page of the plane is readable. On a GPU only, and where the
+    /// step fits into tier 0; elsewhere `WrongState`, and `boundary` does.
+    fn boundary_async(&self, py: Python<'_>, plane: u16) -> PyResult<()> {
+        self.call(py, |lane| lane.boundary_async(plane))
+    }
+
+    /// Raises why a boundary of the open step failed while the stream waited for it: what kernels after it wrote means nothing. To be
+    /// asked once the stream has come to the step's last kernel.
+    fn check(&self, py: Python<'_>) -> PyResult<()> {
+        self.call(py, |lane| lane.check())
+    }
+
+    /// Address of the word on the device that is not 0 after a boundary of the step failed in the stream; `None`: tier 0 is on none.
+    fn status_word(&self) -> PyResult<Option<u64>> {
+        Ok(self.held()?.lock()?.device().map(|device| device.status))
+    }
+
+    /// Block ids, lengths and block tables of this lane's steps on the device that tier 0 is on, for `seqs` sequences of at most
+    /// `max_blocks` blocks, and tables of `table_planes` planes at once. The lane is bound to a stream.
+    #[pyo3(signature = (seqs, max_blocks, table_planes=1))]
+    fn batch(&self, py: Python<'_>, seqs: u32, max_blocks: u32, table_planes: u32) -> PyResult<cuda::Batch> {
+        let options = BatchOptions { seqs, max_blocks, table_planes };
+        let (client, device) = (&self.client, self.device);
+        self.call(py, |lane| cuda::Batch::new(client, lane, options, device))
     }
 
     /// The pages that the last boundary handed out: `(position in the step, block index, frame)`.

@@ -107,7 +107,7 @@ def test_passes_of_any_order_give_the_same_bits(
     for seed in range(3):
         order = list(range(len(work)))
         random.Random(seed).shuffle(order)
-        workspace = ops.workspace(case.query, case.table.shape[1])
+        workspace = ops.workspace(case.query, case.table.shape[1], case.pages)
         for begin in range(0, len(order), 4):
             some = work[order[begin : begin + 4]]
             # What is not in this pass is not in the table either.
@@ -120,7 +120,7 @@ def test_passes_of_any_order_give_the_same_bits(
 
 def test_a_page_that_was_never_emitted_is_an_error() -> None:
     case = Case(3, torch.float16, [100, 40], [1, 1], 2, 2, 32)
-    workspace = ops.workspace(case.query, case.table.shape[1])
+    workspace = ops.workspace(case.query, case.table.shape[1], case.pages)
     ops.attend_pages(case.query, case.pages, case.table, case.work()[[0, 1, 2, 3, 4, 5, 7, 8, 9]], *case.given(0), workspace)
     with pytest.raises(errors.WrongState, match="page 6 of sequence 0"):
         ops.attend_merge(case.query, case.pages, *case.given(0), workspace)
@@ -196,7 +196,7 @@ def test_operators_are_sound_for_torch() -> None:
     tests = ("test_schema", "test_faketensor")
     whole = (case.query, case.pages, case.table, case.lengths, case.starts, 2, case.scale, 0)
     torch.library.opcheck(ops.attend, whole, test_utils=tests)
-    workspace = ops.workspace(case.query, case.table.shape[1])
+    workspace = ops.workspace(case.query, case.table.shape[1], case.pages)
     some = (case.query, case.pages, case.table, case.work(), *case.given(0), workspace)
     torch.library.opcheck(ops.attend_pages, some, test_utils=tests)
     ops.attend_pages(*some)

@@ -1,21 +1,16 @@
 """The CUDA half over the stand-in driver: the session's device tier, the lane on a stream, and the very kernels, without a GPU.
 
-torch has no CUDA tensors here. The stand-in's device memory is memory, so its addresses are shown to torch as CPU tensors, and
-only where torch itself would have a stream (temporaries, reading back) the test steps in. Skipped where there is a real GPU:
-there the other tests run on it.
+Skipped where there is a real GPU: there the other tests run on it.
 """
 
 from __future__ import annotations
 
-import ctypes
-import os
-import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
 from conftest import space
+from standin import Device, StandIn, Tier, needed
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.cache_utils import DynamicCache
@@ -23,97 +18,9 @@ from transformers.cache_utils import DynamicCache
 import kvtide
 from kvtide import _native, errors
 from kvtide.daemon import PrivateDaemon
-from kvtide.torch import KvShape, KvtideCache, Paging, cuda, tier
+from kvtide.torch import KvShape, KvtideCache, Paging, tier
 
-LIBRARY = os.environ.get("KVTIDE_LIBCUDA")
-pytestmark = pytest.mark.skipif(LIBRARY is None, reason="KVTIDE_LIBCUDA names no stand-in driver")
-#: Bound of every wait for the stand-in's streams. Seconds.
-SETTLED_S = 60.0
-
-
-class StandIn:
-    """The stand-in's driver API, as far as an engine that brings its own memory and stream uses it."""
-
-    def __init__(self) -> None:
-        self.api = ctypes.CDLL(LIBRARY)
-        context = ctypes.c_void_p()
-        self.call("cuInit", 0)
-        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
-        self.call("cuCtxPushCurrent_v2", context)
-        stream = ctypes.c_void_p()
-        self.call("cuStreamCreateWithPriority", ctypes.byref(stream), 1, 0)
-        self.stream = int(stream.value or 0)
-
-    def call(self, name: str, *arguments: Any) -> None:
-        code = getattr(self.api, name)(*arguments)
-        assert code == 0, f"{name}: {code}"
-
-    def show(self, address: int, shape: list[int], dtype: torch.dtype) -> Tensor:
-        count = torch.Size(shape).numel() * dtype.itemsize
-        return torch.frombuffer((ctypes.c_uint8 * count).from_address(address), dtype=dtype).view(shape)
-
-    def empty(self, shape: list[int], dtype: torch.dtype) -> Tensor:
-        address, count = ctypes.c_uint64(), max(1, torch.Size(shape).numel() * dtype.itemsize)
-        self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(count))
-        return self.show(address.value, shape, dtype)
-
-    def copy(self, tensor: Tensor) -> Tensor:
-        return self.empty(list(tensor.shape), tensor.dtype).copy_(tensor)
-
-    def settle(self) -> None:
-        deadline = time.monotonic() + SETTLED_S
-        while (code := self.api.cuStreamQuery(ctypes.c_void_p(self.stream))) == 600:
-            assert time.monotonic() < deadline, "the stream does not end"
-        assert code == 0, f"cuStreamQuery: {code}"
-
-
-class Device(cuda.Device):
-    """torch's part of it: its stream, its temporaries, its order between launches and reads."""
-
-    def __init__(self, standin: StandIn) -> None:
-        super().__init__(0)
-        self.standin = standin
-
-    def stream(self) -> int:
-        return self.standin.stream
-
-    def empty_like(self, tensor: Tensor) -> Tensor:
-        return self.standin.empty(list(tensor.shape), tensor.dtype).view(torch.int16).fill_(-1).view(tensor.dtype)
-
-    def int32(self, tensor: Tensor) -> Tensor:
-        return self.standin.copy(tensor.to(torch.int32))
-
-    def rows(self, tensor: Tensor) -> Tensor:
-        return self.standin.copy(tensor.contiguous())
-
-    def attend(self, *arguments: Any) -> Tensor:
-        out = super().attend(*arguments)
-        self.standin.settle()
-        return out
-
-
-class Tier(tier.CudaTier):
-    """The same for a paging."""
-
-    def __init__(self, device: Device) -> None:
-        super().__init__(device)
-        self.standin = device.standin
-
-    def tensor(self, memory: kvtide.Memory) -> Tensor:
-        self.standin.settle()
-        assert memory.__dlpack_device__() == (2, 0)
-        return self.standin.show(memory.address, memory.shape, getattr(torch, memory.dtype))
-
-    def entries(self, table: Tensor, ids: Tensor, plane: int) -> Tensor:
-        self.standin.settle()
-        return super().entries(table, ids.to(torch.int64), plane)
-
-    def indices(self, numbers: Tensor) -> Tensor:
-        return numbers
-
-    def settle(self) -> None:
-        self.standin.settle()
-        super().settle()
+pytestmark = needed
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +67,8 @@ def test_paging_on_the_device_equals_paging_on_the_cpu(
         return torch.randn(tokens, heads, SHAPE.head_dim, generator=generator).to(torch.float16)
 
     plane = SHAPE.plane(window + 31 if window else 0)
-    steps = [(32, 20), (32, 0), (16, 9), *[(1, 1)] * 2, (0, 32), (1, 16), (5, 3), *[(1, 1)] * 2]
+    # The last but two is a chunk of a prefill whose context is longer than tier 0: attention of many queries, in passes.
+    steps = [(32, 20), (32, 0), (16, 9), *[(1, 1)] * 2, (0, 32), (1, 16), (5, 3), (32, 0), *[(1, 1)] * 2]
     spaces = [space(f"paging-{frames}-{window}-{on}", planes=[plane] * 2) for on in ("cpu", "cuda")]
     with (
         kvtide.attach(daemon.socket, spaces[0], [frames]) as on_cpu,
@@ -185,19 +93,24 @@ def test_paging_on_the_device_equals_paging_on_the_cpu(
                 paging.end()
         if frames == 20 and not window:
             assert found.totals.planes_in_passes > 0
+            # More than fits into tier 0 is the host's to wait for, and in the first steps it does fit.
+            assert 0 < found.totals.planes_waited_in_stream < found.totals.planes_whole + found.totals.planes_in_passes
         elif frames == 200:
             assert found.totals.planes_in_passes == 0
+            assert found.totals.planes_waited_in_stream == found.totals.planes_whole == 2 * len(steps)
+        assert expected.totals.planes_waited_in_stream == 0
 
 
-def test_new_tokens_without_a_frame_are_told(daemon: PrivateDaemon, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_tokens_without_a_frame_are_told(daemon: PrivateDaemon, device: Device) -> None:
     with kvtide.attach(daemon.socket, space("faults", planes=[SHAPE.plane()]), [16], device="cuda:0") as session:
         paging = Paging(session, SHAPE, [0], tier0=Tier(device))
         paging.resize(1)
         paging.begin([3])
         rows = torch.ones(3, 2, SHAPE.head_dim, dtype=torch.float16)
-        monkeypatch.setattr(Paging, "_block_table", lambda self, plane, step: torch.full_like(step.ids, -1))
+        ids = paging._tier._ids
+        paging._tier._ids = device.put(torch.full_like(ids, -1))
         paging.append(0, rows, rows)
-        monkeypatch.undo()
+        paging._tier._ids = ids
         paging.attend(0, rows, 0.2)
         with pytest.raises(errors.WrongState, match="3 new tokens were not written"):
             paging.end()

@@ -34,7 +34,7 @@ fn wheel_by(python: &venv::Python) -> Result<PathBuf, Error> {
         std::fs::remove_dir_all(&folder).map_err(started("remove", &folder))?;
     }
     let mut maturin = python.module("maturin");
-    maturin.args(["build", "--release", "--quiet", "--interpreter"]).arg(python.program());
+    maturin.args(["build", "--release", "--locked", "--quiet", "--interpreter"]).arg(python.program());
     maturin.arg("--out").arg(&folder);
     run(maturin.current_dir(package()).env("CARGO_TARGET_DIR", builds()))?;
     let entries = std::fs::read_dir(&folder).map_err(started("list", &folder))?;
@@ -51,7 +51,7 @@ pub fn check() -> Result<(), Error> {
     let manifest = package().join("Cargo.toml");
     run(cargo().args(["fmt", "--check", "--manifest-path"]).arg(&manifest))?;
     let mut clippy = cargo();
-    clippy.args(["clippy", "--release", "--manifest-path"]).arg(&manifest).args(["--", "-D", "warnings"]);
+    clippy.args(["clippy", "--release", "--locked", "--manifest-path"]).arg(&manifest).args(["--", "-D", "warnings"]);
     run(clippy.env("CARGO_TARGET_DIR", builds()))?;
     let python = venv::environment("python", TEST)?;
     let wheel = wheel_by(&python)?;

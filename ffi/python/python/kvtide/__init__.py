@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from . import _native
-from ._native import Channel, Lane, Layout, Memory, Pass, Pin, PlaneLayout, Session, __version__
+from ._native import Batch, Channel, Lane, Layout, Memory, Pass, Pin, PlaneLayout, Session, __version__
 from .errors import Error
 
 __all__ = [
+    "Batch",
     "Channel",
     "Error",
     "Lane",

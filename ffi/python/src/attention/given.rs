@@ -18,14 +18,17 @@ pub struct Given {
     /// `[tokens, heads, head_dim]`.
     query: usize,
     tokens: usize,
-    /// `[frames, 2, kv_heads, page_tokens, head_dim]`, `frame_bytes` from one frame to the next.
+    /// `[frames, 2, kv_heads, page_tokens, head_dim]`, latent `[frames, page_tokens, head_dim]`; `frame_bytes` from one frame to the
+    /// next.
     pages: usize,
     frames: usize,
     frame_bytes: usize,
     heads: usize,
     kv_heads: usize,
     page_tokens: usize,
-    pub head_dim: usize,
+    /// Numbers of a key, and how many of them are its value: all, or of latent vectors the first.
+    head_dim: usize,
+    value_dim: usize,
     bf16: bool,
     /// Tokens of each sequence that attention covers, the queries' included; and where each one's queries begin.
     lengths: Vec<i32>,
@@ -33,7 +36,7 @@ pub struct Given {
     scale: f64,
     /// Tokens that a query sees at most, itself included; 0: all before it.
     window: usize,
-    /// `[tokens, heads, blocks, head_dim + 2]` f64: values, largest score, sum of weights. NaN where nothing was emitted.
+    /// `[tokens, heads, blocks, value_dim + 2]` f64: values, largest score, sum of weights. NaN where nothing was emitted.
     partials: usize,
     blocks: usize,
 }
@@ -53,8 +56,18 @@ impl Given {
         if self.bf16 { Element::Bf16 } else { Element::F16 }
     }
 
-    fn page_elements(&self) -> usize {
-        2 * self.kv_heads * self.page_tokens * self.head_dim
+    fn layout(&self) -> Layout {
+        let rope = self.head_dim - self.value_dim;
+        if rope == 0 {
+            Layout::Heads { head_dim: self.head_dim }
+        } else {
+            Layout::Latent { latent: self.value_dim, rope }
+        }
+    }
+
+    /// Of no token.
+    pub fn empty(&self) -> Partial {
+        Partial::empty(self.value_dim)
     }
 
     /// The reference with this page as its only frame, which any block of any sequence is in.
@@ -65,7 +78,7 @@ impl Given {
         let q = if numbers == 0 { &[] } else { unsafe { std::slice::from_raw_parts(at(self.query), numbers) } };
         Attention {
             element: self.element(),
-            layout: Layout::Heads { head_dim: self.head_dim },
+            layout: self.layout(),
             kv_heads: self.kv_heads,
             group: self.heads / self.kv_heads,
             page_tokens: self.page_tokens,
@@ -89,7 +102,7 @@ impl Given {
     /// Room for a page, and a table in which every block is in frame 0.
     pub fn room(&self) -> Room {
         let blocks = (0..self.seqs()).map(|seq| self.needed(seq).end).max().unwrap_or(0).max(self.blocks);
-        Room { page: vec![0; self.page_elements()], table: vec![0; blocks] }
+        Room { page: vec![0; self.layout().page(self.kv_heads, self.page_tokens)], table: vec![0; blocks] }
     }
 
     /// Copies the page in a frame.
@@ -102,7 +115,7 @@ impl Given {
 
     fn partial(&self, seq: usize, token: usize, head: usize, block: usize) -> usize {
         let row = (self.starts[seq] + token) * self.heads + head;
-        self.partials + (row * self.blocks + block) * (self.head_dim + 2) * size_of::<f64>()
+        self.partials + (row * self.blocks + block) * (self.value_dim + 2) * size_of::<f64>()
     }
 
     /// Leaves a partial in the workspace.
@@ -110,32 +123,32 @@ impl Given {
         let to = at_mut::<f64>(self.partial(seq, token, head, block));
         // SAFETY: `check` held sequence and block against the workspace's shape, rows come from the query's; the tensor is of f64.
         unsafe {
-            std::ptr::copy_nonoverlapping(partial.o.as_ptr(), to, self.head_dim);
-            to.add(self.head_dim).write(partial.m);
-            to.add(self.head_dim + 1).write(partial.l);
+            std::ptr::copy_nonoverlapping(partial.o.as_ptr(), to, self.value_dim);
+            to.add(self.value_dim).write(partial.m);
+            to.add(self.value_dim + 1).write(partial.l);
         }
     }
 
     /// Takes it out again; `None`: it is poison still.
     pub fn kept(&self, seq: usize, token: usize, head: usize, block: usize) -> Option<Partial> {
         let from = at::<f64>(self.partial(seq, token, head, block));
-        let mut partial = Partial::empty(self.head_dim);
+        let mut partial = self.empty();
         // SAFETY: as in `keep`; the workspace was poisoned when it was made, so that all of it is initialised.
         unsafe {
-            std::ptr::copy_nonoverlapping(from, partial.o.as_mut_ptr(), self.head_dim);
-            (partial.m, partial.l) = (from.add(self.head_dim).read(), from.add(self.head_dim + 1).read());
+            std::ptr::copy_nonoverlapping(from, partial.o.as_mut_ptr(), self.value_dim);
+            (partial.m, partial.l) = (from.add(self.value_dim).read(), from.add(self.value_dim + 1).read());
         }
         (!partial.m.is_nan()).then_some(partial)
     }
 
     /// A row's result; zeros where it saw nothing.
     pub fn write(&self, seq: usize, token: usize, head: usize, sum: &Partial, out: usize) {
-        let first = ((self.starts[seq] + token) * self.heads + head) * self.head_dim;
+        let first = ((self.starts[seq] + token) * self.heads + head) * self.value_dim;
         let weight = if sum.l == 0.0 { 1.0 } else { sum.l };
         let to = at_mut::<u16>(out).wrapping_add(first);
         for (dim, number) in sum.o.iter().enumerate() {
             let bits = self.element().from_f32((number / weight) as f32);
-            // SAFETY: `out` has the query's shape, from which rows come.
+            // SAFETY: `out` has the query's rows, each of the values' numbers.
             unsafe { to.wrapping_add(dim).write(bits) };
         }
     }
@@ -151,6 +164,9 @@ impl Given {
                 "{} query heads over {} KV heads, pages of {} tokens: a multiple, and not 0",
                 self.heads, self.kv_heads, self.page_tokens
             )));
+        }
+        if self.value_dim == 0 || self.value_dim > self.head_dim {
+            return Err(value(format!("values of {} numbers in keys of {}", self.value_dim, self.head_dim)));
         }
         let ordered = starts.first() == Some(&0) && starts.windows(2).all(|pair| pair[0] <= pair[1]);
         if starts.len() != seqs + 1 || !ordered || starts.last() != Some(&self.tokens) {

@@ -6,15 +6,30 @@
 //! slice may stand over them.
 
 mod given;
+mod mass;
 
 use crate::error::{raise, value};
 use given::Given;
+pub use kvtide_client::cuda::launch::attention::SCORE_WORDS;
 use kvtide_client::cuda::reference::attention::Partial;
+pub use kvtide_wire::score::TOP_MAX;
 use kvtide_wire::status::Status;
+pub use mass::attend_mass;
 use pyo3::prelude::*;
 
 /// A page to read: sequence, block index, frame.
 type Work = [usize; 3];
+
+/// Is told of a sequence its rows' sums, and what each page gave each row.
+type Told<'a> = dyn FnMut(usize, &[Partial], &[Seen]) + 'a;
+
+/// What a page gave a row: largest score, and sum of weights.
+struct Seen {
+    block: usize,
+    row: usize,
+    m: f64,
+    l: f64,
+}
 
 /// Computes the partials of these pages into the workspace.
 #[pyfunction]
@@ -39,27 +54,33 @@ pub fn attend_merge(py: Python<'_>, given: Given, out: usize) -> PyResult<()> {
 /// All of it, where every page is readable: `table` is a row of frames for each sequence.
 #[pyfunction]
 pub fn attend(py: Python<'_>, given: Given, table: Vec<Vec<i64>>, out: usize) -> PyResult<()> {
-    given.check(&[])?;
-    if table.len() != given.seqs() {
-        return Err(value(format!("block table of {} rows for {} sequences", table.len(), given.seqs())));
-    }
-    let mut work = Vec::new();
-    for (seq, row) in table.iter().enumerate() {
-        for block in given.needed(seq) {
-            let frame = row.get(block).and_then(|frame| usize::try_from(*frame).ok());
-            let frame = frame.ok_or_else(|| {
-                let text = format!("attend: page {block} of sequence {seq} of the batch is not in the block table");
-                raise(Status::State, &text)
-            })?;
-            work.push([seq, block, frame]);
-        }
-    }
-    given.check(&work)?;
-    py.detach(|| given.whole(&work, out));
+    let work = given.work(&table)?;
+    py.detach(|| given.whole(&work, out, None));
     Ok(())
 }
 
 impl Given {
+    /// The pages that the queries see, those of each sequence in index order; all of them must be in the table.
+    fn work(&self, table: &[Vec<i64>]) -> PyResult<Vec<Work>> {
+        self.check(&[])?;
+        if table.len() != self.seqs() {
+            return Err(value(format!("block table of {} rows for {} sequences", table.len(), self.seqs())));
+        }
+        let mut work = Vec::new();
+        for (seq, row) in table.iter().enumerate() {
+            for block in self.needed(seq) {
+                let frame = row.get(block).and_then(|frame| usize::try_from(*frame).ok());
+                let frame = frame.ok_or_else(|| {
+                    let text = format!("attend: page {block} of sequence {seq} of the batch is not in the block table");
+                    raise(Status::State, &text)
+                })?;
+                work.push([seq, block, frame]);
+            }
+        }
+        self.check(&work)?;
+        Ok(work)
+    }
+
     fn pages(&self, work: &[Work]) {
         let mut page = self.room();
         for &[seq, block, frame] in work {
@@ -77,7 +98,7 @@ impl Given {
     fn merge(&self, out: usize) -> Option<(usize, usize)> {
         for seq in 0..self.seqs() {
             for (token, head) in self.rows(seq) {
-                let mut sum = Partial::empty(self.head_dim);
+                let mut sum = self.empty();
                 for block in self.needed(seq) {
                     let Some(partial) = self.kept(seq, token, head, block) else { return Some((seq, block)) };
                     sum.fold(&partial);
@@ -89,18 +110,25 @@ impl Given {
     }
 
     /// `work` holds the pages of each sequence in index order.
-    fn whole(&self, work: &[Work], out: usize) {
+    fn whole(&self, work: &[Work], out: usize, mut told: Option<&mut Told<'_>>) {
         let mut page = self.room();
         for seq in 0..self.seqs() {
-            let mut sums: Vec<Partial> = self.rows(seq).map(|_| Partial::empty(self.head_dim)).collect();
+            let mut sums: Vec<Partial> = self.rows(seq).map(|_| self.empty()).collect();
+            let mut seen = Vec::new();
             for &[_, block, frame] in work.iter().filter(|work| work[0] == seq) {
                 self.read(frame, &mut page);
                 let attention = self.over(&page);
-                for ((token, head), sum) in self.rows(seq).zip(&mut sums) {
+                for (row, ((token, head), sum)) in self.rows(seq).zip(&mut sums).enumerate() {
                     if let Some(partial) = attention.page(seq, block, token, head) {
+                        if told.is_some() {
+                            seen.push(Seen { block, row, m: partial.m, l: partial.l });
+                        }
                         sum.fold(&partial);
                     }
                 }
+            }
+            if let Some(told) = &mut told {
+                told(seq, &sums, &seen);
             }
             for ((token, head), sum) in self.rows(seq).zip(&sums) {
                 self.write(seq, token, head, sum, out);

@@ -6,7 +6,7 @@ use crate::{
     error::{raise, value},
 };
 use kvtide_client::cuda::{
-    Device, Stream, launch::attention as native, reference::Element, reference::attention::Layout,
+    self, Device, Stream, launch::attention as native, reference::Element, reference::attention::Layout,
 };
 use kvtide_wire::status::Status;
 use pyo3::prelude::*;
@@ -17,7 +17,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 #[pyo3(from_item_all)]
 pub struct Config {
     bf16: bool,
+    /// Numbers of a key, and how many of them are its value: all, or of latent vectors the first.
     head_dim: usize,
+    value_dim: usize,
     kv_heads: u32,
     group: u32,
     page_tokens: u32,
@@ -28,6 +30,7 @@ pub struct Config {
     q_tokens: u32,
     blocks: u32,
     passes: bool,
+    mass: bool,
 }
 
 /// One launch's tensors by address, as `kvtide.torch.ops` checked them.
@@ -39,11 +42,14 @@ struct Batch {
     pages: u64,
     stride: u64,
     block_table: u64,
+    table_stride: u32,
     columns: u32,
     lengths: u64,
     starts: u64,
     seqs: u32,
     status: u64,
+    /// f32 `[tokens][heads]`: needed for mass; 0: not wanted.
+    lse: u64,
 }
 
 impl Batch {
@@ -54,11 +60,12 @@ impl Batch {
             pages: self.pages,
             page_stride: self.stride,
             block_table: self.block_table,
-            table_stride: self.columns,
+            table_stride: self.table_stride,
             lengths: self.lengths,
             q_starts: self.starts,
             status: self.status,
             seqs: self.seqs,
+            lse: self.lse,
             pages_longest: self.columns,
             ..native::Batch::default()
         }
@@ -71,30 +78,51 @@ pub struct Attention {
     device: Arc<Device>,
     ordinal: u32,
     native: Arc<Mutex<native::Attention>>,
+    mass: Option<native::Mass>,
+}
+
+impl Config {
+    fn native(&self) -> native::Config {
+        let layout = match self.head_dim.saturating_sub(self.value_dim) {
+            0 => Layout::Heads { head_dim: self.head_dim },
+            rope => Layout::Latent { latent: self.value_dim, rope },
+        };
+        native::Config {
+            element: if self.bf16 { Element::Bf16 } else { Element::F16 },
+            layout,
+            kv_heads: self.kv_heads,
+            group: self.group,
+            page_tokens: self.page_tokens,
+            window: self.window,
+            scale: self.scale,
+            seqs: self.seqs,
+            q_tokens: self.q_tokens,
+            pages: self.blocks,
+            chunk_tokens: 0,
+            passes: self.passes,
+            mass: self.mass,
+        }
+    }
+}
+
+/// Bytes of device memory that an attention of this configuration takes.
+#[pyfunction]
+pub fn attention_bytes(config: Config) -> PyResult<u64> {
+    config.native().workspace_bytes().map_err(|e| from(&e))
 }
 
 impl Attention {
     /// Loads its kernels and takes its workspace.
-    pub fn new(py: Python<'_>, device: &Arc<Device>, config: Config) -> PyResult<Attention> {
-        let element = if config.bf16 { Element::Bf16 } else { Element::F16 };
-        let config = native::Config {
-            element,
-            layout: Layout::Heads { head_dim: config.head_dim },
-            kv_heads: config.kv_heads,
-            group: config.group,
-            page_tokens: config.page_tokens,
-            window: config.window,
-            scale: config.scale,
-            seqs: config.seqs,
-            q_tokens: config.q_tokens,
-            pages: config.blocks,
-            chunk_tokens: 0,
-            passes: config.passes,
-            mass: false,
+    pub fn new(py: Python<'_>, device: &Arc<Device>, config: &Config) -> PyResult<Attention> {
+        let config = config.native();
+        let make = || {
+            let attention = native::Attention::new(device, config)?;
+            let mass = if config.mass { Some(native::Mass::new(device, &attention)?) } else { None };
+            Ok((attention, mass))
         };
-        let attention = py.detach(|| native::Attention::new(device, config)).map_err(|e| from(&e))?;
+        let (attention, mass) = py.detach(make).map_err(|e: cuda::Error| from(&e))?;
         let native = Arc::new(Mutex::new(attention));
-        Ok(Attention { ordinal: device.info().ordinal, device: Arc::clone(device), native })
+        Ok(Attention { ordinal: device.info().ordinal, device: Arc::clone(device), native, mass })
     }
 
     fn lock(&self) -> PyResult<MutexGuard<'_, native::Attention>> {
@@ -139,6 +167,15 @@ impl Attention {
         let (stream, native) = (self.stream(stream)?, self.lock()?);
         // SAFETY: as in `whole`.
         unsafe { native.merge(&stream, &batch.native()) }.map_err(|e| from(&e))
+    }
+
+    /// Reduces what the last `whole` or `merge` of this batch left to the `top` largest shares of pages: `out` is
+    /// `u64[seqs][SCORE_WORDS]`.
+    fn mass(&self, stream: u64, batch: Batch, top: u32, out: u64) -> PyResult<()> {
+        let (stream, native) = (self.stream(stream)?, self.lock()?);
+        let Some(mass) = &self.mass else { return Err(value("this attention was set up without mass")) };
+        // SAFETY: as in `whole`; `out` is a tensor of torch's too.
+        unsafe { mass.reduce(&stream, &native, &batch.native(), (0, 0), top, out) }.map_err(|e| from(&e))
     }
 
     /// Whether rows were written by the last launch, for so many sequences: int32 on the device, 1 or 0 a sequence, KV head, tile.

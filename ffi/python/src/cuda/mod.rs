@@ -4,8 +4,12 @@
 //! touched where tensors are the CPU's: a machine without a driver never comes here.
 
 mod attention;
+mod batch;
+mod pages;
 
-pub use attention::Attention;
+pub use attention::{Attention, attention_bytes};
+pub use batch::Batch;
+pub use pages::PageKernels;
 
 use crate::error::{raise, value};
 use kvtide_client::cuda::{self, Device, Driver, Stream, Which, launch, params};
@@ -28,7 +32,7 @@ pub fn gpu_report(py: Python<'_>) -> PyResult<String> {
     py.detach(|| Driver::probe().map(|driver| driver.report().to_json())).map_err(|e| from(&e))
 }
 
-/// The kernels that need no workspace, on one device.
+/// What attention needs, on one device: new tokens into their pages, and attention itself.
 #[pyclass(frozen, module = "kvtide")]
 pub struct Kernels {
     device: Arc<Device>,
@@ -50,13 +54,18 @@ fn stream(device: &Arc<Device>, raw: u64) -> PyResult<Stream> {
 #[pyo3(from_item_all)]
 struct NewTokens {
     key: u64,
+    /// 0: latent vectors, which have no values of their own.
     value: u64,
     token_stride: u64,
     head_stride: u64,
-    /// `u32[seqs × columns]`: frame + 1, or 0.
-    entries: u64,
-    /// `i32[seqs][columns]`: 0, 1, 2, …
-    indices: u64,
+    /// A table `u32[blocks × planes]` of frame + 1, or 0; and block ids in it, `i32[seqs][columns]`.
+    table: u64,
+    block_ids: u64,
+    blocks: u32,
+    planes: u32,
+    plane: u32,
+    first_frame: u32,
+    status: u64,
     lengths: u64,
     starts: u64,
     /// `u32`: counts the rows whose page is in no frame.
@@ -91,7 +100,7 @@ impl Kernels {
             source,
             token_stride: new.token_stride,
             head_stride: new.head_stride,
-            heads: new.kv_heads,
+            heads: if source == 0 { 0 } else { new.kv_heads },
             row_bytes: new.head_bytes,
             page_offset: half * new.kv_heads * head_tokens_bytes,
             page_head_stride: head_tokens_bytes,
@@ -100,8 +109,8 @@ impl Kernels {
         };
         let params = params::AppendParams {
             parts: [part(new.key, 0), part(new.value, 1)],
-            table: new.entries,
-            block_ids: new.indices,
+            table: new.table,
+            block_ids: new.block_ids,
             lengths: new.lengths,
             starts: new.starts,
             faults: new.faults,
@@ -110,8 +119,11 @@ impl Kernels {
             rows: new.rows,
             seqs: new.seqs,
             max_blocks: new.columns,
-            blocks: new.seqs * new.columns,
-            planes: 1,
+            blocks: new.blocks,
+            planes: new.planes,
+            plane: new.plane,
+            first_frame: new.first_frame,
+            status: new.status,
             page_tokens: new.page_tokens,
             frames: new.frames,
             ..params::AppendParams::default()
@@ -124,6 +136,6 @@ impl Kernels {
 
     /// Attention of one configuration, with a workspace of its own.
     fn attention(&self, py: Python<'_>, config: attention::Config) -> PyResult<Attention> {
-        Attention::new(py, &self.device, config)
+        Attention::new(py, &self.device, &config)
     }
 }

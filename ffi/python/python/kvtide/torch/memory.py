@@ -16,6 +16,8 @@ import kvtide
 
 #: Element types that pages may have.
 DTYPES = (torch.float16, torch.bfloat16)
+#: Numbers of a latent vector (MLA as DeepSeek-V2, V3 and R1 have it), and how many of them are its value.
+LATENT_DIM, LATENT_VALUE_DIM = 576, 512
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 
-import torch
 from torch import Tensor
-from torch.utils.dlpack import from_dlpack
 
 import kvtide
 from kvtide.errors import NoSpace, TooBig, WrongState
@@ -34,14 +32,10 @@ class _Sequence:
 
 @dataclass
 class _Step:
-    """The open step, as tensors that all planes share."""
+    """The open step."""
 
     rows: list[_Sequence]
     new: list[int]
-    lengths: Tensor
-    starts: Tensor
-    #: [seqs, blocks]: block ids; where a sequence has no more of them, any, which no query sees.
-    ids: Tensor
     plane: int = 0
     appended: bool = False
 
@@ -50,8 +44,10 @@ class _Step:
 class Totals:
     """What was read so far."""
 
-    #: Planes that were readable whole, and those that were read in passes; the passes that took.
+    #: Planes that were read whole, and of these the ones whose pages a GPU's stream was left to wait for; those that were read in
+    #: passes, and the passes that took.
     planes_whole: int = 0
+    planes_waited_in_stream: int = 0
     planes_in_passes: int = 0
     passes: int = 0
 
@@ -68,9 +64,11 @@ class Paging:
         channel: int = 0,
         lane: int = 0,
         tier0: tier.Tier | None = None,
+        wait_in_stream: bool = True,
     ) -> None:
         """`windows`: for each plane the tokens that a query sees at most, 0 for all. On a GPU a step's work is enqueued on
-        torch's current stream."""
+        torch's current stream, and with `wait_in_stream` its waits for pages too, while all sequences fit into tier 0: to be
+        turned off where others use the session's tier 0 as well."""
         planes = len(session.layout.planes)
         if len(windows) != planes:
             raise ValueError(f"{len(windows)} windows for the {planes} planes of the space")
@@ -80,10 +78,10 @@ class Paging:
         self.totals = Totals()
         self._tier = tier0 if tier0 is not None else tier.of(session)
         self._pages = [pages(session, plane, shape, self._tier.tensor) for plane in range(planes)]
-        self._first_frame = [at.first_frame for at in session.layout.planes]
+        self._wait_in_stream = wait_in_stream
         self._channel = session.channel(channel)
         self._lane = session.lane(lane)
-        self._table = self._tier.table(self._lane)
+        self._tier.open(session, self._lane)
         self._rows: list[_Sequence] = []
         self._step: _Step | None = None
 
@@ -150,13 +148,14 @@ class Paging:
         active = [(row, count) for row, count in zip(self._rows, new) if count]
         for row, count in active:
             self._reserve(row, row.tokens + count)
-        self._tier.begin(self._lane)
+        self._tier.begin(self._wait_in_stream and self._fits())
         self._lane.begin([(row.seq, row.tokens + count) for row, count in active])
         try:
-            self._step = self._layout([row for row, _ in active], [count for _, count in active])
+            self._tier.step([self._part(row, count) for row, count in active])
         except BaseException:
             self._lane.end()
             raise
+        self._step = _Step([row for row, _ in active], [count for _, count in active])
 
     def _reserve(self, row: _Sequence, tokens: int) -> None:
         if tokens <= row.reserved:
@@ -173,66 +172,45 @@ class Paging:
         row.reserved = -(-tokens // page_tokens) * page_tokens
         row.blocks = self.session.seq_blocks(row.seq)
 
-    def _layout(self, rows: list[_Sequence], new: list[int]) -> _Step:
-        page_tokens = self.shape.page_tokens
-        lengths = [row.tokens + count for row, count in zip(rows, new)]
-        ids = torch.zeros(len(rows), max(-(-length // page_tokens) for length in lengths), dtype=torch.int64)
-        for index, (row, length) in enumerate(zip(rows, lengths)):
-            used = -(-length // page_tokens)
-            ids[index, :used] = torch.tensor(row.blocks[:used])
-        starts = torch.tensor([0, *new]).cumsum(0)
-        indices = self._tier.indices
-        return _Step(rows, new, indices(torch.tensor(lengths)), indices(starts), indices(ids))
+    def _fits(self) -> bool:
+        """Whether every page of every sequence could be in tier 0 at once."""
+        blocks = sum(max(len(row.blocks), -(-row.tokens // self.shape.page_tokens)) for row in self._rows)
+        planes: dict[int, int] = {}
+        for at in self.session.layout.planes:
+            planes[at.size_class] = planes.get(at.size_class, 0) + 1
+        return all(blocks * count <= self._channel.tier0_frames(size) for size, count in planes.items())
 
-    def _block_table(self, plane: int, step: _Step) -> Tensor:
-        """[seqs, blocks]: frames of the plane's size class, negative where a page is not readable now."""
-        return self._tier.entries(self._table, step.ids, plane) - (1 + self._first_frame[plane])
+    def _part(self, row: _Sequence, new: int) -> tier.Part:
+        tokens = row.tokens + new
+        return tier.Part(row.seq, tokens, new, row.blocks[: -(-tokens // self.shape.page_tokens)])
 
     def append(self, plane: int, key: Tensor, value: Tensor) -> None:
         """Writes the new tokens' keys and values [tokens, kv_heads, head_dim], sequence after sequence."""
         step = self._at(plane, appended=False)
-        # The pages of new tokens are in the table since the step began.
-        block_table = self._block_table(plane, step)
-        self._tier.append(self._pages[plane], key, value, block_table, step.lengths, step.starts)
+        self._tier.append(plane, self._pages[plane], key, value)
         step.appended = True
 
     def attend(self, plane: int, query: Tensor, scale: float) -> Tensor:
         """What the queries [tokens, heads, head_dim] of the new tokens see in this plane."""
         step = self._at(plane, appended=True)
-        found = self._lane.boundary(plane)
-        if found.all:
+        found = self._tier.boundary(plane)
+        if found is None or found.all:
             self.totals.planes_whole += 1
-            out = self._tier.attend(
-                query,
-                self._pages[plane],
-                self._block_table(plane, step),
-                step.lengths,
-                step.starts,
-                max(step.new),
-                scale,
-                self.windows[plane],
-            )
+            self.totals.planes_waited_in_stream += found is None
+            table = self._tier.block_table(plane)
+            out = self._tier.attend(query, self._pages[plane], table, scale, self.windows[plane])
         else:
             self.totals.planes_in_passes += 1
-            out = self._in_passes(plane, query, found, step, scale)
+            out = self._in_passes(plane, query, found, scale)
         step.plane, step.appended = plane + 1, False
         return out
 
-    def _in_passes(self, plane: int, query: Tensor, found: kvtide.Pass, step: _Step, scale: float) -> Tensor:
-        passes = self._tier.passes(
-            query,
-            self._pages[plane],
-            step.lengths,
-            step.starts,
-            max(step.new),
-            step.ids.shape[1],
-            scale,
-            self.windows[plane],
-        )
+    def _in_passes(self, plane: int, query: Tensor, found: kvtide.Pass, scale: float) -> Tensor:
+        passes = self._tier.passes(query, self._pages[plane], scale, self.windows[plane])
         while True:
             self.totals.passes += 1
-            block_table = self._block_table(plane, step)
-            passes.part(block_table, self._tier.indices(from_dlpack(self._lane.ready_memory())[:, :2]))
+            block_table = self._tier.block_table(plane)
+            passes.part(block_table, self._tier.work())
             if found.last:
                 return passes.merge(block_table)
             found = self._lane.boundary(plane)
@@ -244,8 +222,10 @@ class Paging:
             at = "no step is open" if step is None else f"plane {step.plane} of {len(self._pages)} was not read"
             raise WrongState(f"end a step: {at}")
         self._step = None
-        self._lane.end()
-        self._tier.settle()
+        try:
+            self._tier.settle()
+        finally:
+            self._lane.end()
         for row, count in zip(step.rows, step.new):
             self._channel.commit(row.seq, row.tokens + count)
             row.tokens += count

@@ -1,0 +1,236 @@
+"""The kernels over pages other than attention's, for CUDA tensors: the operators' CUDA halves. Shapes were checked by `ops`; here
+they become addresses, and launches go to torch's current stream.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from kvtide import _native
+
+from . import cuda
+
+if TYPE_CHECKING:
+    from .ops.blocks import Rows
+
+_pages: dict[int, Pages] = {}
+_lock = threading.Lock()
+
+
+def of(tensor: Tensor) -> Pages:
+    """The kernels of the tensor's device. They are loaded once."""
+    device = cuda.of(tensor)
+    with _lock:
+        found = _pages.get(device.ordinal)
+        if found is None:
+            found = _pages[device.ordinal] = Pages(device)
+        return found
+
+
+def _within(index: Tensor, count: int) -> None:
+    """Has the device look whether all are 0 to `count`, without the last: as torch's own indexing does there."""
+    torch._assert_async(((index >= 0) & (index < count)).all(), f"kvtide: a block or a count is not within 0 and {count}")
+
+
+class Pages:
+    """These kernels on one device."""
+
+    def __init__(self, device: cuda.Device) -> None:
+        self._device = device
+        self._kernels = _native.PageKernels(device.ordinal)
+
+    def _layout(self, rows: Rows) -> tuple[dict[str, int], list[Tensor]]:
+        """Where rows are, and what must live until the launch."""
+        addresses = [tensor.data_ptr() for tensor in rows.tensors]
+        if any(address % 16 for address in addresses):
+            raise ValueError(f"blocks at {[hex(address) for address in addresses]}: rows begin at multiples of 16 bytes on a GPU")
+        bases = self._device.put(torch.tensor(addresses, dtype=torch.int64))
+        size = rows.first.element_size()
+        _, token, head, _ = rows.first.stride()
+        return {"bases": bases.data_ptr(), "head_stride": head * size, "token_stride": token * size}, [bases]
+
+    def _offsets(self, rows: Rows, blocks: Tensor) -> Tensor:
+        """Byte offsets of blocks."""
+        first = rows.first
+        _within(blocks, first.shape[0])
+        return blocks.to(torch.int64) * (first.stride(0) * first.element_size())
+
+    def _items(self, *columns: Tensor) -> Tensor:
+        return self._device.int64(torch.stack(columns, 1))
+
+    def copy_blocks(self, source: Rows, from_blocks: Tensor, target: Rows, to_blocks: Tensor) -> None:
+        """`ops.copy_blocks`."""
+        items = self._items(self._offsets(source, from_blocks), self._offsets(target, to_blocks))
+        (one, kept), (other, also) = self._layout(source), self._layout(target)
+        self._kernels.copy_blocks(self._device.stream(), one, other, source.shape, items.data_ptr(), items.shape[0])
+        del kept, also
+
+    def _images(
+        self, rows: Rows, blocks: Tensor, tokens: Tensor, codec: int, images: Tensor, refused: Tensor | None
+    ) -> tuple[dict[str, object], Tensor]:
+        _within(tokens, rows.first.shape[1] + 1)
+        block_bytes = images.stride(0)
+        at = torch.arange(images.shape[0], device=blocks.device) * block_bytes + images.data_ptr()
+        items = self._items(self._offsets(rows, blocks), at, tokens.to(torch.int64))
+        given: dict[str, object] = {
+            "codec": codec,
+            "bf16": rows.first.dtype == torch.bfloat16,
+            "stride": images.stride(1),
+            "refused": 0 if refused is None else refused.data_ptr(),
+            "items": items.data_ptr(),
+            "count": items.shape[0],
+        }
+        return given, items
+
+    def quantize(self, rows: Rows, blocks: Tensor, tokens: Tensor, codec: int, images: Tensor, refused: Tensor) -> None:
+        """`ops.quantize`, into `images` and `refused`."""
+        (layout, kept), (given, items) = self._layout(rows), self._images(rows, blocks, tokens, codec, images, refused)
+        self._kernels.quantize(self._device.stream(), layout, rows.shape, given)
+        del kept, items
+
+    def dequantize(self, images: Tensor, tokens: Tensor, codec: int, rows: Rows, blocks: Tensor) -> None:
+        """`ops.dequantize`."""
+        (layout, kept), (given, items) = self._layout(rows), self._images(rows, blocks, tokens, codec, images, None)
+        self._kernels.dequantize(self._device.stream(), layout, rows.shape, given)
+        del kept, items
+
+    def digest_build(self, rows: Rows, blocks: Tensor, tokens: Tensor, digests: Tensor, to_blocks: Tensor) -> None:
+        """`ops.digest_build`."""
+        _within(tokens - 1, rows.first.shape[1])
+        _within(to_blocks, digests.shape[0])
+        # A page's item ends with two numbers of 32 bits: its block, its tokens.
+        pair = to_blocks.to(torch.int64) | tokens.to(torch.int64) << 32
+        items = self._items(self._offsets(rows, blocks), pair)
+        keys = rows.first
+        _, _, heads, channels = keys.shape
+        size = keys.element_size()
+        self._kernels.digest_build(
+            self._device.stream(),
+            {
+                "keys": keys.data_ptr(),
+                "head_stride": keys.stride(2) * size,
+                "token_stride": keys.stride(1) * size,
+                "items": items.data_ptr(),
+                "count": items.shape[0],
+                "bf16": keys.dtype == torch.bfloat16,
+                "heads": heads,
+                "channels": channels,
+                "digests": digests.data_ptr(),
+                "blocks": digests.shape[0],
+            },
+        )
+
+    def digest_scores(
+        self,
+        query: Tensor,
+        digests: Tensor,
+        block_ids: Tensor,
+        lengths: Tensor,
+        page_tokens: int,
+        scale: float,
+        sealed: Tensor | None,
+        starts: Tensor | None,
+        bounds: Tensor,
+    ) -> None:
+        """`ops.digest_scores`, into `bounds`."""
+        device = self._device
+        query, ids, lengths = device.rows(query), device.int32(block_ids), device.int32(lengths)
+        sealed = None if sealed is None else device.int32(sealed)
+        starts = None if starts is None else device.int32(starts)
+        seqs, heads, channels = query.shape
+        size = query.element_size()
+        self._kernels.digest_scores(
+            device.stream(),
+            {
+                "queries": query.data_ptr(),
+                "seq_stride": query.stride(0) * size,
+                "head_stride": query.stride(1) * size,
+                "bf16": query.dtype == torch.bfloat16,
+                "digests": digests.data_ptr(),
+                "blocks": digests.shape[0],
+                "block_ids": ids.data_ptr(),
+                "lengths": lengths.data_ptr(),
+                "sealed": 0 if sealed is None else sealed.data_ptr(),
+                "starts": 0 if starts is None else starts.data_ptr(),
+                "bounds": bounds.data_ptr(),
+                "seqs": seqs,
+                "columns": ids.shape[1],
+                "kv_heads": digests.shape[1],
+                "group": heads // digests.shape[1],
+                "channels": channels,
+                "page_tokens": page_tokens,
+                "scale": scale,
+            },
+        )
+
+    def digest_select(
+        self,
+        bounds: Tensor,
+        budget: int,
+        keep_first: int,
+        keep_last: int,
+        estimates: Tensor,
+        chosen: Tensor,
+        counts: Tensor,
+        omitted: Tensor,
+    ) -> None:
+        """`ops.digest_select`, into the last four."""
+        seqs, heads, columns = bounds.shape
+        self._kernels.digest_select(
+            self._device.stream(),
+            {
+                "bounds": bounds.data_ptr(),
+                "estimates": estimates.data_ptr(),
+                "chosen": chosen.data_ptr(),
+                "counts": counts.data_ptr(),
+                "omitted": omitted.data_ptr(),
+                "seqs": seqs,
+                "columns": columns,
+                "heads": heads,
+                "budget": budget,
+                "keep_first": keep_first,
+                "keep_last": keep_last,
+            },
+        )
+
+    def block_tables(
+        self,
+        table: Tensor,
+        block_ids: Tensor,
+        lengths: Tensor,
+        page_tokens: int,
+        plane: int,
+        first_frame: int,
+        absent: int,
+        starts: Tensor | None,
+        tables: Tensor,
+        misses: Tensor,
+    ) -> None:
+        """`ops.block_tables`, into the last two."""
+        device = self._device
+        ids, lengths = device.int32(block_ids), device.int32(lengths)
+        starts = None if starts is None else device.int32(starts)
+        self._kernels.block_tables(
+            device.stream(),
+            {
+                "table": table.data_ptr(),
+                "blocks": table.shape[0],
+                "planes": table.shape[1],
+                "plane": plane,
+                "plane_count": tables.shape[0],
+                "first_frame": first_frame,
+                "absent": absent,
+                "block_ids": ids.data_ptr(),
+                "lengths": lengths.data_ptr(),
+                "starts": 0 if starts is None else starts.data_ptr(),
+                "block_tables": tables.data_ptr(),
+                "misses": misses.data_ptr(),
+                "seqs": ids.shape[0],
+                "columns": ids.shape[1],
+                "page_tokens": page_tokens,
+            },
+        )

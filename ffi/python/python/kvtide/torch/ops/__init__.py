@@ -1,0 +1,40 @@
+"""The kernels as torch operators, `torch.ops.kvtide.*`, for CPU and CUDA tensors, with meta kernels for torch.compile.
+
+attention   new tokens into their pages; attention over pages, whole or in passes, over heads or latent vectors; attention mass
+blocks      blocks of keys and values between an engine's own tensors and pages, in any layout
+codecs      the same, quantised: fp8 e4m3, int8, int4
+digests     what is kept of a page's keys, bounds of queries' products with them, the best pages
+tables      int32 block tables and miss bits out of a lane's table
+
+On a GPU the operators launch on torch's current stream and return at once. Indices are int32 there or become it; attention does not
+look at what they say, the others have the device look: one that is out of range is a device-side assertion, as torch's own are.
+"""
+
+from .attention import TOP_MAX, append, attend, attend_mass, attend_merge, attend_pages, workspace
+from .blocks import copy_blocks, gather, layers_of, scatter
+from .codecs import CODECS, dequantize, image_bytes, quantize
+from .digests import digest_build, digest_bytes, digest_scores, digest_select
+from .tables import block_tables
+
+__all__ = [
+    "CODECS",
+    "TOP_MAX",
+    "append",
+    "attend",
+    "attend_mass",
+    "attend_merge",
+    "attend_pages",
+    "block_tables",
+    "copy_blocks",
+    "dequantize",
+    "digest_build",
+    "digest_bytes",
+    "digest_scores",
+    "digest_select",
+    "gather",
+    "image_bytes",
+    "layers_of",
+    "quantize",
+    "scatter",
+    "workspace",
+]

@@ -1,0 +1,388 @@
+"""Attention over pages.
+
+Queries are ragged: sequence s of the batch has the rows `q_starts[s] .. q_starts[s + 1]` of `query` [tokens, heads, head_dim],
+which are its last tokens; `lengths[s]` counts all of them. `pages` is [frames, 2, kv_heads, page_tokens, head_dim], or latent
+vectors [frames, page_tokens, 576] (MLA: keys as they stand, of which the first 512 are the values that come out), and `block_table` [seqs, blocks] says in which frame a page of a sequence is, negative where in none. A query sees the tokens up to
+its own, the last `window` of them if that is not 0.
+
+A result does not depend on which pages were readable first: a page's partial is computed from scratch, and partials are folded
+in index order. `attend` (everything is readable) and `attend_pages` ... `attend_merge` (pages come in passes) agree bit for bit.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kvtide import _native
+
+from .. import cuda
+from ..memory import DTYPES, LATENT_DIM, LATENT_VALUE_DIM
+
+#: Numbers of a row of a page's partial that are no values: the largest score, and the sum of weights.
+_EXTRA = 2
+#: Most pages whose share of attention is told.
+TOP_MAX = _native.SCORE_WORDS - _native.SCORE_HEAD
+
+
+def _check_pages(pages: Tensor) -> None:
+    heads = pages.dim() == 5 and pages.shape[1] == 2
+    if not heads and not (pages.dim() == 3 and pages.shape[2] == LATENT_DIM):
+        raise ValueError(
+            f"pages {tuple(pages.shape)} must be [frames, 2, kv_heads, page_tokens, head_dim], or latent vectors [frames, page_tokens, "
+            f"{LATENT_DIM}]"
+        )
+
+
+def _kv(pages: Tensor) -> tuple[int, int, int]:
+    """KV heads, tokens and numbers of a key."""
+    if pages.dim() == 3:
+        return 1, pages.shape[1], pages.shape[2]
+    return pages.shape[2], pages.shape[3], pages.shape[4]
+
+
+def _value_dim(pages: Tensor) -> int:
+    """Numbers of a value."""
+    return LATENT_VALUE_DIM if pages.dim() == 3 else pages.shape[4]
+
+
+def _out(query: Tensor, pages: Tensor) -> Tensor:
+    """Room for what queries see."""
+    return torch.empty(*query.shape[:2], _value_dim(pages), dtype=query.dtype, device=query.device)
+
+
+def _check(query: Tensor, pages: Tensor, lengths: Tensor, q_starts: Tensor, window: int) -> None:
+    """Shapes and types, as far as they can be told without reading the tensors. Says what differs."""
+    _check_pages(pages)
+    if query.dim() != 3:
+        raise ValueError(f"query {tuple(query.shape)} must be [tokens, heads, head_dim]")
+    if query.dtype != pages.dtype or query.dtype not in DTYPES:
+        raise ValueError(f"query is {query.dtype} and pages are {pages.dtype}: both must be float16, or both bfloat16")
+    kv_heads, _, head_dim = _kv(pages)
+    if query.shape[2] != head_dim:
+        raise ValueError(f"query has head_dim {query.shape[2]}, pages have {head_dim}")
+    if query.shape[1] % kv_heads != 0:
+        raise ValueError(f"query has {query.shape[1]} heads, no multiple of the pages' {kv_heads} KV heads")
+    if window < 0:
+        raise ValueError(f"window {window}: must be 0 (none) or tokens")
+    _check_batch(pages, lengths, q_starts, query)
+
+
+def _check_batch(pages: Tensor, lengths: Tensor, q_starts: Tensor, rows: Tensor) -> None:
+    if lengths.dim() != 1 or q_starts.shape != (lengths.shape[0] + 1,):
+        raise ValueError(f"lengths {tuple(lengths.shape)} and q_starts {tuple(q_starts.shape)} must be [seqs] and [seqs + 1]")
+    devices = {str(tensor.device) for tensor in (rows, pages, lengths, q_starts)}
+    if len(devices) > 1:
+        raise ValueError(f"tokens, pages, lengths and q_starts lie on different devices: {sorted(devices)}")
+    dense = 1
+    strides: list[int] = []
+    for size in reversed(pages.shape[1:]):
+        strides.insert(0, dense)
+        dense *= size
+    if list(pages.stride()[1:]) != strides:
+        raise ValueError(f"pages with strides {pages.stride()}: a frame must be dense")
+
+
+def _check_table(block_table: Tensor, lengths: Tensor) -> None:
+    if block_table.dim() != 2 or block_table.shape[0] != lengths.shape[0]:
+        raise ValueError(f"block table {tuple(block_table.shape)} must be [seqs, blocks], for {lengths.shape[0]} sequences")
+
+
+def _check_new(
+    pages: Tensor, key: Tensor, value: Tensor | None, block_table: Tensor, lengths: Tensor, q_starts: Tensor
+) -> None:
+    _check_pages(pages)
+    if (value is None) != (pages.dim() == 3):
+        raise ValueError("latent vectors are keys alone, other pages take keys and values")
+    kv_heads, _, head_dim = _kv(pages)
+    for what, rows in (("key", key), ("value", key if value is None else value)):
+        if rows.dim() != 3 or rows.shape != key.shape or rows.shape[1:] != (kv_heads, head_dim):
+            raise ValueError(f"{what} {tuple(rows.shape)} must be [tokens, {kv_heads}, {head_dim}] for these pages")
+        if rows.dtype != pages.dtype:
+            raise ValueError(f"{what} is {rows.dtype}, pages are {pages.dtype}")
+    _check_batch(pages, lengths, q_starts, key)
+    _check_table(block_table, lengths)
+
+
+def _given(
+    query: Tensor, pages: Tensor, lengths: Tensor, q_starts: Tensor, scale: float, window: int, workspace: Tensor | None
+) -> dict[str, object]:
+    """The call as the native half takes it on the CPU. `query` and `workspace` are dense."""
+    _check(query, pages, lengths, q_starts, window)
+    blocks = 0
+    if workspace is not None:
+        expected = (query.shape[0], query.shape[1], workspace.shape[2], _value_dim(pages) + _EXTRA)
+        if workspace.dtype != torch.float64 or workspace.shape != expected or not workspace.is_contiguous():
+            raise ValueError(
+                f"workspace {tuple(workspace.shape)} {workspace.dtype} is not that of `workspace(query, blocks, pages)`: {expected}"
+            )
+        blocks = workspace.shape[2]
+    kv_heads, page_tokens, head_dim = _kv(pages)
+    return {
+        "query": query.data_ptr(),
+        "tokens": query.shape[0],
+        "pages": pages.data_ptr(),
+        "frames": pages.shape[0],
+        "frame_bytes": pages.stride(0) * pages.element_size(),
+        "heads": query.shape[1],
+        "kv_heads": kv_heads,
+        "page_tokens": page_tokens,
+        "head_dim": head_dim,
+        "value_dim": _value_dim(pages),
+        "bf16": pages.dtype == torch.bfloat16,
+        "lengths": lengths.tolist(),
+        "starts": q_starts.tolist(),
+        "scale": scale,
+        "window": window,
+        "partials": 0 if workspace is None else workspace.data_ptr(),
+        "blocks": blocks,
+    }
+
+
+@torch.library.custom_op("kvtide::append", mutates_args=("pages",), device_types="cpu")
+def append(
+    pages: Tensor, key: Tensor, value: Tensor | None, block_table: Tensor, lengths: Tensor, q_starts: Tensor
+) -> None:
+    """Writes the keys and values [tokens, kv_heads, head_dim] of each sequence's last tokens into their pages; latent vectors
+    [tokens, 1, 576] without values."""
+    _check_new(pages, key, value, block_table, lengths, q_starts)
+    counts = q_starts.diff().to(torch.int64)
+    if int(q_starts[-1]) != key.shape[0] or int(q_starts[0]) != 0 or bool((counts < 0).any()):
+        raise ValueError(f"q_starts {q_starts.tolist()}: must rise from 0 to the {key.shape[0]} new tokens")
+    rows = torch.arange(len(counts)).repeat_interleave(counts)
+    positions = torch.arange(key.shape[0]) - q_starts[rows] + (lengths - counts)[rows]
+    page_tokens = _kv(pages)[1]
+    block, token = positions // page_tokens, positions % page_tokens
+    if bool((positions < 0).any()) or bool((block >= block_table.shape[1]).any()):
+        raise ValueError(f"new tokens outside of their sequences' {lengths.tolist()} tokens, or of {block_table.shape[1]} blocks")
+    frame = block_table[rows, block].to(torch.int64)
+    if bool((frame < 0).any()) or bool((frame >= pages.shape[0]).any()):
+        raise ValueError(f"a page of the new tokens is in no frame of the {pages.shape[0]} that there are")
+    if value is None:
+        pages[frame, token] = key[:, 0]
+    else:
+        pages[frame, 0, :, token] = key
+        pages[frame, 1, :, token] = value
+
+
+@append.register_kernel("cuda")
+def _(
+    pages: Tensor, key: Tensor, value: Tensor | None, block_table: Tensor, lengths: Tensor, q_starts: Tensor
+) -> None:
+    _check_new(pages, key, value, block_table, lengths, q_starts)
+    cuda.of(pages).append(pages, key, value, block_table, lengths, q_starts)
+
+
+@append.register_fake
+def _(
+    pages: Tensor, key: Tensor, value: Tensor | None, block_table: Tensor, lengths: Tensor, q_starts: Tensor
+) -> None:
+    _check_new(pages, key, value, block_table, lengths, q_starts)
+
+
+@torch.library.custom_op("kvtide::attend", mutates_args=(), device_types="cpu")
+def attend(
+    query: Tensor,
+    pages: Tensor,
+    block_table: Tensor,
+    lengths: Tensor,
+    q_starts: Tensor,
+    q_tokens: int,
+    scale: float,
+    window: int = 0,
+) -> Tensor:
+    """Attention where every page is readable. `q_tokens`: at least the queries of any sequence."""
+    query = query.contiguous()
+    given = _given(query, pages, lengths, q_starts, scale, window, None)
+    _check_table(block_table, lengths)
+    out = _out(query, pages)
+    _native.attend(given, block_table.tolist(), out.data_ptr())
+    return out
+
+
+@attend.register_kernel("cuda")
+def _(
+    query: Tensor,
+    pages: Tensor,
+    block_table: Tensor,
+    lengths: Tensor,
+    q_starts: Tensor,
+    q_tokens: int,
+    scale: float,
+    window: int = 0,
+) -> Tensor:
+    _check(query, pages, lengths, q_starts, window)
+    _check_table(block_table, lengths)
+    return cuda.of(pages).attend(query, pages, block_table, lengths, q_starts, q_tokens, scale, window)
+
+
+@attend.register_fake
+def _(
+    query: Tensor,
+    pages: Tensor,
+    block_table: Tensor,
+    lengths: Tensor,
+    q_starts: Tensor,
+    q_tokens: int,
+    scale: float,
+    window: int = 0,
+) -> Tensor:
+    _check(query, pages, lengths, q_starts, window)
+    _check_table(block_table, lengths)
+    return _out(query, pages)
+
+
+def _scores(words: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The kernels' scores, int64 [seqs, words], as tensors: pages, logarithms of their shares, that of the rest."""
+    seqs, count = words.shape[0], (words[:, 0] >> 48) & 0xFFFF
+    halves = words.view(torch.int16).view(seqs, words.shape[1], 4)
+    named = torch.arange(words.shape[1] - _native.SCORE_HEAD, device=words.device) < count[:, None]
+    silent = words[:, 0] == -1
+    named &= ~silent[:, None]
+    index = words.view(torch.int32).view(seqs, words.shape[1], 2)[:, _native.SCORE_HEAD :, 0]
+    logs = halves[:, _native.SCORE_HEAD :, 2].contiguous().view(torch.float16).to(torch.float32)
+    rest = halves[:, 2, 0].contiguous().view(torch.float16).to(torch.float32)
+    index, logs = torch.where(named, index, -1), torch.where(named, logs, -torch.inf)
+    return index, logs, torch.where(silent, torch.nan, rest)
+
+
+@torch.library.custom_op("kvtide::attend_mass", mutates_args=(), device_types="cpu")
+def attend_mass(
+    query: Tensor,
+    pages: Tensor,
+    block_table: Tensor,
+    lengths: Tensor,
+    q_starts: Tensor,
+    q_tokens: int,
+    scale: float,
+    window: int = 0,
+    top: int = 16,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """As `attend`, and where attention went: int32 [seqs, top] the pages with the largest shares, the largest first, then -1;
+    float32 [seqs, top] the natural logarithms of their shares (in steps of float16) of all queries and heads; float32 [seqs] that
+    of all other pages' together: -inf if there are none, NaN where a page was missing."""
+    query = query.contiguous()
+    given = _given(query, pages, lengths, q_starts, scale, window, None)
+    _check_table(block_table, lengths)
+    _check_top(top)
+    out, words = _out(query, pages), torch.empty(lengths.shape[0], _native.SCORE_WORDS, dtype=torch.int64)
+    _native.attend_mass(given, block_table.tolist(), out.data_ptr(), top, words.data_ptr())
+    index, logs, rest = _scores(words)
+    return out, index[:, :top].contiguous(), logs[:, :top].contiguous(), rest
+
+
+def _check_top(top: int) -> None:
+    if not 0 <= top <= TOP_MAX:
+        raise ValueError(f"the {top} largest shares: 0 to {TOP_MAX} are reduced to")
+
+
+@attend_mass.register_kernel("cuda")
+def _(
+    query: Tensor,
+    pages: Tensor,
+    block_table: Tensor,
+    lengths: Tensor,
+    q_starts: Tensor,
+    q_tokens: int,
+    scale: float,
+    window: int = 0,
+    top: int = 16,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    _check(query, pages, lengths, q_starts, window)
+    _check_table(block_table, lengths)
+    _check_top(top)
+    given = (query, pages, block_table, lengths, q_starts, q_tokens, scale, window, top)
+    out, words = cuda.of(pages).attend_mass(*given)
+    index, logs, rest = _scores(words)
+    return out, index[:, :top].contiguous(), logs[:, :top].contiguous(), rest
+
+
+@attend_mass.register_fake
+def _(
+    query: Tensor,
+    pages: Tensor,
+    block_table: Tensor,
+    lengths: Tensor,
+    q_starts: Tensor,
+    q_tokens: int,
+    scale: float,
+    window: int = 0,
+    top: int = 16,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    _check(query, pages, lengths, q_starts, window)
+    _check_table(block_table, lengths)
+    _check_top(top)
+    seqs, new = lengths.shape[0], query.new_empty
+    index, logs = new((seqs, top), dtype=torch.int32), new((seqs, top), dtype=torch.float32)
+    return _out(query, pages), index, logs, new((seqs,), dtype=torch.float32)
+
+
+def workspace(query: Tensor, blocks: int, pages: Tensor) -> Tensor:
+    """Room on the CPU for the partials of `blocks` of the `pages` a sequence. Poisoned: a page that is never emitted is noticed."""
+    shape = (query.shape[0], query.shape[1], blocks, _value_dim(pages) + _EXTRA)
+    return torch.full(shape, torch.nan, dtype=torch.float64, device=query.device)
+
+
+@torch.library.custom_op("kvtide::attend_pages", mutates_args=("workspace",), device_types="cpu")
+def attend_pages(
+    query: Tensor,
+    pages: Tensor,
+    block_table: Tensor,
+    work: Tensor,
+    lengths: Tensor,
+    q_starts: Tensor,
+    scale: float,
+    window: int,
+    workspace: Tensor,
+) -> None:
+    """Partials of the pages `work` [n, 2] (sequence of the batch, block index) into the workspace. A GPU's: `Passes`."""
+    _check_work(work)
+    query = query.contiguous()
+    given = _given(query, pages, lengths, q_starts, scale, window, workspace)
+    _check_table(block_table, lengths)
+    sequence, block = work[:, 0].to(torch.int64), work[:, 1].to(torch.int64)
+    inside = (work >= 0).all() and (sequence < block_table.shape[0]).all() and (block < block_table.shape[1]).all()
+    if not bool(inside) or bool((block_table[sequence, block] < 0).any()):
+        raise ValueError(f"work names a page that is not in the block table {tuple(block_table.shape)}, or in no frame")
+    frame = block_table[sequence, block].to(torch.int64)
+    _native.attend_pages(given, torch.stack((sequence, block, frame), 1).tolist())
+
+
+def _check_work(work: Tensor) -> None:
+    if work.dim() != 2 or work.shape[1] != 2:
+        raise ValueError(f"work {tuple(work.shape)} must be [pages, 2]: sequence, block")
+
+
+@attend_pages.register_fake
+def _(
+    query: Tensor,
+    pages: Tensor,
+    block_table: Tensor,
+    work: Tensor,
+    lengths: Tensor,
+    q_starts: Tensor,
+    scale: float,
+    window: int,
+    workspace: Tensor,
+) -> None:
+    _check(query, pages, lengths, q_starts, window)
+    _check_work(work)
+
+
+@torch.library.custom_op("kvtide::attend_merge", mutates_args=(), device_types="cpu")
+def attend_merge(
+    query: Tensor, pages: Tensor, lengths: Tensor, q_starts: Tensor, scale: float, window: int, workspace: Tensor
+) -> Tensor:
+    """Folds the partials. A page that a query sees and that was not emitted is an error (`kvtide.errors.WrongState`)."""
+    query = query.contiguous()
+    out = _out(query, pages)
+    _native.attend_merge(_given(query, pages, lengths, q_starts, scale, window, workspace), out.data_ptr())
+    return out
+
+
+@attend_merge.register_fake
+def _(
+    query: Tensor, pages: Tensor, lengths: Tensor, q_starts: Tensor, scale: float, window: int, workspace: Tensor
+) -> Tensor:
+    _check(query, pages, lengths, q_starts, window)
+    return _out(query, pages)

@@ -1,0 +1,107 @@
+//! Blocks of rows in an engine's layout or in pages.
+
+use crate::error::value;
+use pyo3::prelude::*;
+use std::ptr::{with_exposed_provenance as at, with_exposed_provenance_mut as at_mut};
+
+/// Blocks in one layout: row (layer, part, head, token) of block `b` is at
+/// `bases[layer × parts + part] + b × block_stride + head × head_stride + token × token_stride`, in bytes.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct Rows {
+    bases: Vec<usize>,
+    block_stride: usize,
+    head_stride: usize,
+    token_stride: usize,
+    /// Blocks that there are.
+    pub blocks: usize,
+}
+
+/// What a block holds; `bases` has `layers × parts` entries.
+#[derive(FromPyObject, Clone, Copy)]
+#[pyo3(from_item_all)]
+pub struct Shape {
+    pub layers: usize,
+    /// 2 (keys, values) or 1 (keys, latent vectors).
+    pub parts: usize,
+    pub heads: usize,
+    pub tokens: usize,
+    pub channels: usize,
+}
+
+impl Shape {
+    /// 16-bit numbers of a layer.
+    pub fn numbers(self) -> usize {
+        self.parts * self.heads * self.tokens * self.channels
+    }
+
+    /// Where a row is in a dense layer.
+    pub fn row(self, part: usize, head: usize, token: usize) -> usize {
+        ((part * self.heads + head) * self.tokens + token) * self.channels
+    }
+}
+
+impl Rows {
+    /// # Errors
+    /// `ValueError`: a block that there is none of.
+    pub fn check(&self, block: usize) -> PyResult<()> {
+        if block < self.blocks {
+            return Ok(());
+        }
+        Err(value(format!("block {block}: there are {}", self.blocks)))
+    }
+
+    /// Address of a row; `block` was checked, the rest is within the shape.
+    fn row(&self, layer_part: usize, block: usize, head: usize, token: usize) -> usize {
+        self.bases[layer_part] + block * self.block_stride + head * self.head_stride + token * self.token_stride
+    }
+
+    /// Copies the first `tokens` rows of each head of a layer's block into a dense layer.
+    pub fn read(&self, shape: Shape, layer: usize, block: usize, tokens: usize, to: &mut [u16]) {
+        self.each(shape, layer, block, tokens, |row, dense| {
+            // SAFETY: shapes and strides are the tensor's own, and the block was checked; `to` has the layer's numbers.
+            unsafe {
+                std::ptr::copy_nonoverlapping(at(row), to[dense..][..shape.channels].as_mut_ptr(), shape.channels)
+            };
+        });
+    }
+
+    /// The way back.
+    pub fn write(&self, shape: Shape, layer: usize, block: usize, tokens: usize, from: &[u16]) {
+        self.each(shape, layer, block, tokens, |row, dense| {
+            // SAFETY: as in `read`.
+            unsafe {
+                std::ptr::copy_nonoverlapping(from[dense..][..shape.channels].as_ptr(), at_mut(row), shape.channels)
+            };
+        });
+    }
+
+    fn each(&self, shape: Shape, layer: usize, block: usize, tokens: usize, mut row: impl FnMut(usize, usize)) {
+        for part in 0..shape.parts {
+            for head in 0..shape.heads {
+                for token in 0..tokens {
+                    row(self.row(layer * shape.parts + part, block, head, token), shape.row(part, head, token));
+                }
+            }
+        }
+    }
+}
+
+/// Copies blocks `items` (from, to) from one layout into another.
+#[pyfunction]
+pub fn copy_blocks(py: Python<'_>, source: Rows, target: Rows, shape: Shape, items: Vec<[usize; 2]>) -> PyResult<()> {
+    for [from, to] in &items {
+        source.check(*from)?;
+        target.check(*to)?;
+    }
+    py.detach(|| {
+        let mut layer = vec![0; shape.numbers()];
+        for [from, to] in items {
+            for index in 0..shape.layers {
+                source.read(shape, index, from, shape.tokens, &mut layer);
+                target.write(shape, index, to, shape.tokens, &layer);
+            }
+        }
+    });
+    Ok(())
+}

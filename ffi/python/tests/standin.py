@@ -1,0 +1,108 @@
+"""torch's part of a device where there is none: over the stand-in driver.
+
+torch has no CUDA tensors here. The stand-in's device memory is memory, so its addresses are shown to torch as CPU tensors, and
+only where torch itself would have a stream (temporaries, reading back) these classes step in.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import kvtide
+from kvtide.torch import cuda, tier
+
+LIBRARY = os.environ.get("KVTIDE_LIBCUDA")
+needed = pytest.mark.skipif(LIBRARY is None, reason="KVTIDE_LIBCUDA names no stand-in driver")
+#: Bound of every wait for the stand-in's streams. Seconds.
+SETTLED_S = 60.0
+
+
+class StandIn:
+    """The stand-in's driver API, as far as an engine that brings its own memory and stream uses it."""
+
+    def __init__(self) -> None:
+        self.api = ctypes.CDLL(LIBRARY)
+        context = ctypes.c_void_p()
+        self.call("cuInit", 0)
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+        self.call("cuCtxPushCurrent_v2", context)
+        stream = ctypes.c_void_p()
+        self.call("cuStreamCreateWithPriority", ctypes.byref(stream), 1, 0)
+        self.stream = int(stream.value or 0)
+
+    def call(self, name: str, *arguments: Any) -> None:
+        code = getattr(self.api, name)(*arguments)
+        assert code == 0, f"{name}: {code}"
+
+    def show(self, address: int, shape: list[int], dtype: torch.dtype) -> Tensor:
+        count = torch.Size(shape).numel() * dtype.itemsize
+        return torch.frombuffer((ctypes.c_uint8 * count).from_address(address), dtype=dtype).view(shape)
+
+    def empty(self, shape: list[int], dtype: torch.dtype) -> Tensor:
+        address, count = ctypes.c_uint64(), max(1, torch.Size(shape).numel() * dtype.itemsize)
+        self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(count))
+        return self.show(address.value, shape, dtype)
+
+    def copy(self, tensor: Tensor) -> Tensor:
+        return self.empty(list(tensor.shape), tensor.dtype).copy_(tensor)
+
+    def settle(self) -> None:
+        deadline = time.monotonic() + SETTLED_S
+        while (code := self.api.cuStreamQuery(ctypes.c_void_p(self.stream))) == 600:
+            assert time.monotonic() < deadline, "the stream does not end"
+        assert code == 0, f"cuStreamQuery: {code}"
+
+
+class Device(cuda.Device):
+    """torch's part of it: its stream, its temporaries, its order between launches and reads."""
+
+    def __init__(self, standin: StandIn) -> None:
+        super().__init__(0)
+        self.standin = standin
+
+    def stream(self) -> int:
+        return self.standin.stream
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        return self.standin.empty(list(shape), dtype).view(torch.uint8).fill_(0xFF).view(dtype)
+
+    def put(self, tensor: Tensor) -> Tensor:
+        return self.standin.copy(tensor)
+
+    def int64(self, tensor: Tensor) -> Tensor:
+        return self.standin.copy(tensor.to(torch.int64))
+
+    def int32(self, tensor: Tensor) -> Tensor:
+        return self.standin.copy(tensor.to(torch.int32))
+
+    def rows(self, tensor: Tensor) -> Tensor:
+        return self.standin.copy(tensor.contiguous())
+
+    def attend(self, *arguments: Any) -> Tensor:
+        out = super().attend(*arguments)
+        self.standin.settle()
+        return out
+
+
+class Tier(tier.CudaTier):
+    """The same for a paging."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__(device)
+        self.standin = device.standin
+
+    def tensor(self, memory: kvtide.Memory) -> Tensor:
+        self.standin.settle()
+        assert memory.__dlpack_device__() == (2, 0)
+        return self.standin.show(memory.address, memory.shape, getattr(torch, memory.dtype))
+
+    def settle(self) -> None:
+        self.standin.settle()
+        super().settle()

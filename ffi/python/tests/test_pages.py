@@ -1,0 +1,280 @@
+"""Blocks between layouts, codecs, digests and block tables on the CPU: against torch's own indexing and arithmetic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from kvtide import errors
+from kvtide.torch import ops
+
+TOKENS, HEADS, DIM = 16, 2, 32
+#: Engines' layouts: the shape of an allocation, and how keys and values of layer l are seen in it.
+LAYOUTS: dict[str, tuple[tuple[int, ...], Any]] = {
+    "layers first, K and V apart": ((2, 2, 9, TOKENS, HEADS, DIM), lambda t, layer, part: t[layer, part]),
+    "heads before tokens": ((2, 2, 9, HEADS, TOKENS, DIM), lambda t, layer, part: t[layer, part].transpose(1, 2)),
+    "blocks first": ((9, 2, 2, TOKENS, HEADS, DIM), lambda t, layer, part: t[:, layer, part]),
+    "K and V side by side": ((2, 9, TOKENS, HEADS, 2 * DIM), lambda t, layer, part: t[layer].unflatten(3, (2, DIM))[..., part, :]),
+}
+DTYPES = [torch.float16, torch.bfloat16]
+
+
+def views(name: str, tensor: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    view = LAYOUTS[name][1]
+    return [view(tensor, layer, 0) for layer in range(2)], [view(tensor, layer, 1) for layer in range(2)]
+
+
+def normal(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 1) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_blocks_go_into_pages_and_back(name: str, dtype: torch.dtype) -> None:
+    engine = normal(LAYOUTS[name][0], dtype)
+    keys, values = views(name, engine)
+    pages = torch.full((7, 2, 2, HEADS, TOKENS, DIM), torch.nan, dtype=dtype)
+    blocks, frames = torch.tensor([4, 0, 8]), torch.tensor([1, 6, 2], dtype=torch.int32)
+    ops.gather(keys, values, blocks, pages, frames)
+    expected = torch.full_like(pages, torch.nan)
+    for layer in range(2):
+        expected[[1, 6, 2], layer, 0] = keys[layer][blocks].transpose(1, 2)
+        expected[[1, 6, 2], layer, 1] = values[layer][blocks].transpose(1, 2)
+    assert torch.equal(pages.view(torch.int16), expected.view(torch.int16))
+    back = torch.zeros_like(engine)
+    ops.scatter(pages, frames, *views(name, back), blocks)
+    for into, of in zip(views(name, back), (keys, values)):
+        for layer in range(2):
+            assert torch.equal(into[layer][blocks], of[layer][blocks])
+            assert not into[layer][[1, 2, 3, 5, 6, 7]].any(), "a block that was not named was written"
+
+
+def test_latent_pages_have_keys_alone() -> None:
+    engine, pages = normal((5, TOKENS, 576), torch.bfloat16), torch.zeros(4, TOKENS, 576, dtype=torch.bfloat16)
+    ops.gather([engine[:, :, None]], [], torch.tensor([3]), pages, torch.tensor([2]))
+    assert torch.equal(pages[2], engine[3]) and not pages[[0, 1, 3]].any()
+
+
+@pytest.mark.parametrize("codec", ops.CODECS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_quantised_blocks_come_back_close(codec: str, dtype: torch.dtype) -> None:
+    name = "blocks first"
+    engine = normal(LAYOUTS[name][0], dtype)
+    # A channel of keys and a token of values that are large must cost the others nothing.
+    keys, values = views(name, engine)
+    for layer in range(2):
+        keys[layer][..., 5] *= 30
+        values[layer][:, 3] *= 30
+    blocks, tokens = torch.tensor([2, 7]), torch.tensor([TOKENS, 9])
+    images, refused = ops.quantize(keys, values, blocks, tokens, codec)
+    assert images.shape == (2, 2, ops.image_bytes(keys, values, codec)) and refused.tolist() == [0, 0]
+    assert images.nbytes < 2 * 2 * 2 * TOKENS * HEADS * DIM * 2
+    back = torch.full_like(engine, torch.nan)
+    ops.dequantize(images, tokens, codec, *views(name, back), blocks)
+    steps = {"fp8_e4m3": 448, "int8": 255, "int4": 15}[codec]
+    for along, into, of in zip((1, 3), views(name, back), (keys, values)):
+        for layer in range(2):
+            for block, count in ((2, TOKENS), (7, 9)):
+                found, wanted = into[layer][block][:count].double(), of[layer][block][:count].double()
+                axis = along - 1
+                if codec == "fp8_e4m3":
+                    bound = wanted.abs() / 16 + wanted.abs().amax(axis, True) / steps
+                else:
+                    bound = (wanted.amax(axis, True) - wanted.amin(axis, True)) / steps * 0.52
+                bound = bound + wanted.abs() * torch.finfo(dtype).eps
+                assert bool(((found - wanted).abs() <= bound).all())
+                assert bool(into[layer][block][count:].isnan().all()), "a token beyond was written"
+            assert bool(into[layer][[0, 1, 3, 4, 5, 6, 8]].isnan().all())
+
+
+def test_what_a_codec_cannot_tell_is_refused() -> None:
+    keys = normal((3, TOKENS, HEADS, DIM), torch.float16)
+    keys[1, 3, 1, 7] = torch.inf
+    _, refused = ops.quantize([keys], [], torch.tensor([0, 1, 2]), torch.tensor([16, 16, 16]), "int8")
+    assert refused.tolist() == [0, 1, 0]
+    _, refused = ops.quantize([keys], [], torch.tensor([1]), torch.tensor([3]), "int8")
+    assert refused.tolist() == [0], "the token was not asked for"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_bounds_hold_and_choose(dtype: torch.dtype) -> None:
+    keys = normal((12, TOKENS, HEADS, DIM), dtype)
+    query = normal((2, 6, DIM), dtype, 2)
+    digests = torch.full((20, HEADS, ops.digest_bytes(DIM)), 0xFF, dtype=torch.uint8)
+    ids = torch.tensor([[3, 17, 0, 9, -1], [4, 5, 6, 7, 8]])
+    lengths = torch.tensor([3 * TOKENS + 5, 5 * TOKENS])
+    at = torch.tensor([3, 17, 0, 4, 5, 6, 7])  # the last page of the second sequence has none: that is for `sealed` to say
+    ops.digest_build(keys, torch.arange(7), torch.full((7,), TOKENS), digests, at)
+    sealed = torch.tensor([3 * TOKENS, 4 * TOKENS])
+    bounds = ops.digest_scores(query, digests, ids, lengths, TOKENS, 0.25, sealed)
+    pages = {3: 0, 17: 1, 0: 2, 4: 3, 5: 4, 6: 5, 7: 6}
+    for seq, head in torch.cartesian_prod(torch.arange(2), torch.arange(6)).tolist():
+        for column, block in enumerate(ids[seq].tolist()):
+            bound = float(bounds[seq, head, column])
+            if block in pages and column < 4 - (seq == 0):
+                true = (keys[pages[block], :, head // 3].double() @ query[seq, head].double()).max() * 0.25
+                assert float(true) <= bound < float(true) + 20, (seq, head, column)
+            else:
+                assert bound == (torch.inf if column < 4 + seq else -torch.inf), (seq, head, column)
+    estimates, chosen, counts, omitted = ops.digest_select(bounds, 3, 1, 1)
+    assert counts.tolist() == [3, 3]
+    for seq, last in ((0, 3), (1, 4)):
+        best = (bounds[seq] - bounds[seq].where(bounds[seq].isfinite(), -torch.inf).amax(1, True)).exp().sum(0)[1:last]
+        assert chosen[seq].tolist() == sorted([0, 1 + int(best.argmax()), last])
+        rest = best.sum() - best.max()
+        assert float(omitted[seq]) == pytest.approx(float(rest / best.sum()), abs=1e-5)
+        assert torch.allclose(estimates[seq, 1:last], best, rtol=1e-5) and bool(estimates[seq, 0].isinf())
+
+
+def test_block_tables_and_misses() -> None:
+    # Entries are frame + 1; planes 1 and 2 are of a class whose first frame is 10.
+    table = torch.zeros(50, 3, dtype=torch.int32)
+    table[7, 1:], table[8, 1], table[40, 2] = torch.tensor([11, 13]), 12, 20
+    ids = torch.full((2, 34), -1)
+    ids[0, :3], ids[1] = torch.tensor([7, 8, 40]), 7
+    given = (table, ids, torch.tensor([40, 34 * 16]), 16, 1, 2, 10, -9)
+    tables, misses = ops.block_tables(*given)
+    assert tables.shape == (2, 2, 34) and misses.shape == (2, 2, 2)
+    assert tables[0, 0].tolist() == [0, 1, -9] + 31 * [-9] and tables[1, 0].tolist() == [2, -9, 9] + 31 * [-9]
+    assert tables[0, 1].tolist() == 34 * [0] and misses[:, 0].tolist() == [[4, 0], [2, 0]] and not misses[:, 1].any()
+    tables, misses = ops.block_tables(*given, starts=torch.tensor([33, 0]))
+    assert tables[1, 0, :4].tolist() == [-9, -9, 9, -9] and misses[:, 0].tolist() == [[4, 0], [0, 0]]
+
+
+def test_wrong_use_says_what_differs() -> None:
+    keys, index = normal((3, TOKENS, HEADS, DIM), torch.float16), torch.tensor([0, 1])
+    pages = normal((3, 2, HEADS, TOKENS, DIM), torch.float16)
+    for call, says in (
+        (lambda: ops.gather([keys], [], index, pages, index), r"cannot be copied|as many"),
+        (lambda: ops.gather([keys], [keys[:, :8]], index, pages, index), "all must be alike"),
+        (lambda: ops.gather([keys.float()], [keys.float()], index, pages, index), "float16 or bfloat16"),
+        (lambda: ops.gather([keys], [keys], torch.tensor([0, 3]), pages, index), "block 3: there are 3"),
+        (lambda: ops.gather([keys], [keys], torch.tensor([0, -1]), pages, index), "none is negative"),
+        (lambda: ops.gather([keys], [keys], index, pages, index[:1]), "1 numbers for 2 blocks"),
+        (lambda: ops.quantize([keys], [keys], index, index + 16, "int8"), "17 tokens of a block that has 16"),
+        (lambda: ops.quantize([keys], [keys], index, index, "int7"), "'int7' is none of fp8_e4m3, int8, int4"),
+        (lambda: ops.quantize([keys[..., :24]], [], index, index, "int8"), "24 channels"),
+        (lambda: ops.digest_select(torch.zeros(1, 2, 3).double(), 1), "must be float32"),
+        (lambda: ops.block_tables(torch.zeros(3, 2, dtype=torch.int32), index[None], index[:1], 16, 1, 2), "planes 1 to 3 of 2"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            call()
+
+
+def test_operators_are_sound_for_torch() -> None:
+    """torch's own checks: schema, what is mutated, meta kernels."""
+    tests = ("test_schema", "test_faketensor")
+    keys, values = [normal((3, TOKENS, HEADS, DIM), torch.float16)], [normal((3, TOKENS, HEADS, DIM), torch.float16, 2)]
+    to = [torch.zeros_like(keys[0])], [torch.zeros_like(keys[0])]
+    index, tokens = torch.tensor([0, 2]), torch.tensor([TOKENS, 5])
+    torch.library.opcheck(ops.copy_blocks, (keys, values, index, *to, index), test_utils=tests)
+    torch.library.opcheck(ops.quantize, (keys, values, index, tokens, "int4"), test_utils=tests)
+    images, _ = ops.quantize(keys, values, index, tokens, "int4")
+    torch.library.opcheck(ops.dequantize, (images, tokens, "int4", *to, index), test_utils=tests)
+    digests = torch.zeros(4, HEADS, ops.digest_bytes(DIM), dtype=torch.uint8)
+    torch.library.opcheck(ops.digest_build, (keys[0], index, tokens, digests, index), test_utils=tests)
+    query, ids = normal((2, 4, DIM), torch.float16), torch.tensor([[0, 2], [2, 1]])
+    lengths = torch.tensor([32, 20])
+    torch.library.opcheck(ops.digest_scores, (query, digests, ids, lengths, TOKENS, 0.5), test_utils=tests)
+    bounds = ops.digest_scores(query, digests, ids, lengths, TOKENS, 0.5, lengths, index)
+    torch.library.opcheck(ops.digest_select, (bounds, 2, 1, 0), test_utils=tests)
+    table = torch.ones(4, 2, dtype=torch.int32)
+    torch.library.opcheck(ops.block_tables, (table, ids, lengths, TOKENS, 0, 2), test_utils=tests)
+
+
+def test_operators_compile() -> None:
+    """One graph without a break, and the same bits: into views of one allocation too."""
+    keys, values = normal((3, TOKENS, HEADS, DIM), torch.float16), normal((3, TOKENS, HEADS, DIM), torch.float16, 2)
+    index, tokens = torch.tensor([0, 2]), torch.tensor([TOKENS, TOKENS])
+
+    def store(pages: Tensor) -> tuple[Tensor, Tensor]:
+        ops.gather([keys], [values], index, pages, index)
+        images, refused = ops.quantize([pages[:, 0].transpose(1, 2)], [], index, tokens, "int8")
+        return images, refused + 1
+
+    pages = [torch.zeros(3, 2, HEADS, TOKENS, DIM, dtype=torch.float16) for _ in range(2)]
+    compiled = torch.compile(store, fullgraph=True, backend="aot_eager")
+    for found, expected in zip(compiled(pages[0]), store(pages[1])):
+        assert torch.equal(found, expected)
+    assert torch.equal(pages[0], pages[1]) and bool(pages[0].any())
+
+
+class TestMass:
+    """Where attention went."""
+
+    @staticmethod
+    def case(length: int, queries: int = 1) -> tuple[Any, ...]:
+        blocks = -(-length // TOKENS)
+        pages = normal((blocks, 2, HEADS, TOKENS, DIM), torch.float16)
+        query = normal((queries, 6, DIM), torch.float16, 3)
+        table = torch.arange(blocks)[None].flip(1)
+        return query, pages, table, torch.tensor([length]), torch.tensor([0, queries]), queries, 0.5
+
+    @pytest.mark.parametrize(("length", "queries", "window", "top"), [(70, 1, 0, 3), (100, 5, 0, ops.TOP_MAX), (100, 3, 40, 2), (5, 1, 0, 0)])
+    def test_shares_are_attentions_own(self, length: int, queries: int, window: int, top: int) -> None:
+        query, pages, table, *rest = given = self.case(length, queries)
+        out, index, logs, left = ops.attend_mass(*given, window, top)
+        assert torch.equal(out, ops.attend(*given, window)) and index.shape == logs.shape == (1, top)
+        keys = pages[table[0], 0].transpose(0, 1).flatten(1, 2)[:, :length].repeat_interleave(3, 0).double()
+        scores = torch.einsum("qhd,hkd->qhk", query.double(), keys) * 0.5
+        at, kv = torch.arange(length - queries, length)[:, None], torch.arange(length)
+        hidden = (kv > at) | ((kv <= at - window) if window else torch.zeros(1, dtype=torch.bool))
+        weights = scores.masked_fill(hidden[:, None], -torch.inf).softmax(2).mean((0, 1))
+        shares = torch.nn.functional.pad(weights, (0, -length % TOKENS)).view(-1, TOKENS).sum(1)
+        order = shares.argsort(descending=True)[: int((shares > 0).sum())]
+        count = min(top, len(order))
+        assert index[0, :count].tolist() == order[:count].tolist() and bool((index[0, count:] == -1).all())
+        assert torch.allclose(logs[0, :count].double(), shares[order[:count]].log(), atol=0.01)
+        named = shares[order[:count]].sum()
+        if count == len(order):
+            assert float(left) == -torch.inf
+        else:
+            assert float(left) == pytest.approx(float((1 - named).log()), abs=0.01)
+
+    def test_a_missing_page_is_an_error(self) -> None:
+        query, pages, table, *rest = self.case(70)
+        table[0, 2] = -1
+        with pytest.raises(errors.WrongState, match="page 2 of sequence 0"):
+            ops.attend_mass(query, pages, table, *rest)
+        with pytest.raises(ValueError, match=f"the {ops.TOP_MAX + 1} largest"):
+            ops.attend_mass(query, pages, table, *rest, 0, ops.TOP_MAX + 1)
+
+    def test_meta(self) -> None:
+        torch.library.opcheck(ops.attend_mass, (*self.case(70), 0, 4), test_utils=("test_schema", "test_faketensor"))
+
+
+class TestLatent:
+    """Latent vectors: keys of 576 numbers, of which the first 512 are the values."""
+
+    def test_against_torch_whole_and_in_passes(self) -> None:
+        lengths, queries = [40, 16, 3], [1, 2, 1]
+        rows = [normal((length, 1, 576), torch.bfloat16, length) for length in lengths]
+        query = normal((sum(queries), 4, 576), torch.bfloat16, 9)
+        pages = torch.full((7, TOKENS, 576), torch.nan, dtype=torch.bfloat16)
+        table = torch.tensor([[5, 0, 2], [1, -1, -1], [6, -1, -1]])
+        starts, every = torch.tensor([0, *queries]).cumsum(0), torch.tensor([0, *lengths]).cumsum(0)
+        ops.append(pages, torch.cat(rows), None, table, torch.tensor(lengths), every)
+        given = (torch.tensor(lengths), starts)
+        whole = ops.attend(query, pages, table, *given, 2, 0.04)
+        assert whole.shape == (4, 4, 512)
+        for seq, row in enumerate(rows):
+            asked = query[int(starts[seq]) : int(starts[seq + 1])].double()
+            kv, at = torch.arange(len(row)), torch.arange(len(row) - len(asked), len(row))
+            scores = torch.einsum("qhd,kd->qhk", asked, row[:, 0].double()) * 0.04
+            weights = scores.masked_fill((kv > at[:, None])[:, None], -torch.inf).softmax(2)
+            expected = weights @ row[:, 0, :512].double()
+            found = whole[int(starts[seq]) : int(starts[seq + 1])].double()
+            assert float((found - expected).norm() / expected.norm()) < 8e-3
+        room = ops.workspace(query, 3, pages)
+        for work in (table >= 0).nonzero().flip(0).split(2):
+            ops.attend_pages(query, pages, table, work, *given, 0.04, 0, room)
+        merged = ops.attend_merge(query, pages, *given, 0.04, 0, room)
+        assert torch.equal(merged.view(torch.int16), whole.view(torch.int16))
+        torch.library.opcheck(ops.attend, (query, pages, table, *given, 2, 0.04), test_utils=("test_schema", "test_faketensor"))
+        with pytest.raises(ValueError, match="keys alone"):
+            ops.append(pages, rows[0], rows[0], table[:1], given[0][:1], torch.tensor([0, 40]))
+        with pytest.raises(ValueError, match=r"latent vectors \[frames, page_tokens, 576\]"):
+            ops.attend(query[..., :100], pages[..., :100], table, *given, 2, 0.04)

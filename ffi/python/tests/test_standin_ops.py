@@ -1,0 +1,208 @@
+"""The operators' CUDA halves over the stand-in driver: the very kernels, held against the CPU halves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from standin import Device, StandIn, needed
+from test_pages import DIM, HEADS, LAYOUTS, TOKENS, normal, views
+from torch import Tensor
+
+from kvtide.errors import DeviceFailed
+from kvtide.torch import launch, ops
+from kvtide.torch.ops.attention import _scores
+from kvtide.torch.ops.blocks import rows_of
+
+pytestmark = needed
+DTYPES = [torch.float16, torch.bfloat16]
+
+
+@pytest.fixture(scope="module")
+def device() -> Device:
+    return Device(StandIn())
+
+
+@pytest.fixture(scope="module")
+def kernels(device: Device) -> launch.Pages:
+    return launch.Pages(device)
+
+
+def on(device: Device, *tensors: Tensor) -> list[Tensor]:
+    return [device.standin.copy(tensor) for tensor in tensors]
+
+
+def same(found: Tensor, expected: Tensor) -> None:
+    assert torch.equal(found.contiguous().view(torch.uint8), expected.contiguous().view(torch.uint8))
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_copies_between_layouts(device: Device, kernels: launch.Pages, name: str) -> None:
+    engine, pages = normal(LAYOUTS[name][0], torch.float16), normal((7, 2, 2, HEADS, TOKENS, DIM), torch.float16, 2)
+    blocks, frames = torch.tensor([4, 0, 8]), torch.tensor([1, 6, 2])
+    there, pages_there = on(device, engine, pages)
+    source, target = rows_of("engine", *views(name, there)), rows_of("pages", *ops.layers_of(pages_there))
+    kernels.copy_blocks(source, blocks, target, frames)
+    device.standin.settle()
+    ops.gather(*views(name, engine), blocks, pages, frames)
+    same(pages_there, pages)
+    kernels.copy_blocks(target, torch.tensor([0, 3]), source, torch.tensor([5, 6]))
+    device.standin.settle()
+    ops.scatter(pages, torch.tensor([0, 3]), *views(name, engine), torch.tensor([5, 6]))
+    same(there, engine)
+    with pytest.raises(RuntimeError, match="not within 0 and 9"):
+        kernels.copy_blocks(source, torch.tensor([9]), target, torch.tensor([0]))
+    with pytest.raises(ValueError, match="multiples of 16 bytes"):
+        odd = rows_of("odd", [there.view(-1)[1 : 1 + DIM].view(1, 1, 1, DIM)], [])
+        kernels.copy_blocks(odd, torch.tensor([0]), target, torch.tensor([0]))
+
+
+@pytest.mark.parametrize("codec", ops.CODECS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_codecs(device: Device, kernels: launch.Pages, codec: str, dtype: torch.dtype) -> None:
+    name = "K and V side by side"
+    engine = normal(LAYOUTS[name][0], dtype)
+    views(name, engine)[0][1][3, 2, 1, 4] = torch.nan
+    blocks, tokens = torch.tensor([2, 7, 3]), torch.tensor([TOKENS, 9, TOKENS])
+    expected, refused = ops.quantize(*views(name, engine), blocks, tokens, codec)
+    assert refused.tolist() == [0, 0, 1]
+    (there,) = on(device, engine)
+    rows = rows_of("engine", *views(name, there))
+    images, marks = device.empty(tuple(expected.shape), torch.uint8), device.empty((3,), torch.int32)
+    kernels.quantize(rows, blocks, tokens, ops.CODECS[codec], images, marks)
+    device.standin.settle()
+    assert marks.tolist() == [0, 0, 1]
+    # Of a token that was not asked for the scale of its values means nothing.
+    same(images[0], expected[0])
+    back, back_there = torch.zeros_like(engine), on(device, torch.zeros_like(engine))[0]
+    ops.dequantize(expected[:2].contiguous(), tokens[:2], codec, *views(name, back), blocks[:2])
+    rows = rows_of("engine", *views(name, back_there))
+    kernels.dequantize(images[:2], tokens[:2], ops.CODECS[codec], rows, blocks[:2])
+    device.standin.settle()
+    # Half of the last place of a sum in f32 may decide otherwise than one in f64.
+    assert torch.allclose(back_there.float(), back.float(), rtol=torch.finfo(dtype).eps, atol=1e-6)
+    assert torch.equal(back_there != 0, back != 0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_digests(device: Device, kernels: launch.Pages, dtype: torch.dtype) -> None:
+    keys, query = normal((9, TOKENS, HEADS, DIM), dtype), normal((2, 6, DIM), dtype, 2)
+    digests = torch.zeros(12, HEADS, ops.digest_bytes(DIM), dtype=torch.uint8)
+    blocks, tokens, at = torch.arange(8), torch.tensor([TOKENS] * 7 + [3]), torch.tensor([3, 1, 0, 4, 5, 6, 7, 11])
+    keys_there, digests_there, query_there = on(device, keys, digests, query)
+    kernels.digest_build(rows_of("keys", [keys_there], []), blocks, tokens, digests_there, at)
+    device.standin.settle()
+    ops.digest_build(keys, blocks, tokens, digests, at)
+    same(digests_there, digests)
+    ids, lengths = torch.tensor([[3, 1, 0, 9, -1], [4, 5, 6, 7, 8]]), torch.tensor([3 * TOKENS + 5, 5 * TOKENS])
+    for sealed, starts in ((None, None), (torch.tensor([32, 64]), torch.tensor([0, 20]))):
+        expected = ops.digest_scores(query, digests, ids, lengths, TOKENS, 0.25, sealed, starts)
+        bounds = device.empty(tuple(expected.shape), torch.float32)
+        kernels.digest_scores(query_there, digests_there, ids, lengths, TOKENS, 0.25, sealed, starts, bounds)
+        device.standin.settle()
+        finite = expected.isfinite()
+        assert torch.equal(bounds[~finite], expected[~finite])
+        # The kernel's sums are raised by more than their rounding; the reference's by less, as it sums in f64.
+        assert torch.allclose(bounds[finite], expected[finite], rtol=1e-3, atol=1e-3)
+        assert bool((bounds[finite] >= expected[finite] - 1e-6).all())
+        results = ops.digest_select(bounds, 3, 1, 1)
+        found = [device.empty(tuple(result.shape), result.dtype) for result in results]
+        kernels.digest_select(bounds, 3, 1, 1, *found)
+        device.standin.settle()
+        assert torch.allclose(found[0], results[0], rtol=1e-4) and torch.allclose(found[3], results[3], atol=1e-4)
+        assert torch.equal(found[1], results[1]) and torch.equal(found[2], results[2])
+
+
+def test_block_tables(device: Device, kernels: launch.Pages) -> None:
+    table = torch.randint(0, 3, (50, 4), dtype=torch.int32, generator=torch.Generator().manual_seed(4)) * 11
+    ids = torch.randint(-1, 60, (3, 70), generator=torch.Generator().manual_seed(5))
+    lengths = torch.tensor([70 * TOKENS, 0, 33 * TOKENS + 1])
+    (table_there,) = on(device, table)
+    for starts in (None, torch.tensor([40, 0, 100])):
+        expected = ops.block_tables(table, ids.clamp(max=49), lengths, TOKENS, 1, 3, 10, -7, starts)
+        found = [device.empty(tuple(result.shape), torch.int32) for result in expected]
+        kernels.block_tables(table_there, ids.clamp(max=49), lengths, TOKENS, 1, 10, -7, starts, *found)
+        device.standin.settle()
+        assert torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1])
+
+
+def attention(device: Device, pages: Tensor, lengths: Sequence[int], queries: Sequence[int], heads: int) -> tuple[object, ...]:
+    blocks = [-(-length // TOKENS) for length in lengths]
+    table = torch.full((len(lengths), max(blocks)), -1, dtype=torch.int32)
+    order = torch.randperm(pages.shape[0], generator=torch.Generator().manual_seed(8)).to(torch.int32)
+    for seq, count in enumerate(blocks):
+        table[seq, :count] = order[sum(blocks[:seq]) : sum(blocks[: seq + 1])]
+    query = normal((sum(queries), heads, pages.shape[-1]), pages.dtype, 6)
+    return query, pages, table, torch.tensor(lengths), torch.tensor([0, *queries]).cumsum(0), max(queries), 0.1
+
+
+def close(found: Tensor, expected: Tensor) -> None:
+    error = (found.double() - expected.double()).norm() / expected.double().norm()
+    assert float(error) < (2e-3 if expected.dtype == torch.float16 else 1e-2)
+
+
+@pytest.mark.parametrize(("lengths", "queries"), [([40, 16, 3], [1, 1, 1]), ([50, 20], [2, 1])])
+def test_latent_attention_whole_and_in_passes(device: Device, lengths: list[int], queries: list[int]) -> None:
+    rows = normal((sum(lengths), 1, 576), torch.bfloat16)
+    pages = torch.zeros(9, TOKENS, 576, dtype=torch.bfloat16)
+    given = attention(device, pages, lengths, queries, 4)
+    query, _, table, seq_lengths, starts, q_tokens, scale = given
+    every = torch.tensor([0, *lengths]).cumsum(0)
+    (there,) = on(device, pages)
+    device.append(there, rows, None, table, seq_lengths, every)
+    device.standin.settle()
+    ops.append(pages, rows, None, table, seq_lengths, every)
+    same(there, pages)
+    (table_there,) = on(device, table)
+    whole = device.attend(query, there, table_there, seq_lengths, starts, q_tokens, scale, 0)
+    close(whole, ops.attend(*given))
+    passes = device.passes(query, there, seq_lengths, starts, q_tokens, table.shape[1], scale, 0)
+    for work in (table >= 0).nonzero().flip(0).split(2):
+        passes.part(table_there, work)
+    merged = passes.merge(table_there)
+    device.standin.settle()
+    same(merged, whole)
+
+
+@pytest.mark.parametrize("window", [0, 30])
+@pytest.mark.parametrize("top", [3, ops.TOP_MAX])
+def test_mass(device: Device, window: int, top: int) -> None:
+    pages = normal((12, 2, HEADS, TOKENS, DIM), torch.float16)
+    given = attention(device, pages, [70, 33, 16], [2, 1, 1], 6)
+    query, _, table, *rest = given
+    expected = ops.attend_mass(*given, window, top)
+    table[1, 1] = -1  # one sequence lacks a page: the others' results are as they were
+    there, table_there = on(device, pages, table)
+    out, words = device.attend_mass(query, there, table_there, *rest, window, top)
+    device.standin.settle()
+    index, logs, left = _scores(words)
+    assert float(left[1]) != float(left[1]) and bool((index[1] == -1).all())
+    for seq in (0, 2):
+        rows = slice(int(rest[1][seq]), int(rest[1][seq + 1]))
+        close(out[rows], expected[0][rows])
+        # Of pages whose shares are nearly equal either may come first.
+        found = dict(zip(index[seq, :top].tolist(), logs[seq, :top].tolist()))
+        for page, log in zip(expected[1][seq].tolist(), expected[2][seq].tolist()):
+            assert page not in found or found[page] == pytest.approx(log, abs=0.02)
+        assert torch.allclose(logs[seq, :top], expected[2][seq], atol=0.02)
+        assert torch.allclose(left[seq], expected[3][seq], atol=0.02)
+
+
+def test_a_workspace_has_a_bound(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = normal((12, 2, HEADS, TOKENS, DIM), torch.float16)
+    query, _, table, *rest = attention(device, pages, [70], [64], 6)
+    there, table_there = on(device, pages, table)
+    given = (query, there, rest[0], rest[1], 64, table.shape[1], 0.1, 0)
+    monkeypatch.setattr(device, "workspace_bytes_max", 1 << 16)
+    with pytest.raises(ValueError, match="64 queries of 1 sequences over 5 pages needs 0 MiB.*prefill_chunk_size"):
+        device.passes(*given)
+    monkeypatch.undo()
+    device.passes(*given)
+
+
+def test_shapes_that_the_kernels_do_not_take_are_named(device: Device) -> None:
+    pages = normal((3, 2, 1, TOKENS, 96), torch.float16)
+    query, _, table, *rest = attention(device, pages, [20], [1], 2)
+    with pytest.raises((ValueError, DeviceFailed), match="head dim of 96"):
+        device.attend(query, *on(device, pages, table), *rest, 0)
