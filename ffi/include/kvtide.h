@@ -50,6 +50,12 @@
 /// within a number, structures only grow at their end and functions are only added.
 #define KVT_ABI_VERSION 1
 
+/// Most entries of a `kvt_scores`.
+#define KVT_SCORES_TOP_MAX 36
+
+/// 64-bit words that `kvt_attention_mass` writes for each row; `kvt_scores_read` reads them.
+#define KVT_SCORES_WORDS 39
+
 /// What became of a call. Zero is success; every other value is an error that names its cause. `kvt_strerror` tells it in a
 /// line, `kvt_last_error` with what was tried, on what, and why it failed.
 enum kvt_status
@@ -220,11 +226,61 @@ typedef uint32_t kvt_op;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+/// Type of queries, keys, values and outputs.
+enum kvt_element
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    /// IEEE binary16.
+    KVT_F16 = 0,
+    /// bfloat16.
+    KVT_BF16 = 1,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum kvt_element kvt_element;
+#else
+typedef uint32_t kvt_element;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+/// A device codec.
+enum kvt_codec
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    /// 8 bits a number, e4m3.
+    KVT_CODEC_FP8 = 0,
+    /// 8 bits, keys by channel, values by token.
+    KVT_CODEC_INT8 = 1,
+    /// 4 bits, likewise.
+    KVT_CODEC_INT4 = 2,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum kvt_codec kvt_codec;
+#else
+typedef uint32_t kvt_codec;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+/// Attention of one geometry, with its workspace. That of one lane's thread: its launches go to one stream at a time.
+typedef struct kvt_attention kvt_attention;
+
+/// The sequences of one lane's steps as kernels read them: lengths, block ids and block tables at device addresses that never
+/// change. That of the lane's thread.
+typedef struct kvt_batch kvt_batch;
+
 /// The calls of one thread. One thread at a time; it may change hands.
 typedef struct kvt_channel kvt_channel;
 
 /// A session with the daemon. Any thread, several at once.
 typedef struct kvt_client kvt_client;
+
+/// Kernels that keep nothing between launches. Any thread, several at once.
+typedef struct kvt_kernels kvt_kernels;
 
 /// One ordered stream of engine work. One thread at a time; it may change hands.
 typedef struct kvt_lane kvt_lane;
@@ -240,7 +296,8 @@ typedef struct kvt_plane {
     uint16_t kind;
     /// Zero.
     uint16_t reserved;
-    /// Window of a `KVT_PLANE_WINDOW` plane in tokens, else 0.
+    /// Window of a `KVT_PLANE_WINDOW` plane in tokens, else 0. An engine whose steps have several queries adds those less one, so
+    /// that the first of them too finds its window.
     uint32_t window_tokens;
 } kvt_plane;
 
@@ -295,6 +352,9 @@ typedef struct kvt_options {
     uint64_t device_bytes;
     /// Bytes that the agent allocates at once on a CUDA device, a multiple of 2 MiB from 64 to 512 MiB; 0: 64 MiB.
     uint64_t device_chunk_bytes;
+    /// `classes_count` numbers: of `tier0_frames`, those that have memory from the beginning; `kvt_tier0_resize` makes them more. NULL:
+    /// all.
+    const uint32_t *tier0_initial;
 } kvt_options;
 
 /// What a session counted since it attached: totals that only grow; take differences. Set `struct_size` before the call.
@@ -524,6 +584,354 @@ typedef struct kvt_lane_device {
     /// that see it set emit nothing.
     uint64_t status;
 } kvt_lane_device;
+
+/// What a batch is made with. Set `struct_size` and what is not needed to zero.
+typedef struct kvt_batch_options {
+    /// `sizeof(kvt_batch_options)`: later versions are longer.
+    uint32_t struct_size;
+    /// Rows: sequences of a step at most.
+    uint32_t seqs;
+    /// Columns: blocks of a sequence at most.
+    uint32_t max_blocks;
+    /// Planes for which `kvt_batch_tables` may build block tables at once; 0: none.
+    uint32_t table_planes;
+} kvt_batch_options;
+
+/// Where a batch's arrays are on the device, while it is open: CUDA graphs may hold these addresses. Set `struct_size` before the
+/// call.
+typedef struct kvt_batch_device {
+    /// `sizeof(kvt_batch_device)`: later versions are longer.
+    uint32_t struct_size;
+    /// Rows.
+    uint32_t seqs;
+    /// Columns.
+    uint32_t max_blocks;
+    /// Zero.
+    uint32_t reserved;
+    /// `int32_t[seqs]`: tokens that attention covers; 0 in rows that are not in use.
+    uint64_t lengths;
+    /// `int32_t[seqs][max_blocks]`: block ids, -1 where there is none.
+    uint64_t block_ids;
+    /// `int32_t[table_planes][seqs][max_blocks]`: what `kvt_batch_tables` builds; 0 if there are none.
+    uint64_t block_tables;
+    /// `uint32_t[table_planes][seqs][ceil(max_blocks / 32)]`: bit i of word w is set if page 32 w + i of the row is needed and
+    /// absent; 0 if there are none.
+    uint64_t misses;
+} kvt_batch_device;
+
+/// What attention is made for: geometry, and the most that a launch may have. Set `struct_size` and what is not needed to zero.
+typedef struct kvt_attention_options {
+    /// `sizeof(kvt_attention_options)`: later versions are longer.
+    uint32_t struct_size;
+    /// A `kvt_element`.
+    uint32_t element;
+    /// Elements of a key, and of a value: 32, 64, 128 or 256. A page is `K[kv_heads][page_tokens][head_dim]`, then V likewise.
+    /// 0: pages of latent vectors.
+    uint32_t head_dim;
+    /// Of a latent vector (MLA): elements that are the value; 512. A page is `[page_tokens][latent + rope]`. Else 0.
+    uint32_t latent;
+    /// Of a latent vector: elements that only the key has; 64. Else 0.
+    uint32_t rope;
+    /// KV heads; 1 with latent vectors.
+    uint32_t kv_heads;
+    /// Query heads of a KV head, 1 to 16; with latent vectors to 128.
+    uint32_t group;
+    /// Tokens that a query sees at most; 0: all.
+    uint32_t window;
+    /// What scores are multiplied with before the softmax; positive.
+    float scale;
+    /// Rows of the batches: `kvt_batch_options.seqs`.
+    uint32_t seqs;
+    /// Most query tokens of a sequence: 1 for decode.
+    uint32_t q_tokens;
+    /// Most pages of a sequence: at most `kvt_batch_options.max_blocks`.
+    uint32_t pages;
+    /// Tokens of a chunk of the reduction, 0: 512. Results of different chunks differ in rounding.
+    uint32_t chunk_tokens;
+    /// 1: pages may be computed in passes, which takes workspace for each page.
+    uint32_t passes;
+    /// 1: `kvt_attention_mass` may follow.
+    uint32_t mass;
+    /// Zero.
+    uint32_t reserved;
+} kvt_attention_options;
+
+/// What a launch reads and writes beside the pages. Addresses are the device's, 0: none. Set `struct_size` and what is not needed
+/// to zero.
+typedef struct kvt_queries {
+    /// `sizeof(kvt_queries)`: later versions are longer.
+    uint32_t struct_size;
+    /// The plane.
+    uint16_t plane;
+    /// Where it stood among the planes of the `kvt_batch_tables` that built its table: 0 is the first.
+    uint16_t table;
+    /// Queries, `[tokens][heads][head_dim or latent + rope]`, 16-byte aligned.
+    uint64_t q;
+    /// Out, `[tokens][heads][head_dim or latent]`, 16-byte aligned.
+    uint64_t out;
+    /// Out, `float[tokens][heads]`: natural logarithms of the sums of exponentials, -infinity where nothing is seen. Mass needs it.
+    uint64_t lse;
+    /// `int32_t[seqs + 1]`: first query token of each row; 0: each row of the batch has `q_tokens`.
+    uint64_t starts;
+    /// Elements from one query token to the next; 0: there are none between.
+    uint32_t q_stride;
+    /// Elements from one output token to the next; 0: there are none between.
+    uint32_t out_stride;
+    /// Pages of the longest row, of which the grid is made; 0: the most. A longer row emits nothing.
+    uint32_t pages_longest;
+    /// Zero.
+    uint32_t reserved;
+} kvt_queries;
+
+/// A page and the natural logarithm of its share of a sequence's attention in one plane, summed over heads and queries; at most 0.
+typedef struct kvt_score {
+    /// Page index within the sequence.
+    uint32_t index;
+    /// Logarithm of its share.
+    float log_mass;
+} kvt_score;
+
+/// What one step's attention of one row in one plane looked at. Set `struct_size` before the call.
+typedef struct kvt_scores {
+    /// `sizeof(kvt_scores)`: later versions are longer.
+    uint32_t struct_size;
+    /// Pages in `top`, largest first.
+    uint16_t count;
+    /// Plane.
+    uint16_t plane;
+    /// Step that `kvt_attention_mass` was told.
+    uint64_t step;
+    /// Logarithm of the share of all pages that `top` does not name; -infinity: there is none.
+    float rest;
+    /// Zero.
+    uint32_t reserved;
+    /// The pages.
+    struct kvt_score top[KVT_SCORES_TOP_MAX];
+} kvt_scores;
+
+/// Rows of one kind that a new token brings (its keys, its values, its latent vector) and where they go in a page. Strides and
+/// offsets are bytes, multiples of 16.
+typedef struct kvt_append_part {
+    /// Device address: row of (token, head) at `token * token_stride + head * head_stride`; 16-byte aligned.
+    uint64_t source;
+    /// From a token to the next.
+    uint64_t token_stride;
+    /// From a head to the next.
+    uint64_t head_stride;
+    /// Heads; 0: this part is not there.
+    uint32_t heads;
+    /// Of a row.
+    uint32_t row_bytes;
+    /// Where in the page the part begins.
+    uint32_t page_offset;
+    /// From a head to the next within the page.
+    uint32_t page_head_stride;
+    /// From a token to the next within the page.
+    uint32_t page_token_stride;
+    /// Zero.
+    uint32_t reserved;
+} kvt_append_part;
+
+/// New tokens of a batch. Set `struct_size` and what is not needed to zero.
+typedef struct kvt_append_rows {
+    /// `sizeof(kvt_append_rows)`: later versions are longer.
+    uint32_t struct_size;
+    /// Tokens in all.
+    uint32_t rows;
+    /// What each brings.
+    struct kvt_append_part parts[2];
+    /// `int32_t[seqs + 1]` on the device: tokens `starts[s]` to `starts[s + 1] - 1` are the last of row s; 0: one token a row.
+    uint64_t starts;
+    /// `uint32_t` on the device that counts tokens whose page is in no frame and that were not written; or 0.
+    uint64_t faults;
+} kvt_append_rows;
+
+/// Where the rows of a block lie: row (layer, part, head, token) of an item at
+/// `bases[layer * parts + part] + item's offset + head * head_stride + token * token_stride`, modulo 2^64: layers first, pages first, K
+/// and V apart or together, heads or tokens first. A page of ours: `bases` are offsets in the page, the item's offset its address.
+typedef struct kvt_rows_layout {
+    /// `uint64_t[layers * parts]`, on the device or in pinned memory.
+    uint64_t bases;
+    /// Bytes from a head to the next, a multiple of 16.
+    uint64_t head_stride;
+    /// Bytes from a token to the next, a multiple of 16.
+    uint64_t token_stride;
+} kvt_rows_layout;
+
+/// Blocks to copy from one layout into another. Set `struct_size` and what is not needed to zero.
+typedef struct kvt_gather {
+    /// `sizeof(kvt_gather)`: later versions are longer.
+    uint32_t struct_size;
+    /// Items.
+    uint32_t count;
+    /// Where the rows are.
+    struct kvt_rows_layout from;
+    /// Where they go.
+    struct kvt_rows_layout to;
+    /// `kvt_gather_item[count]`, 16-byte aligned, on the device or in pinned memory.
+    uint64_t items;
+    /// Layers of a block.
+    uint32_t layers;
+    /// Parts of a layer: 2 (K and V) or 1.
+    uint32_t parts;
+    /// Heads.
+    uint32_t heads;
+    /// Tokens of a block.
+    uint32_t tokens;
+    /// Bytes of a row, a multiple of 16.
+    uint32_t row_bytes;
+    /// Blocks of threads at most; 0: 64.
+    uint32_t blocks;
+} kvt_gather;
+
+/// Blocks to quantise or to dequantise. Set `struct_size` and what is not needed to zero.
+typedef struct kvt_quant {
+    /// `sizeof(kvt_quant)`: later versions are longer.
+    uint32_t struct_size;
+    /// Items.
+    uint32_t count;
+    /// Where the 16-bit rows are.
+    struct kvt_rows_layout layout;
+    /// `kvt_quant_item[count]`, 8-byte aligned, on the device or in pinned memory.
+    uint64_t items;
+    /// Out of quantising, `uint32_t[count]` on the device: 1 where a block cannot be told in this codec (a value that is not finite, or a
+    /// range beyond the scale's); it is to be kept as it is.
+    uint64_t refused;
+    /// Bytes from one layer's image to the next; at least `kvt_quant_bytes`, a multiple of 16.
+    uint64_t image_stride;
+    /// Layers of a block.
+    uint32_t layers;
+    /// Parts of a layer: 2 (keys, then values) or 1 (keys).
+    uint32_t parts;
+    /// Heads.
+    uint32_t heads;
+    /// Tokens of a block, at most 128.
+    uint32_t page_tokens;
+    /// Channels of a head: 32 or a multiple of 64; with values 32, 64, 128 or 256.
+    uint32_t channels;
+    /// A `kvt_codec`.
+    uint32_t codec;
+    /// A `kvt_element`.
+    uint32_t element;
+    /// Blocks of threads at most; 0: 64.
+    uint32_t blocks;
+} kvt_quant;
+
+/// Digests to build. Set `struct_size` and what is not needed to zero.
+typedef struct kvt_digest_build {
+    /// `sizeof(kvt_digest_build)`: later versions are longer.
+    uint32_t struct_size;
+    /// Items.
+    uint32_t count;
+    /// Key of (head, token) at `keys + item's page + head * head_stride + token * token_stride`, 16-byte aligned.
+    uint64_t keys;
+    /// Bytes from a head to the next.
+    uint64_t head_stride;
+    /// Bytes from a token to the next.
+    uint64_t token_stride;
+    /// `kvt_digest_item[count]`, 16-byte aligned, on the device or in pinned memory; no two of one block.
+    uint64_t items;
+    /// Out, `[blocks][heads][4 * channels + 4]` bytes, 4-byte aligned: the plane's digests.
+    uint64_t digests;
+    /// KV heads.
+    uint32_t heads;
+    /// Channels of a head, a multiple of 8, at most 1024.
+    uint32_t channels;
+    /// Blocks that `digests` holds. An item beyond it is not built.
+    uint32_t blocks;
+    /// A `kvt_element`.
+    uint32_t element;
+} kvt_digest_build;
+
+/// Queries of a batch to hold against digests. Set `struct_size` and what is not needed to zero.
+typedef struct kvt_digest_scores {
+    /// `sizeof(kvt_digest_scores)`: later versions are longer.
+    uint32_t struct_size;
+    /// A `kvt_element`.
+    uint32_t element;
+    /// Query of (row, query head) at `queries + row * seq_stride + head * head_stride`; 8-byte aligned.
+    uint64_t queries;
+    /// Bytes from a row to the next.
+    uint64_t seq_stride;
+    /// Bytes from a query head to the next.
+    uint64_t head_stride;
+    /// `[blocks][kv_heads][4 * channels + 4]` bytes, 4-byte aligned: the plane's digests.
+    uint64_t digests;
+    /// `int32_t[seqs]`: tokens in sealed pages; a page that is not all sealed has no bound. 0: all but a last partial page.
+    uint64_t sealed;
+    /// Out, `float[seqs][kv_heads * group][max_blocks]`: what no product of the query with the page's keys exceeds, times `scale`;
+    /// +infinity where nothing is known, -infinity outside of the sequence.
+    uint64_t bounds;
+    /// KV heads.
+    uint32_t kv_heads;
+    /// Query heads of a KV head.
+    uint32_t group;
+    /// Channels of a head, a multiple of 32, at most 576.
+    uint32_t channels;
+    /// Blocks that `digests` holds.
+    uint32_t blocks;
+    /// Scale of the products, positive.
+    float scale;
+    /// Zero.
+    uint32_t reserved;
+} kvt_digest_scores;
+
+/// Pages to select by their bounds. Set `struct_size` and what is not needed to zero.
+typedef struct kvt_digest_select {
+    /// `sizeof(kvt_digest_select)`: later versions are longer.
+    uint32_t struct_size;
+    /// Query heads, at most 256.
+    uint32_t heads;
+    /// `float[seqs][heads][max_blocks]`: from `kvt_launch_digest_scores`.
+    uint64_t bounds;
+    /// Out, `float[seqs][max_blocks]`: sums over heads of exp(bound - that head's largest finite bound); +infinity: must be read,
+    /// -infinity: outside of the sequence.
+    uint64_t estimates;
+    /// Out, `int32_t[seqs][budget]`: indices of the chosen pages, ascending; then -1.
+    uint64_t chosen;
+    /// Out, `uint32_t[seqs]`: how many.
+    uint64_t counts;
+    /// Out, `float[seqs]`: the share of the finite estimates that was not chosen, 0 to 1.
+    uint64_t omitted;
+    /// Most pages to choose.
+    uint32_t budget;
+    /// Pages from the sequence's first that must be read (sinks).
+    uint32_t keep_first;
+    /// Pages from its last that must be read.
+    uint32_t keep_last;
+    /// Zero.
+    uint32_t reserved;
+} kvt_digest_select;
+
+/// A block to copy: its offset on either side.
+typedef struct kvt_gather_item {
+    /// Added to the bases of `from`.
+    uint64_t from;
+    /// Added to the bases of `to`.
+    uint64_t to;
+} kvt_gather_item;
+
+/// A block to quantise or to dequantise.
+typedef struct kvt_quant_item {
+    /// Added to the bases of the layout of the 16-bit rows.
+    uint64_t rows;
+    /// Device address of the quantised block, 16-byte aligned.
+    uint64_t image;
+    /// Tokens that count; codes of the others are 0 and their rows are not touched.
+    uint32_t tokens;
+    /// Zero.
+    uint32_t reserved;
+} kvt_quant_item;
+
+/// A sealed page whose digest is to be built.
+typedef struct kvt_digest_item {
+    /// Added to `keys`: the page.
+    uint64_t page;
+    /// The page's block, which says where its digests go.
+    uint32_t block;
+    /// Its tokens, 1 to 128.
+    uint32_t tokens;
+} kvt_digest_item;
 
 #ifdef __cplusplus
 extern "C" {
@@ -901,6 +1309,225 @@ kvt_status kvt_lane_boundary_async(struct kvt_lane *lane,
 /// Why a boundary of the open step failed while the stream waited for it, or `KVT_OK`. To be asked once the stream has come to the
 /// step's last kernel, whose results mean nothing then.
 kvt_status kvt_lane_check(struct kvt_lane *lane);
+
+/// Makes an empty batch for the steps of `lane`, which is bound to a stream.
+///
+/// `KVT_ESTATE`: tier 0 is on no device, or the lane on no stream. `KVT_ERANGE`: no rows or columns, more than a kernel counts, or
+/// tables of more planes than there are. `KVT_EDEVICE`.
+///
+/// Pointers: `options` is valid for reads of `options->struct_size` bytes, `batch` for a write.
+kvt_status kvt_batch_open(const struct kvt_client *client,
+                          struct kvt_lane *lane,
+                          const struct kvt_batch_options *options,
+                          struct kvt_batch **batch);
+
+/// Closes a batch, once what was enqueued on it has ended.
+kvt_status kvt_batch_close(struct kvt_batch *batch);
+
+/// Fills `device`.
+///
+/// Pointers: `device` is valid for reads and writes of `device->struct_size` bytes.
+kvt_status kvt_batch_get_device(struct kvt_batch *batch, struct kvt_batch_device *device);
+
+/// Where the first tokens of a window plane are, `int32_t[seqs]` on the device: of each row the first token of the first page that
+/// the step reads. 0: the plane reads all pages. Valid while the batch is open.
+///
+/// Pointers: `starts` is valid for a write.
+kvt_status kvt_batch_starts(struct kvt_batch *batch,
+                            uint16_t plane,
+                            uint64_t *starts);
+
+/// Has the rows be these sequences, the same as in the lane's `kvt_lane_begin`: to be called after it, before the step's first
+/// kernel is enqueued. Only what changed since the last step goes to the device, in the order of the lane's stream.
+///
+/// `KVT_ERANGE`: more sequences than rows, or more blocks than columns. `KVT_ENOTFOUND`: no such sequence. `KVT_EDEVICE`,
+/// `KVT_ETIMEDOUT`.
+///
+/// Pointers: `seqs` is valid for `count` reads.
+kvt_status kvt_batch_set(struct kvt_batch *batch,
+                         const struct kvt_step_seq *seqs,
+                         uint32_t count);
+
+/// Builds the block tables and miss bits of `count` planes from `plane` on, all of one size class, for the rows as they are set:
+/// entry (p, row, i) is the frame of the row's page i in plane `plane + p`, counted from the class's first, or `absent`. Pages that
+/// the plane does not read, before a window and behind the row's length, are absent and no miss. To be called after the boundary of
+/// those planes; kernels that are enqueued afterwards read them. Kernels of this library take `absent` below 0.
+///
+/// `KVT_ERANGE`: more planes than the batch has tables for, none, or planes of two size classes. `KVT_ESTATE`: the lane is on no
+/// stream. `KVT_EDEVICE`.
+kvt_status kvt_batch_tables(struct kvt_batch *batch,
+                            uint16_t plane,
+                            uint16_t count,
+                            int32_t absent);
+
+/// Makes an attention: loads its kernels, takes workspace on the device and clears it. At set-up: never while a stream waits at a
+/// boundary.
+///
+/// `KVT_ESTATE`: tier 0 is on no device. `KVT_EINVAL`: a shape that the kernels do not take; `kvt_last_error` names what they do.
+/// `KVT_EDEVICE`.
+///
+/// Pointers: `options` is valid for reads of `options->struct_size` bytes, `attention` for a write.
+kvt_status kvt_attention_open(const struct kvt_client *client,
+                              const struct kvt_attention_options *options,
+                              struct kvt_attention **attention);
+
+/// Closes an attention, once what was enqueued with it has ended.
+kvt_status kvt_attention_close(struct kvt_attention *attention);
+
+/// Where attention says what it wrote: `uint32_t[seqs][words / seqs]` on the device, after `kvt_attention_whole` or
+/// `kvt_attention_merge` 1 where rows were written, 0 where a page was not readable, the sequence too long or the lane's status word
+/// set. `words` is how many there are.
+///
+/// Pointers: Both are valid for a write.
+kvt_status kvt_attention_emitted(struct kvt_attention *attention,
+                                 uint64_t *address,
+                                 uint32_t *words);
+
+/// Attention of the batch's rows over pages that are all readable, enqueued on the lane's stream. The result does not depend on
+/// where pages are; rows with a page that is not readable are not written (`kvt_attention_emitted`).
+///
+/// `KVT_ERANGE`: no such plane, or no table of it. `KVT_EINVAL`: an address or a number that cannot be. `KVT_ESTATE`: the lane is on no
+/// stream. `KVT_EDEVICE`.
+///
+/// Pointers: `queries` is valid for reads of `queries->struct_size` bytes. What it names is on the device and as large as said, until the
+/// launch has ended; the lane is in the step that the batch was set to, and `kvt_batch_tables` has built the plane's table.
+kvt_status kvt_attention_whole(struct kvt_attention *attention,
+                               struct kvt_batch *batch,
+                               const struct kvt_queries *queries);
+
+/// Begins a plane in passes: then, for each pass of the lane's boundary, `kvt_batch_tables` and `kvt_attention_part`, and at the end
+/// `kvt_attention_merge`.
+///
+/// `KVT_EINVAL`: it was made without passes. `KVT_ESTATE`, `KVT_EDEVICE`.
+///
+/// Pointers: As for `kvt_attention_whole`.
+kvt_status kvt_attention_begin(struct kvt_attention *attention,
+                               struct kvt_batch *batch);
+
+/// Computes the pages of a pass: `items` is the address, on the device and 8-byte aligned, of `uint32_t[count][2]`: row of the batch
+/// and page index, `kvt_ready.position` and `kvt_ready.index`.
+///
+/// As `kvt_attention_whole`.
+///
+/// Pointers: As for `kvt_attention_whole`; the list stays too.
+kvt_status kvt_attention_part(struct kvt_attention *attention,
+                              struct kvt_batch *batch,
+                              const struct kvt_queries *queries,
+                              uint64_t items,
+                              uint32_t count);
+
+/// Folds the passes in the order of tokens: the bits that `kvt_attention_whole` would give.
+///
+/// As `kvt_attention_whole`.
+///
+/// Pointers: As for `kvt_attention_whole`.
+kvt_status kvt_attention_merge(struct kvt_attention *attention,
+                               struct kvt_batch *batch,
+                               const struct kvt_queries *queries);
+
+/// Reduces what the last `kvt_attention_whole` or `kvt_attention_merge` of the batch left to the largest shares of each row, at most
+/// `top` of them: `words` is the address, on the device or in pinned memory, of `uint64_t[seqs][KVT_SCORES_WORDS]`.
+///
+/// `KVT_EINVAL`: it was made without mass, `queries->lse` is 0, or `top` is more than `KVT_SCORES_TOP_MAX`. Else as
+/// `kvt_attention_whole`.
+///
+/// Pointers: As for `kvt_attention_whole`, with the same `queries`; `words` stays too.
+kvt_status kvt_attention_mass(struct kvt_attention *attention,
+                              struct kvt_batch *batch,
+                              const struct kvt_queries *queries,
+                              uint64_t step,
+                              uint32_t top,
+                              uint64_t words);
+
+/// Reads the words of one row, as `kvt_attention_mass` wrote them, from the host's memory. `KVT_ENOTFOUND`: nothing was emitted of the
+/// row, so nothing is known of its mass.
+///
+/// Pointers: `words` is valid for `KVT_SCORES_WORDS` reads, `scores` for reads and writes of `scores->struct_size` bytes.
+kvt_status kvt_scores_read(const uint64_t *words,
+                           struct kvt_scores *scores);
+
+/// Loads the kernels. At set-up: never while a stream waits at a boundary. `KVT_ESTATE`: tier 0 is on no device. `KVT_EDEVICE`.
+///
+/// Pointers: `kernels` is valid for a write.
+kvt_status kvt_kernels_open(const struct kvt_client *client,
+                            struct kvt_kernels **kernels);
+
+/// Closes the handle, once what was enqueued with it has ended.
+kvt_status kvt_kernels_close(struct kvt_kernels *kernels);
+
+/// Writes a step's new tokens, the last of each row of the batch, into their pages of `plane`, in the order of the lane's stream: to
+/// be called between `kvt_batch_set` and `kvt_lane_end`.
+///
+/// `KVT_ERANGE`: no such plane. `KVT_EINVAL`: an address or stride that cannot be. `KVT_ESTATE`: the lane is on no stream. `KVT_EDEVICE`.
+///
+/// Pointers: `rows` is valid for reads of `rows->struct_size` bytes. What it names is on the device until the launch has ended, and nobody
+/// writes it; the lane is in the step that the batch was set to.
+kvt_status kvt_launch_append(const struct kvt_kernels *kernels,
+                             struct kvt_batch *batch,
+                             uint16_t plane,
+                             const struct kvt_append_rows *rows);
+
+/// Copies blocks between layouts, on the lane's stream: pages into an engine's own tensors, or back into unsealed pages. Nothing is
+/// written while the lane's status word is set.
+///
+/// `KVT_EINVAL`: an address or a number that cannot be. `KVT_ESTATE`: the lane is on no stream. `KVT_EDEVICE`.
+///
+/// Pointers: `gather` is valid for reads of `gather->struct_size` bytes. What it names is there until the launch has ended, nobody writes what is
+/// read or touches what is written; pages are read and written within the lane's step.
+kvt_status kvt_launch_gather(const struct kvt_kernels *kernels,
+                             struct kvt_lane *lane,
+                             const struct kvt_gather *gather);
+
+/// Bytes of one layer's image of a block; of `quant` codec, parts, heads, tokens and channels count. `KVT_EINVAL`: the kernels do not do
+/// it. `KVT_ESTATE`: this build has no CUDA.
+///
+/// Pointers: `quant` is valid for reads of `quant->struct_size` bytes, `bytes` for a write.
+kvt_status kvt_quant_bytes(const struct kvt_quant *quant,
+                           uint64_t *bytes);
+
+/// Quantises blocks, on the lane's stream. Nothing is written while the lane's status word is set.
+///
+/// As `kvt_launch_gather`.
+///
+/// Pointers: As for `kvt_launch_gather`.
+kvt_status kvt_launch_quantize(const struct kvt_kernels *kernels, struct kvt_lane *lane, const struct kvt_quant *quant);
+
+/// Dequantises blocks, on the lane's stream: the rows of the items' tokens, no more. `refused` is not used.
+///
+/// As `kvt_launch_gather`.
+///
+/// Pointers: As for `kvt_launch_gather`.
+kvt_status kvt_launch_dequantize(const struct kvt_kernels *kernels,
+                                 struct kvt_lane *lane,
+                                 const struct kvt_quant *quant);
+
+/// Builds digests of sealed pages, on the lane's stream.
+///
+/// As `kvt_launch_gather`.
+///
+/// Pointers: As for `kvt_launch_gather`.
+kvt_status kvt_launch_digest_build(const struct kvt_kernels *kernels,
+                                   struct kvt_lane *lane,
+                                   const struct kvt_digest_build *build);
+
+/// Bounds of the products of a batch's queries with all pages of `plane`, readable or not, from their digests.
+///
+/// As `kvt_launch_gather`.
+///
+/// Pointers: As for `kvt_launch_gather`.
+kvt_status kvt_launch_digest_scores(const struct kvt_kernels *kernels,
+                                    struct kvt_batch *batch,
+                                    uint16_t plane,
+                                    const struct kvt_digest_scores *scores);
+
+/// The best pages of each row of a batch.
+///
+/// As `kvt_launch_gather`.
+///
+/// Pointers: As for `kvt_launch_gather`.
+kvt_status kvt_launch_digest_select(const struct kvt_kernels *kernels,
+                                    struct kvt_batch *batch,
+                                    const struct kvt_digest_select *select);
 
 #ifdef __cplusplus
 }  // extern "C"

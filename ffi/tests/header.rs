@@ -6,8 +6,22 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The C API, in the order in which a reader should meet it.
-const CAPI: [&str; 11] =
-    ["version", "status", "error", "space", "client", "channel", "request", "pin", "layout", "lane", "device"];
+const CAPI: [&str; 14] = [
+    "version",
+    "status",
+    "error",
+    "space",
+    "client",
+    "channel",
+    "request",
+    "pin",
+    "layout",
+    "lane",
+    "device",
+    "batch",
+    "attention",
+    "kernels",
+];
 /// What two processes share.
 const WIRE: [&str; 3] = ["status", "geometry", "entry"];
 
@@ -52,7 +66,19 @@ fn kvtide_h() -> String {
     config.header = Some(read("src/capi/head.h"));
     config.sys_includes = ["stdbool.h", "stddef.h", "stdint.h"].map(str::to_owned).to_vec();
     // Passed as integers, so that a wrong value is an error and not undefined: no signature names these types.
-    config.export.include.extend(["kvt_plane_kind", "kvt_advice", "kvt_op"].map(str::to_owned));
+    config.export.include.extend(
+        [
+            "kvt_plane_kind",
+            "kvt_advice",
+            "kvt_op",
+            "kvt_element",
+            "kvt_codec",
+            "kvt_gather_item",
+            "kvt_quant_item",
+            "kvt_digest_item",
+        ]
+        .map(str::to_owned),
+    );
     let text = generate(config, &here().join("src/capi"), &CAPI);
     let guard = "#endif  /* KVTIDE_H */\n";
     assert!(text.ends_with(guard), "cbindgen ends a header with its guard");

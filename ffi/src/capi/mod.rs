@@ -7,11 +7,15 @@
 //! Names are C's on purpose: what stands in the header stands here.
 #![allow(non_camel_case_types)]
 
+pub mod attention;
+pub mod batch;
 pub mod channel;
 pub mod client;
 pub mod device;
 mod entry;
 pub mod error;
+mod gpu;
+pub mod kernels;
 pub mod lane;
 pub mod layout;
 pub mod pin;

@@ -39,7 +39,8 @@ pub struct kvt_plane {
     pub kind: u16,
     /// Zero.
     pub reserved: u16,
-    /// Window of a `KVT_PLANE_WINDOW` plane in tokens, else 0.
+    /// Window of a `KVT_PLANE_WINDOW` plane in tokens, else 0. An engine whose steps have several queries adds those less one, so
+    /// that the first of them too finds its window.
     pub window_tokens: u32,
 }
 
@@ -96,13 +97,16 @@ pub struct kvt_options {
     pub device_bytes: u64,
     /// Bytes that the agent allocates at once on a CUDA device, a multiple of 2 MiB from 64 to 512 MiB; 0: 64 MiB.
     pub device_chunk_bytes: u64,
+    /// `classes_count` numbers: of `tier0_frames`, those that have memory from the beginning; `kvt_tier0_resize` makes them more. NULL:
+    /// all.
+    pub tier0_initial: *const u32,
 }
 
 // SAFETY: repr(C), `struct_size` first, integers and raw pointers only.
 unsafe impl Sized32 for kvt_options {
     const BYTES_MIN: usize = 104;
 }
-const _: () = assert!(size_of::<kvt_options>() == 144);
+const _: () = assert!(size_of::<kvt_options>() == 152);
 
 /// The token file of programs that name none.
 const TOKEN_FILE: &str = "KVTIDE_TOKEN_FILE";
@@ -184,6 +188,10 @@ pub(crate) unsafe fn read_options(options: *const kvt_options) -> Result<Options
     };
     let mut built = Options::new(socket, space, frames.to_vec());
     built.token_file = token_file;
+    if !options.tier0_initial.is_null() {
+        // SAFETY: as above.
+        built.tier0_initial = unsafe { array("options->tier0_initial", options.tier0_initial, frames.len()) }?.to_vec();
+    }
     built.device = choice(device, &options)?;
     for (given, field) in
         [(options.lanes, &mut built.lanes), (options.channels, &mut built.channels), (options.depth, &mut built.depth)]

@@ -5,7 +5,7 @@ use super::{
     inner::{Inner, Parts, Slot},
     lane,
     layout::PlaneLayout,
-    options::bounded,
+    options::{bounded, deadline},
 };
 use crate::{
     agent::{
@@ -19,6 +19,7 @@ use crate::{
 };
 use kvtide_wire::{
     Error as WireError,
+    entry::{Op, Submission},
     hello::{Hello, Limits, Token},
     layout::CHANNELS_MAX,
     os::{bell::Sleepable, session::EngineSide, socket::Socket},
@@ -28,6 +29,7 @@ use std::{
     fs::File,
     path::Path,
     sync::{Arc, Mutex},
+    time::Instant,
 };
 
 /// Least entries of the update log: what a lane may lag behind before jobs wait for it. 24 bytes each.
@@ -127,19 +129,52 @@ fn geometry(options: &Options, limits: &Limits, hello: &Hello) -> Result<Geometr
     Geometry::new(&options.space.planes, &options.tier0_frames, bounds).map_err(|e| bad("space", e.to_string()))
 }
 
+/// A tier 0 may begin with less memory than it may have.
+fn initial(options: &Options) -> Result<&[u32]> {
+    let (initial, most) = (&options.tier0_initial, &options.tier0_frames);
+    if !initial.is_empty() && initial.len() != most.len() {
+        return Err(bad("tier0_initial", format!("{} classes of {}", initial.len(), most.len())));
+    }
+    match initial.iter().zip(most).enumerate().find(|(_, (initial, most))| initial > most) {
+        Some((class, (initial, most))) => {
+            Err(bad("tier0_initial", format!("{initial} frames in class {class}, which has {most}")))
+        }
+        None => Ok(initial),
+    }
+}
+
 /// Shakes hands and builds the session around `tier0`, or around a new one.
 pub(super) fn connect(options: &Options, tier0: Option<Arc<Tier0>>) -> Result<Connected> {
     let hello = hello(options)?;
+    let initial = initial(options)?;
     let device = device::open(options)?; // whoever has none is told before a daemon is troubled
     let attached = kvtide_wire::os::session::attach(&options.socket, &hello, bounded(options.timeout));
     let (socket, _, limits, side) = attached.map_err(|e| refused(options, e))?;
     let geometry = geometry(options, &limits, &hello)?;
     let tier0 = match tier0 {
         Some(tier0) => tier0,
-        None => Arc::new(device::tier0(&device, &geometry, options)?),
+        None => Arc::new(device::tier0(&device, &geometry, options, initial)?),
     };
     let shared = Shared::new(geometry).map_err(|_| session::no_memory("the page tables"))?;
-    assemble(options, Arc::new(shared), tier0, socket, side, limits.shape.depth)
+    let mut connected = assemble(options, Arc::new(shared), tier0, socket, side, limits.shape.depth)?;
+    let told = tell_sizes(&mut connected, deadline(options.timeout));
+    told.map_err(|status| Error::call("tell the daemon how large tier 0 is, class", 0, status))?;
+    Ok(connected)
+}
+
+/// Tells of each class of tier 0 that is smaller than it may be, before there is a sequence: the daemon gives no page a frame without
+/// memory.
+fn tell_sizes(connected: &mut Connected, until: Instant) -> std::result::Result<(), Status> {
+    let Some(channel) = connected.channels.first_mut() else { return Ok(()) };
+    let (geometry, tier0) = (connected.session.shared.geometry(), &connected.session.tier0);
+    for (class, max) in (0..geometry.classes()).filter_map(|class| Some((class, geometry.class(class)?.2))) {
+        let count = tier0.frames(class);
+        if count < max {
+            let request = Submission { first: class as u32, count, ..Submission::default() };
+            channel.ask(&connected.session, Op::Tier0Resize, request, &[], until)?;
+        }
+    }
+    Ok(())
 }
 
 fn assemble(

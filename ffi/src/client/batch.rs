@@ -2,7 +2,10 @@
 
 use super::{Client, Error, Lane, Result, StepSeq};
 use crate::{
-    agent::stream::{LaneStream, ring::UpdateRing},
+    agent::{
+        protocol::Geometry,
+        stream::{LaneStream, ring::UpdateRing},
+    },
     memory::cuda::{error, status_of},
 };
 use kvtide_kernels::{Buffer, launch::Boundary, params::BoundaryTablesParams};
@@ -59,7 +62,38 @@ pub struct Batch {
     known: Vec<u32>,
     /// Rows that a step has used, and how far.
     rows: Vec<u32>,
+    windows: Windows,
     fresh: bool,
+}
+
+/// Which planes read less than all pages, by what they read: planes of one window share an array of starts.
+struct Windows {
+    /// A plane of each window.
+    planes: Vec<u16>,
+    /// The window of each plane.
+    of: Vec<Option<u32>>,
+}
+
+impl Windows {
+    fn of(geometry: &Geometry) -> Windows {
+        let specs = geometry.planes();
+        let mut windows = Windows { planes: Vec::new(), of: Vec::with_capacity(specs.len()) };
+        for (plane, spec) in specs.iter().enumerate() {
+            let span = |at: u16| (specs[usize::from(at)].kind, specs[usize::from(at)].window_tokens);
+            let known = windows.planes.iter().position(|at| span(*at) == (spec.kind, spec.window_tokens));
+            windows.of.push((!geometry.reads_all(plane as u16)).then(|| {
+                known.unwrap_or_else(|| {
+                    windows.planes.push(plane as u16);
+                    windows.planes.len() - 1
+                }) as u32
+            }));
+        }
+        windows
+    }
+
+    fn count(&self) -> u32 {
+        self.planes.len() as u32
+    }
 }
 
 impl Batch {
@@ -71,7 +105,9 @@ impl Batch {
         const DOING: &str = "make a batch for lane";
         let refuse = |status| Error::call(DOING, u64::from(lane.index()), status);
         let stream = lane.on_stream().cloned().ok_or(refuse(Status::State))?;
-        let entries = u64::from(options.seqs) * (1 + u64::from(options.max_blocks));
+        let windows = Windows::of(client.inner.session.shared.geometry());
+        let columns = 1 + u64::from(windows.count()) + u64::from(options.max_blocks);
+        let entries = u64::from(options.seqs) * columns;
         let cells = entries * u64::from(options.table_planes.max(1));
         if options.seqs == 0 || options.max_blocks == 0 || cells > i32::MAX as u64 {
             return Err(refuse(Status::Range));
@@ -79,7 +115,7 @@ impl Batch {
         if options.table_planes > client.layout().planes.len() as u32 {
             return Err(refuse(Status::Range));
         }
-        let made = Self::make(client, &stream, options, entries as u32);
+        let made = Self::make(client, &stream, options, windows);
         made.map_err(|e| error("make a batch on the device", e))
     }
 
@@ -87,9 +123,11 @@ impl Batch {
         client: &Client,
         lane: &Arc<LaneStream>,
         options: BatchOptions,
-        entries: u32,
+        windows: Windows,
     ) -> kvtide_kernels::Result<Batch> {
         let device = lane.device();
+        let heads = options.seqs * (1 + windows.count());
+        let entries = heads + options.seqs * options.max_blocks;
         let kernel = Arc::new(Boundary::new(device)?);
         let arrays = Arc::new(Buffer::new(device, entries as usize * size_of::<u32>())?);
         let slots = (2 * entries).clamp(SLOTS_MIN, 1 << 20).next_power_of_two();
@@ -102,7 +140,7 @@ impl Batch {
                 Some((tables, Buffer::new(device, rows * options.max_blocks.div_ceil(32) as usize * size_of::<u32>())?))
             }
         };
-        let mut known = vec![0; options.seqs as usize];
+        let mut known = vec![0; heads as usize];
         known.resize(entries as usize, NO_BLOCK);
         Ok(Batch {
             lane: Arc::clone(lane),
@@ -114,6 +152,7 @@ impl Batch {
             arrays,
             tables,
             known,
+            windows,
             fresh: true,
         })
     }
@@ -124,8 +163,28 @@ impl Batch {
         let BatchOptions { seqs, max_blocks, .. } = self.options;
         let lengths = self.arrays.address();
         let (block_tables, misses) = self.tables.as_ref().map_or((0, 0), |(t, m)| (t.address(), m.address()));
-        let block_ids = lengths + u64::from(seqs) * size_of::<i32>() as u64;
+        let block_ids = lengths + u64::from(self.heads()) * size_of::<i32>() as u64;
         BatchDevice { lengths, block_ids, block_tables, misses, seqs, max_blocks }
+    }
+
+    /// `i32[seqs]` on the device: the first token of the first page that a step reads of each row in `plane`, for the batch's life;
+    /// 0 if the plane reads all pages.
+    #[must_use]
+    pub fn starts(&self, plane: u16) -> u64 {
+        let window = self.windows.of.get(usize::from(plane)).copied().flatten();
+        let at = |window| u64::from(self.options.seqs * (1 + window)) * size_of::<i32>() as u64;
+        window.map_or(0, |window| self.arrays.address() + at(window))
+    }
+
+    /// Entries before the block ids: lengths, then the starts of each window.
+    fn heads(&self) -> u32 {
+        self.options.seqs * (1 + self.windows.count())
+    }
+
+    /// Columns of the arrays and tables of this batch, and planes that its tables have room for.
+    #[must_use]
+    pub fn options(&self) -> BatchOptions {
+        self.options
     }
 
     /// Has the rows be these sequences, with the lengths that attention covers: the same as in the lane's `begin`, after which it
@@ -147,7 +206,7 @@ impl Batch {
             let blocks = geometry.blocks_for(wanted.tokens);
             let length = u32::try_from(wanted.tokens).ok().filter(|t| i32::try_from(*t).is_ok());
             let length = length.filter(|_| blocks <= self.options.max_blocks).ok_or(failed(Status::Range))?;
-            let first = self.options.seqs + row * self.options.max_blocks;
+            let first = self.heads() + row * self.options.max_blocks;
             for index in 0..blocks {
                 let block = table.block(wanted.seq, index).ok_or(failed(Status::NotFound))?;
                 self.put(first + index, block).map_err(|e| self.lost(&e, failed))?;
@@ -156,6 +215,11 @@ impl Batch {
                 self.put(first + index, NO_BLOCK).map_err(|e| self.lost(&e, failed))?;
             }
             self.rows[row as usize] = blocks;
+            for window in 0..self.windows.count() {
+                let needed = geometry.needed(self.windows.planes[window as usize], wanted.tokens);
+                let start = needed.start * geometry.bounds().page_tokens; // below the length, which is an i32
+                self.put(self.options.seqs * (1 + window) + row, start).map_err(|e| self.lost(&e, failed))?;
+            }
             self.put(row, length).map_err(|e| self.lost(&e, failed))?;
         }
         if std::mem::take(&mut self.fresh) {
@@ -166,12 +230,12 @@ impl Batch {
 
     /// What the arrays hold before the first step. Enqueued before its changes, all of which are still in the ring.
     fn empty(&mut self, stream: &kvtide_kernels::Stream) -> kvtide_kernels::Result<()> {
-        let lengths = self.options.seqs as usize * size_of::<i32>();
+        let heads = self.heads() as usize * size_of::<i32>();
         let (at, bytes) = (self.arrays.address(), self.arrays.bytes());
         // SAFETY: the arrays live as long as this, and only this stream's work touches them.
         unsafe {
-            stream.fill(at, 0, lengths)?;
-            stream.fill(at + lengths as u64, 0xff, bytes - lengths)?;
+            stream.fill(at, 0, heads)?;
+            stream.fill(at + heads as u64, 0xff, bytes - heads)?;
         }
         self.ring.fence(stream)
     }
@@ -195,9 +259,9 @@ impl Batch {
     }
 
     /// Builds the block tables and miss bits of `planes`, all of one size class, for the rows as they are set: entry (p, row, i) is
-    /// the frame of the row's i-th page in plane `planes.start + p`, less the first frame of the class, or `absent`. Miss bits tell of
-    /// all pages up to the row's length; of a window plane those before the window mean nothing. To be
-    /// called after the boundary of those planes; kernels that are enqueued afterwards read them.
+    /// the frame of the row's i-th page in plane `planes.start + p`, less the first frame of the class, or `absent`. Pages that the
+    /// plane does not read, before a window and behind the row's length, are absent and no miss. To be called after the boundary of
+    /// those planes; kernels that are enqueued afterwards read them.
     ///
     /// # Errors
     /// `Range`: more planes than the batch has tables for, none, or planes of two size classes. `State`: the lane is on no stream.
@@ -206,7 +270,8 @@ impl Batch {
         let failed = |status| Error::call("build block tables of plane", u64::from(planes.start), status);
         let stream = self.lane.stream().ok_or(failed(Status::State))?;
         let layout = self.client.layout();
-        let wanted = layout.planes.get(usize::from(planes.start)..usize::from(planes.end)).unwrap_or_default();
+        let range = usize::from(planes.start)..usize::from(planes.end);
+        let wanted = layout.planes.get(range.clone()).unwrap_or_default();
         let one_class = wanted.windows(2).all(|pair| pair[0].class == pair[1].class);
         let (Some(first), Some((block_tables, misses)), true) = (wanted.first(), &self.tables, one_class) else {
             return Err(failed(Status::Range));
@@ -215,29 +280,46 @@ impl Batch {
             return Err(failed(Status::Range));
         }
         let BatchDevice { lengths, block_ids, seqs, max_blocks, .. } = self.device();
-        let params = BoundaryTablesParams {
-            table: self.lane.table(),
-            block_ids,
-            lengths,
-            starts: 0,
-            block_tables: block_tables.address(),
-            misses: misses.address(),
-            status: self.lane.status_word(),
-            seqs,
-            max_blocks,
-            planes: layout.planes.len() as u32,
-            plane: u32::from(planes.start),
-            plane_count: wanted.len() as u32,
-            page_tokens: layout.page_tokens,
-            blocks: layout.blocks_max,
-            first_frame: first.first_frame,
-            absent,
-            reserved: 0,
-        };
-        // SAFETY: everything named lives as long as this batch, the lane's words as long as the lane's side, which it holds;
-        // only this stream's work writes them.
-        let built = unsafe { self.kernel.tables(&stream, &params) }.and_then(|()| self.ring.fence(&stream));
-        built.map_err(|e| self.lost(&e, failed))
+        let mut plane = planes.start;
+        let mut built = Ok(());
+        // Neighbours that read the same pages by one launch.
+        for run in self.windows.of[range].chunk_by(|a, b| a == b) {
+            let rows = u64::from(plane - planes.start) * u64::from(seqs);
+            let params = BoundaryTablesParams {
+                table: self.lane.table(),
+                block_ids,
+                lengths,
+                starts: self.starts(plane),
+                block_tables: block_tables.address() + rows * u64::from(max_blocks) * size_of::<i32>() as u64,
+                misses: misses.address() + rows * u64::from(max_blocks.div_ceil(32)) * size_of::<u32>() as u64,
+                status: self.lane.status_word(),
+                seqs,
+                max_blocks,
+                planes: layout.planes.len() as u32,
+                plane: u32::from(plane),
+                plane_count: run.len() as u32,
+                page_tokens: layout.page_tokens,
+                blocks: layout.blocks_max,
+                first_frame: first.first_frame,
+                absent,
+                reserved: 0,
+            };
+            plane += run.len() as u16;
+            // SAFETY: everything named lives as long as this batch, the lane's words as long as the lane's side, which it holds;
+            // only this stream's work writes them.
+            built = built.and_then(|()| unsafe { self.kernel.tables(&stream, &params) });
+        }
+        built.and_then(|()| self.ring.fence(&stream)).map_err(|e| self.lost(&e, failed))
+    }
+
+    /// Its session.
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Its lane's side on the device.
+    pub(crate) fn side(&self) -> &LaneStream {
+        &self.lane
     }
 
     /// A device that is gone takes its session along.

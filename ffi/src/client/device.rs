@@ -35,10 +35,11 @@ mod with {
         device: &Option<Arc<Device>>,
         geometry: &Geometry,
         options: &Options,
+        initial: &[u32],
     ) -> Result<Tier0> {
         match device {
-            Some(device) => Tier0::on(device, geometry, &options.device),
-            None => Tier0::host(geometry),
+            Some(device) => Tier0::on(device, geometry, &options.device, initial),
+            None => Tier0::host(geometry, initial),
         }
     }
 
@@ -100,8 +101,8 @@ mod without {
     }
 
     /// Makes a tier 0.
-    pub(in crate::client) fn tier0(_: &NoDevice, geometry: &Geometry, _: &Options) -> Result<Tier0> {
-        Tier0::host(geometry)
+    pub(in crate::client) fn tier0(_: &NoDevice, geometry: &Geometry, _: &Options, initial: &[u32]) -> Result<Tier0> {
+        Tier0::host(geometry, initial)
     }
 
     /// Lanes have no other side here.

@@ -130,6 +130,9 @@ pub struct Options {
     /// Tier-0 frames of each size class, in class order (planes of equal `page_bytes` form a class; classes are numbered in
     /// the order in which their first plane appears).
     pub tier0_frames: Vec<u32>,
+    /// Of those, the frames of each class that have memory from the beginning; `Channel::tier0_resize` makes them more. Empty: all.
+    /// What has no memory costs addresses alone.
+    pub tier0_initial: Vec<u32>,
     /// Ordered streams of engine work. Each takes one of the session's 16 rings for its own messages, so
     /// `lanes + channels` is at most 16.
     pub lanes: u16,
@@ -154,6 +157,7 @@ impl Options {
             token_file: None,
             space,
             tier0_frames,
+            tier0_initial: Vec::new(),
             lanes: 1,
             channels: 1,
             depth: 64,

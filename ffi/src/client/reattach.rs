@@ -67,9 +67,6 @@ pub(super) fn reattach(old: &Inner, socket: &Path) -> Result<Arc<Inner>> {
         blocks: HashMap::new(),
         deadline: deadline(options.timeout),
     };
-    if let Some(channel) = connected.channels.first_mut() {
-        adoption.sizes(channel).map_err(|status| Error::call("declare how large tier 0 is, class", 0, status))?;
-    }
     for (was, now) in held.channels.iter().zip(&mut connected.channels) {
         for seq in was.sequences() {
             adoption.sequence(seq, now).map_err(|status| Error::call("declare sequence", u64::from(seq), status))?;
@@ -90,19 +87,6 @@ struct Adoption<'a> {
 }
 
 impl Adoption<'_> {
-    /// Tells of each class of tier 0 that is smaller than it may be: the daemon gives no page a frame without memory.
-    fn sizes(&self, channel: &mut channel::State) -> std::result::Result<(), Status> {
-        let (geometry, tier0) = (self.session.shared.geometry(), &self.session.tier0);
-        for (class, max) in (0..geometry.classes()).filter_map(|class| Some((class, geometry.class(class)?.2))) {
-            let count = tier0.frames(class);
-            if count < max {
-                let request = Submission { first: class as u32, count, ..Submission::default() };
-                channel.ask(self.session, Op::Tier0Resize, request, &[], self.deadline)?;
-            }
-        }
-        Ok(())
-    }
-
     /// Declares a sequence; one that cannot be kept whole is lost.
     fn sequence(&mut self, seq: u32, channel: &mut channel::State) -> std::result::Result<(), Status> {
         let seqs = self.session.shared.seqs();

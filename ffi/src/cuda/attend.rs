@@ -3,6 +3,7 @@
 //!
 //! For engines that compute elsewhere and only keep KV on the device, as `kvtide demo` does: each plane waits for its result.
 
+use super::launches::{NewRows, Queries};
 use crate::{
     Client, Error, Lane, Pass, Result, StepSeq,
     client::batch::{Batch, BatchOptions},
@@ -14,7 +15,7 @@ use kvtide_kernels::{
         Append,
         attention::{self, Attention, Config},
     },
-    params::{AppendParams, AppendPart},
+    params::AppendPart,
     reference::{Element, attention::Layout},
 };
 use kvtide_wire::status::Status;
@@ -250,10 +251,10 @@ impl Attend {
         loop {
             let pass = lane.boundary(plane)?;
             if listed == 0 {
-                self.write(lane, plane, tokens)?;
+                self.write(plane, tokens)?;
             }
             self.batch.tables(plane..plane + 1, ABSENT)?;
-            let batch = self.launch(lane, plane);
+            let batch = self.launch(plane)?;
             let attention = if tokens == 1 { &mut self.one } else { &mut self.many };
             let last = match pass {
                 // SAFETY: everything that the batch names is ours or the session's and is there until this stream's work has
@@ -294,11 +295,8 @@ impl Attend {
     }
 
     /// The new tokens' keys and values into their pages.
-    fn write(&self, lane: &Lane, plane: u16, tokens: u32) -> Result<()> {
-        let (layout, batch) = (self.client.layout(), self.batch.device());
-        let (Some(place), Some(device)) = (layout.planes.get(usize::from(plane)), lane.device()) else {
-            return Err(Error::call("write in plane", u64::from(plane), Status::Range));
-        };
+    fn write(&self, plane: u16, tokens: u32) -> Result<()> {
+        let page_tokens = self.client.layout().page_tokens;
         let (heads, row) = (self.options.kv_heads, (self.options.head_dim * Element::BYTES) as u32);
         let numbers = self.input.1.address() + HEAD as u64;
         let keys = numbers + u64::from(tokens) * u64::from(self.options.group * heads * row);
@@ -309,54 +307,31 @@ impl Attend {
             heads,
             row_bytes: row,
             page_offset,
-            page_head_stride: layout.page_tokens * row,
+            page_head_stride: page_tokens * row,
             page_token_stride: row,
             reserved: 0,
         };
-        let params = AppendParams {
-            parts: [part(keys, 0), part(keys + u64::from(tokens * heads * row), heads * layout.page_tokens * row)],
-            table: device.table,
-            block_ids: batch.block_ids,
-            lengths: batch.lengths,
+        let rows = NewRows {
+            parts: [part(keys, 0), part(keys + u64::from(tokens * heads * row), heads * page_tokens * row)],
             starts: self.input.1.address(),
-            pages: layout.tier0 as u64 + place.offset,
-            stride: u64::from(place.stride),
-            status: device.status,
             faults: self.output.1.address(),
             rows: tokens,
-            rows_per_cta: 0,
-            seqs: 1,
-            max_blocks: batch.max_blocks,
-            blocks: layout.blocks_max,
-            planes: layout.planes.len() as u32,
-            plane: u32::from(plane),
-            page_tokens: layout.page_tokens,
-            first_frame: place.first_frame,
-            frames: self.client.inner.session.tier0.frames(place.class as usize),
         };
+        let params = self.batch.append_params(plane, &rows)?;
         // SAFETY: everything named is ours or the session's and there until this stream's work has ended, which is waited for.
         // The pages of new tokens are unsealed: only this lane's step writes them, and nobody reads beyond the committed tokens.
         unsafe { self.append.append(&self.stream, &params) }.map_err(failed)
     }
 
-    fn launch(&self, lane: &Lane, plane: u16) -> attention::Batch {
-        let (layout, batch) = (self.client.layout(), self.batch.device());
-        let place = layout.planes[usize::from(plane)];
-        let pages = self.step.tokens.div_ceil(u64::from(layout.page_tokens)) as u32;
-        attention::Batch {
+    fn launch(&self, plane: u16) -> Result<attention::Batch> {
+        self.batch.attention_batch(&Queries {
             q: self.input.1.address() + HEAD as u64,
             out: self.output.1.address() + HEAD as u64,
-            pages: layout.tier0 as u64 + place.offset,
-            page_stride: u64::from(place.stride),
-            block_table: batch.block_tables,
-            table_stride: batch.max_blocks,
-            lengths: batch.lengths,
-            q_starts: self.input.1.address(),
-            status: lane.device().map_or(0, |device| device.status),
-            seqs: 1,
-            pages_longest: pages,
-            ..attention::Batch::default()
-        }
+            starts: self.input.1.address(),
+            pages_longest: self.step.tokens.div_ceil(u64::from(self.client.layout().page_tokens)) as u32,
+            plane,
+            ..Queries::default()
+        })
     }
 }
 

@@ -1,10 +1,13 @@
 //! What an engine on CUDA uses beside its session: the device, its memory, streams, copies, and the kernels.
 //!
-//! Mostly re-exports; [`Attend`] launches what a small engine needs, in safe Rust. A session on a device: [`Options::device`](crate::Options), [`Lane::bind`](crate::Lane::bind).
+//! [`Kernels`] and [`LaneAttention`] launch on a lane's stream over the session's pages; [`Attend`] is what a small engine needs, in
+//! safe Rust. The rest is re-exported. A session on a device: [`Options::device`](crate::Options), [`Lane::bind`](crate::Lane::bind).
 
 mod attend;
+mod launches;
 
 pub use attend::{Attend, AttendOptions, Rows};
+pub use launches::{Kernels, LaneAttention, NewRows, Queries};
 
 pub use crate::client::{
     batch::{Batch, BatchDevice, BatchOptions},

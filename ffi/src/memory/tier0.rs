@@ -31,11 +31,11 @@ pub struct Tier0 {
 }
 
 impl Tier0 {
-    /// Frames of a geometry in plain memory, all of them prefaulted.
+    /// Frames of a geometry in plain memory, prefaulted: of each class the first `initial` ones, all if that is empty.
     ///
     /// # Errors
     /// [`Error::System`]: there is no room for so many bytes.
-    pub fn host(geometry: &Geometry) -> Result<Tier0> {
+    pub fn host(geometry: &Geometry, initial: &[u32]) -> Result<Tier0> {
         let mut end = 0u64;
         let frames = FrameMap::new(geometry, |room| {
             let offset = host::place(end, room);
@@ -43,19 +43,24 @@ impl Tier0 {
             Ok::<u64, Error>(offset)
         })?;
         let tier0 = Tier0 { frames, memory: Memory::Host(HostMap::new(end)?), resizing: Mutex::new(()) };
-        tier0.fill()?;
+        tier0.fill(initial)?;
         Ok(tier0)
     }
 
-    /// Frames of a geometry on a device, as `choice` says.
+    /// The same on a device, as `choice` says.
     ///
     /// # Errors
     /// The device cannot have it so, or is full.
     #[cfg(feature = "cuda")]
-    pub(crate) fn on(device: &Arc<Device>, geometry: &Geometry, choice: &DeviceChoice) -> Result<Tier0> {
+    pub(crate) fn on(
+        device: &Arc<Device>,
+        geometry: &Geometry,
+        choice: &DeviceChoice,
+        initial: &[u32],
+    ) -> Result<Tier0> {
         let (memory, frames) = DeviceMemory::new(device, geometry, choice)?;
         let tier0 = Tier0 { frames, memory: Memory::Device(memory), resizing: Mutex::new(()) };
-        tier0.fill()?;
+        tier0.fill(initial)?;
         Ok(tier0)
     }
 
@@ -68,9 +73,10 @@ impl Tier0 {
         }
     }
 
-    /// Gives every class memory for all its frames.
-    fn fill(&self) -> Result<()> {
-        (0..self.frames.classes()).try_for_each(|class| self.resize(class, u32::MAX).map(|_| ()))
+    /// Gives every class memory for the frames that it begins with.
+    fn fill(&self, initial: &[u32]) -> Result<()> {
+        let frames = |class| initial.get(class).copied().unwrap_or(u32::MAX);
+        (0..self.frames.classes()).try_for_each(|class| self.resize(class, frames(class)).map(|_| ()))
     }
 
     /// Whether this process's own code may read and write frames.
@@ -171,7 +177,7 @@ mod tests {
 
     #[test]
     fn frames_are_aligned_apart_and_inside() {
-        let tier0 = Tier0::host(&geometry()).expect("map");
+        let tier0 = Tier0::host(&geometry(), &[]).expect("map");
         let mut ranges = Vec::new();
         for frame in 0..10 {
             let (at, bytes) = tier0.frame(frame).expect("a frame");
@@ -190,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_class_that_shrinks_and_grows_keeps_what_stays_and_loses_what_goes() {
-        let tier0 = Tier0::host(&geometry()).expect("map");
+        let tier0 = Tier0::host(&geometry(), &[]).expect("map");
         let fill = |frame: u32| {
             let (at, bytes) = tier0.frame(frame).expect("a frame");
             // SAFETY: the frame is inside the map, and nobody else uses it.

@@ -8,7 +8,7 @@ use kvtide::{
     Client, StepSeq,
     cuda::{Batch, BatchOptions},
 };
-use kvtide_wire::status::Status;
+use kvtide_wire::{geometry::PlaneKind, status::Status};
 
 const SEQS: u32 = 4;
 const MAX_BLOCKS: u32 = 5;
@@ -66,6 +66,41 @@ fn rows_follow_the_sequences_of_each_step() {
         }
         bound.lane.end().expect("end");
     }
+}
+
+/// A page before a window is no miss, and none of those in it is left out.
+#[test]
+fn a_window_plane_misses_what_its_window_lacks() {
+    const WINDOW: u32 = 20;
+    let fake = Fake::start();
+    let mut options = on_device(&fake);
+    options.space.planes[1].kind = PlaneKind::Window as u16;
+    options.space.planes[1].window_tokens = WINDOW;
+    let client = Client::attach(options).expect("attach");
+    let mut channel = client.channel(0).expect("channel");
+    let mut bound = Bound::new(&client, 0);
+    let (seq, short) = (filled(&mut channel, &mut bound, 4), filled(&mut channel, &mut bound, 1));
+    channel.nop(LONG).expect("told");
+    let blocks = client.seq_blocks(seq).expect("blocks");
+    for (index, plane) in [(0, 0), (0, 1), (3, 1)] {
+        assert_eq!(fake.evict(blocks[index], plane), Status::Ok);
+    }
+    let options = BatchOptions { seqs: 2, max_blocks: MAX_BLOCKS, table_planes: 2 };
+    let mut batch = Batch::new(&client, &bound.lane, options).expect("batch");
+    let step = [StepSeq { seq, tokens: 4 * TOKENS }, StepSeq { seq: short, tokens: TOKENS }];
+    bound.lane.begin(&step).expect("begin");
+    batch.set(&step).expect("set");
+    batch.tables(0..2, -1).expect("built"); // before the boundaries that would bring the pages
+    assert_eq!(batch.starts(0), 0, "it reads all pages");
+    assert_eq!(bound.words(batch.starts(1), 2), [2 * TOKENS as u32, 0], "64 - 20 tokens are in page 2");
+    let device = batch.device();
+    assert_eq!(bound.words(device.misses, 4), [0b0001, 0, 0b1000, 0]);
+    let tables: Vec<i32> = bound.words(device.block_tables, 20).into_iter().map(|entry| entry as i32).collect();
+    let shown: Vec<bool> = tables.iter().map(|entry| *entry >= 0).collect();
+    let (yes, no) = (true, false);
+    assert_eq!(shown[..10], [no, yes, yes, yes, no, yes, no, no, no, no]);
+    assert_eq!(shown[10..], [no, no, yes, no, no, yes, no, no, no, no], "nothing before the window");
+    bound.lane.end().expect("end");
 }
 
 #[test]

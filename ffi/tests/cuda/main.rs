@@ -10,4 +10,5 @@ mod fake;
 mod faults;
 mod order;
 mod rig;
+mod small;
 mod steps;

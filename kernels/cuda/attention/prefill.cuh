@@ -112,6 +112,9 @@ KVT_DEVICE void attention_prefill(const AttentionParams& p) {
         }
         if (tile_first < tile_end) {
             state.close();
+            if (p.page_ml) {
+                store_page_scalars<D, NT>(p, state, seq, page, head, row);
+            }
             sum.fold(state);
         }
     }

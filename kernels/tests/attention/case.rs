@@ -262,6 +262,26 @@ impl Case {
         self.written(attention)
     }
 
+    /// The same pages in passes of random order and length, over poisoned outputs.
+    pub fn in_passes(&self, attention: &mut Attention, rng: &mut Rng) -> Written {
+        let items = self.items(rng);
+        let list = buffer(&self.device, bytes_of(&items));
+        self.poison();
+        // SAFETY: what is named lives until the launches have ended, which `written` waits for.
+        unsafe { attention.begin(&self.stream) }.expect("begun");
+        let mut at = 0;
+        while at < items.len() {
+            let count = 1 + rng.below(items.len() - at);
+            // SAFETY: as above.
+            unsafe { attention.part(&self.stream, &self.batch, list.address() + 8 * at as u64, count as u32) }
+                .expect("launched");
+            at += count;
+        }
+        // SAFETY: as above.
+        unsafe { attention.merge(&self.stream, &self.batch) }.expect("launched");
+        self.written(attention)
+    }
+
     /// All pages that some sequence has, as (batch row, page index), in random order.
     pub fn items(&self, rng: &mut Rng) -> Vec<[u32; 2]> {
         let mut items = vec![];

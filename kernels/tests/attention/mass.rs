@@ -3,7 +3,7 @@
 use crate::case::{Case, config, rng, values};
 use crate::common::{buffer, done};
 use crate::whole::LATENT;
-use kvtide_kernels::launch::attention::{Attention, Config, Mass, SCORE_WORDS, TOP_MAX, scores};
+use kvtide_kernels::launch::attention::{Attention, Config, DECODE_ROWS_MAX, Mass, SCORE_WORDS, TOP_MAX, scores};
 use kvtide_kernels::reference::{Element, attention::Layout};
 use kvtide_wire::score::Scores;
 
@@ -25,8 +25,12 @@ fn reduced(case: &Case, attention: &Attention, top: usize) -> Vec<Option<Scores>
 fn shares_are_right(config: Config, ragged: bool, top: usize) {
     let mut rng = rng();
     let case = Case::new(&mut rng, Config { mass: true, ..config }, ragged);
-    let attention = case.attention();
-    case.whole(&attention);
+    let mut attention = case.attention();
+    if config.passes {
+        case.in_passes(&mut attention, &mut rng);
+    } else {
+        case.whole(&attention);
+    }
     let output = case.reference();
     // A logarithm of at most 12 in binary16 has units of 2^-7.
     let near = |got: f32, want: f64| got == want.ln() as f32 || (f64::from(got) - want.ln()).abs() < 0.02;
@@ -60,6 +64,17 @@ fn shares_of_pages_are_near_f64() {
     shares_are_right(Config { q_tokens: 3, window: 40, ..config(Element::F16, heads(64), 1, 5, 16) }, true, 2);
     shares_are_right(config(Element::Bf16, LATENT, 1, 3, 16), false, 4);
     shares_are_right(config(Element::Bf16, heads(32), 1, 1, 16), false, 0);
+}
+
+/// Prompts: more rows than decode's kernel takes, by the whole path and in passes, with a window and prompts of all lengths.
+#[test]
+fn shares_of_many_queries_are_near_f64() {
+    let heads = |dim| Layout::Heads { head_dim: dim };
+    let many = |config: Config| Config { q_tokens: DECODE_ROWS_MAX / config.group + 3, ..config };
+    shares_are_right(many(config(Element::Bf16, heads(32), 2, 4, 16)), true, 3);
+    shares_are_right(many(config(Element::F16, heads(64), 1, 3, 32)), false, TOP_MAX);
+    shares_are_right(Config { window: 40, ..many(config(Element::F16, heads(32), 1, 4, 16)) }, true, 2);
+    shares_are_right(Config { passes: true, ..many(config(Element::Bf16, heads(32), 1, 8, 16)) }, true, 4);
 }
 
 #[test]

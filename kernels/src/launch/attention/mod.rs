@@ -133,8 +133,11 @@ impl Attention {
     /// touches what is written, entries of the block table that are not negative name frames, and no other launch of this attention
     /// runs at the same time.
     pub unsafe fn whole(&self, stream: &Stream, batch: &Batch) -> Result<()> {
-        let params = self.params(batch)?;
+        let mut params = self.params(batch)?;
         let shape = if self.plan.prefill {
+            if !self.config.mass {
+                params.page_ml = 0; // room for passes; nobody reads it after this launch
+            }
             let blocks = self.plan.tiles.div_ceil(THREADS / 32);
             self.shape([blocks, self.config.kv_heads, batch.seqs])
         } else {
