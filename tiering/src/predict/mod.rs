@@ -6,13 +6,15 @@
 //! prediction costs time, never a result.
 
 mod fit;
+mod float;
 mod page;
 mod predictor;
+mod rank;
 mod scoring;
 
 pub use page::Seen;
 pub use predictor::{Config, Predictor};
-pub use scoring::{Kind, Scoring};
+pub use scoring::{Estimate, Kind, Scoring};
 
 #[cfg(test)]
 mod tests;

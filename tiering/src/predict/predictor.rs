@@ -1,7 +1,8 @@
 //! The predictor of a space.
 
-use super::fit::{FEATURES, Fit, Known, features};
-use super::page::{LN_SHARE_MIN, Page, SHARE_MIN};
+use super::fit::{Features, Fit, Lesson, features};
+use super::float::{exp, ln};
+use super::page::{AHEAD, FRESH, LAST, LEAST, Page, QUERY, fixed};
 use super::{Kind, Scoring, Seen};
 
 /// What a predictor ranks by.
@@ -11,152 +12,192 @@ pub struct Config {
     pub scoring: Scoring,
 }
 
-#[derive(Clone, Debug, Default)]
-struct Plane {
-    fit: Fit,
-    /// Step of the newest look-ahead and query estimates.
-    ahead: Option<u64>,
-    query: Option<u64>,
-    /// Moving average of how much of one step's attention lay on other pages at the step before: 0 for a plane that does not move.
+#[derive(Clone, Debug)]
+pub(super) struct Plane {
+    /// Without a look-ahead, and with one.
+    pub fits: [Fit; 2],
+    /// Step of the newest look-ahead estimates.
+    pub ahead: Option<u64>,
+    /// Step of query estimates whose attention has not been seen yet.
+    fresh: Option<u64>,
+    /// Steps of attention seen.
+    steps: u64,
+    /// Moving average of the share of attention that moved to other pages from one step to the next; 1 before anything is known.
     turnover: f32,
 }
 
 /// Attention seen so far, by page id, and what it says about the next step.
 #[derive(Debug)]
 pub struct Predictor {
-    config: Config,
-    planes: Vec<Plane>,
-    pages: Vec<Page>,
+    pub(super) config: Config,
+    pub(super) planes: Vec<Plane>,
+    pub(super) pages: Vec<Page>,
+    /// Shares accumulated (`h2o`) or pooled (`snapkv`), by page id; empty otherwise.
+    pub(super) sums: Vec<f32>,
+    /// Of the entry in hand, by position: what it says of the page, NaN where it says nothing.
+    named: Vec<f32>,
 }
 
-/// Below this turnover a plane's best pages hardly change.
+/// Below this turnover a plane's attention stays where it is.
 const STABLE: f32 = 0.1;
-const TURNOVER: f32 = 0.05;
+const TURNOVER_RATE: f32 = 0.05;
+/// Each of the first steps is learnt from; later every so manieth, by which the fit costs little and loses nothing measurable.
+const EAGER: u64 = 64;
+const LEARN_EVERY: u64 = 4;
+const LEARN_EVERY_STABLE: u64 = 16;
+/// A page that was not read and has no digest drifts towards the mean share by this part a step, until it is read again and its
+/// share is known: so that nothing stays unread because it was not read.
+const DRIFT: f32 = 0.02;
+/// Queries over which `snapkv` pools.
+const WINDOW: f32 = 32.0;
+
+fn share_ln(ln: f32) -> f32 {
+    if ln.is_nan() { LEAST } else { ln.clamp(LEAST, 0.0) }
+}
 
 impl Predictor {
     /// For page ids below `pages_max`.
     #[must_use]
     pub fn new(planes: usize, pages_max: usize, config: Config) -> Predictor {
-        let plane = Plane { turnover: 1.0, ..Plane::default() };
-        Predictor { config, planes: vec![plane; planes], pages: vec![Page::default(); pages_max] }
+        let plane =
+            Plane { fits: [Fit::new(false), Fit::new(true)], ahead: None, fresh: None, steps: 0, turnover: 1.0 };
+        let sums = if matches!(config.scoring, Scoring::H2o | Scoring::SnapKv) { pages_max } else { 0 };
+        Predictor {
+            config,
+            planes: vec![plane; planes],
+            pages: vec![Page::default(); pages_max],
+            sums: vec![0.0; sums],
+            named: vec![f32::NAN; pages_max],
+        }
     }
 
-    /// Learns from what a plane's attention over `pages` (ids in index order) looked at. Positions and ids that are not there
-    /// are ignored, and so are shares that are no numbers.
+    /// Learns from what a plane's attention over `pages` (ids in index order) looked at, or from what digests say of it. Page
+    /// ids and positions that are not there are ignored; shares that are no numbers count as none.
     pub fn observe(&mut self, plane: u16, pages: &[u32], seen: Seen<'_>) {
-        let Some(of_plane) = self.planes.get_mut(usize::from(plane)) else { return };
-        let unnamed = pages.len().saturating_sub(seen.top.len()).max(1);
-        let rest = (seen.rest.clamp(0.0, 1.0) / unnamed as f32).max(SHARE_MIN);
-        let named = |ln: f32| if ln.is_nan() { LN_SHARE_MIN } else { ln.clamp(LN_SHARE_MIN, 0.0) };
+        let pages = &pages[..pages.len().min(self.named.len())];
+        if usize::from(plane) >= self.planes.len() || pages.is_empty() {
+            return;
+        }
         match seen.kind {
-            Kind::Query | Kind::Ahead => {
-                let ahead = seen.kind == Kind::Ahead;
-                *(if ahead { &mut of_plane.ahead } else { &mut of_plane.query }) = Some(seen.step);
-                let mut set = |id: u32, ln: f32| {
-                    if let Some(page) = self.pages.get_mut(id as usize) {
-                        *(if ahead { &mut page.ahead } else { &mut page.query }) = ln;
-                    }
-                };
-                pages.iter().for_each(|&id| set(id, rest.ln()));
-                for &(at, ln) in seen.top {
-                    if let Some(&id) = pages.get(at as usize) {
-                        set(id, named(ln));
-                    }
-                }
-            }
-            Kind::Mass => {
-                self.learn(plane, pages, &seen, rest);
-                let mut moved = 0.0;
-                for &id in pages {
-                    if let Some(page) = self.pages.get_mut(id as usize) {
-                        // Marks the page as not named; `last` still holds the step before where it is named.
-                        page.slow = page.slow.max(SHARE_MIN);
-                    }
-                }
-                let mut named_at = seen.top.iter().map(|&(at, ln)| (at as usize, named(ln).exp())).collect::<Vec<_>>();
-                named_at.sort_unstable_by_key(|n| n.0);
-                let mut next = named_at.iter().peekable();
-                for (at, &id) in pages.iter().enumerate() {
-                    let Some(page) = self.pages.get_mut(id as usize) else { continue };
-                    let mut share = rest;
-                    while let Some((_, of)) = next.next_if(|n| n.0 <= at) {
-                        share = *of;
-                    }
-                    moved += (share - page.last).max(0.0);
-                    page.saw(share);
-                }
-                let of_plane = &mut self.planes[usize::from(plane)];
-                of_plane.turnover += TURNOVER * (moved.min(1.0) - of_plane.turnover);
-            }
+            Kind::Query => self.estimates(usize::from(plane), pages, &seen, FRESH),
+            Kind::Ahead => self.estimates(usize::from(plane), pages, &seen, AHEAD),
+            Kind::Mass => self.mass(usize::from(plane), pages, &seen),
         }
     }
 
-    fn known(&self, plane: u16, step: u64) -> Known {
-        let of_plane = &self.planes[usize::from(plane)];
-        Known {
-            ahead: of_plane.ahead == Some(step),
-            query: of_plane.query.is_some_and(|q| q == step || q.wrapping_add(1) == step),
+    fn estimates(&mut self, plane: usize, pages: &[u32], seen: &Seen<'_>, value: usize) {
+        let plane = &mut self.planes[plane];
+        let missed = value == FRESH && plane.fresh.is_some();
+        *(if value == AHEAD { &mut plane.ahead } else { &mut plane.fresh }) = Some(seen.step);
+        let rest = fixed(rest_of(seen, pages.len()));
+        for &id in pages {
+            if let Some(page) = self.pages.get_mut(id as usize) {
+                if missed {
+                    // That query's attention was never told.
+                    page.set(QUERY, fixed(page.get(FRESH)));
+                }
+                page.set(value, rest);
+            }
         }
-    }
-
-    fn learn(&mut self, plane: u16, pages: &[u32], seen: &Seen<'_>, _rest: f32) {
-        if self.config.scoring != Scoring::Attention {
-            return;
-        }
-        let known = self.known(plane, seen.step);
-        let fit = &self.planes[usize::from(plane)].fit;
-        let page = |at: usize| pages.get(at).and_then(|&id| self.pages.get(id as usize)).copied().unwrap_or_default();
-        let of = |at: usize| features(&page(at), &page(at.saturating_sub(1)), pages.len() - 1 - at, known);
-        let most = (0..pages.len()).map(|at| fit.score(&of(at))).fold(f32::NEG_INFINITY, f32::max);
-        let (mut sum, mut mean) = (0.0f32, [0.0f32; FEATURES]);
-        for at in 0..pages.len() {
-            let x = of(at);
-            let e = (fit.score(&x) - most).exp();
-            sum += e;
-            mean.iter_mut().zip(x).for_each(|(m, x)| *m += e * x);
-        }
-        let (mut total, mut target) = (0.0f32, [0.0f32; FEATURES]);
         for &(at, ln) in seen.top {
-            if (at as usize) < pages.len() && ln <= 0.0 {
-                let share = ln.exp();
-                total += share;
-                target.iter_mut().zip(of(at as usize)).for_each(|(t, x)| *t += share * x);
+            if let Some(page) = pages.get(at as usize).and_then(|&id| self.pages.get_mut(id as usize)) {
+                page.set(value, fixed(share_ln(ln)));
             }
         }
-        if !(sum > 0.0 && total > 0.0) {
-            return;
-        }
-        let mut gradient = [0.0; FEATURES];
-        for (g, (m, t)) in gradient.iter_mut().zip(mean.iter().zip(target)) {
-            *g = m / sum - t / total;
-        }
-        self.planes[usize::from(plane)].fit.step(&gradient);
     }
 
-    /// Predicts, for every page of a plane's attention at `step`, the natural logarithm of its share, up to a constant of the
-    /// plane; larger is better. `scores` is as long as `pages`.
-    pub fn rank(&mut self, plane: u16, step: u64, pages: &[u32], scores: &mut [f32]) {
-        if usize::from(plane) >= self.planes.len() {
+    fn mass(&mut self, plane: usize, pages: &[u32], seen: &Seen<'_>) {
+        let with_query = self.planes[plane].fresh.take() == Some(seen.step);
+        // What was read: as a share of what the digests leave over from the pages that were not.
+        let (mut named, mut named_estimate) = (0.0f32, 0.0f32);
+        for &(at, share) in seen.top.iter().filter(|(at, _)| (*at as usize) < pages.len()) {
+            let place = &mut self.named[at as usize];
+            if place.is_nan() {
+                *place = share_ln(share);
+                named += exp(*place);
+                if let Some(page) = self.pages.get(pages[at as usize] as usize) {
+                    named_estimate += exp(page.get(FRESH));
+                }
+            }
+        }
+        let scale = if with_query && named > 0.0 { ln(named_estimate.clamp(0.05, 1.0) / named) } else { 0.0 };
+        let rest = rest_of(seen, pages.len());
+        let mean = -ln(pages.len() as f32);
+        let unread = |page: &Page| match with_query {
+            true => page.get(FRESH),
+            false => rest.max(page.get(LAST) + DRIFT * (mean - page.get(LAST)).max(0.0)),
+        };
+        self.learn(plane, pages, seen.step, scale, &unread);
+        let mut moved = 0.0f32;
+        for (&id, named) in pages.iter().zip(&self.named) {
+            let Some(page) = self.pages.get_mut(id as usize) else { continue };
+            let read = !named.is_nan();
+            let share = if read { share_ln(named + scale) } else { unread(page) };
+            if read {
+                moved += (exp(share) - exp(page.get(LAST))).max(0.0);
+            }
+            page.saw(share, read, with_query);
+        }
+        self.accumulate(pages);
+        for &(at, _) in seen.top {
+            if let Some(place) = self.named.get_mut(at as usize) {
+                *place = f32::NAN;
+            }
+        }
+        let plane = &mut self.planes[plane];
+        plane.steps += 1;
+        plane.turnover += TURNOVER_RATE * (moved.min(1.0) - plane.turnover);
+    }
+
+    /// What `h2o` and `snapkv` rank by: attention as it was read, no estimates.
+    fn accumulate(&mut self, pages: &[u32]) {
+        if self.sums.is_empty() {
             return;
         }
-        let known = self.known(plane, step);
-        let fit = &self.planes[usize::from(plane)].fit;
-        let page = |at: usize| pages.get(at).and_then(|&id| self.pages.get(id as usize)).copied().unwrap_or_default();
-        for (at, score) in scores.iter_mut().enumerate().take(pages.len()) {
-            let this = page(at);
-            let estimate = if known.ahead { this.ahead } else { this.query };
-            *score = match self.config.scoring {
-                Scoring::Streaming => -((pages.len() - at) as f32).ln(),
-                Scoring::H2o => this.slow.max(SHARE_MIN).ln(),
-                Scoring::SnapKv => this.fast.max(SHARE_MIN).ln(),
-                Scoring::Quest => estimate,
-                Scoring::ArkVale => 0.5 * (estimate + this.last.max(SHARE_MIN).ln()),
-                Scoring::Attention => {
-                    let before = page(at.saturating_sub(1));
-                    fit.score(&features(&this, &before, pages.len() - 1 - at, known))
-                }
-            };
+        for (&id, named) in pages.iter().zip(&self.named) {
+            let Some(sum) = self.sums.get_mut(id as usize) else { continue };
+            let share = if named.is_nan() { 0.0 } else { exp(*named) };
+            match self.config.scoring {
+                Scoring::H2o => *sum += share,
+                _ => *sum += (share - *sum) / WINDOW,
+            }
         }
+    }
+
+    /// Fits to the step in hand, from what was known before it.
+    fn learn(&mut self, plane: usize, pages: &[u32], step: u64, scale: f32, unread: &dyn Fn(&Page) -> f32) {
+        let of = &self.planes[plane];
+        let every = if of.turnover < STABLE { LEARN_EVERY_STABLE } else { LEARN_EVERY };
+        if self.config.scoring != Scoring::Attention || of.steps >= EAGER && !of.steps.is_multiple_of(every) {
+            return;
+        }
+        // Where there are look-aheads, the fit without them learns from every fourth lesson.
+        let ahead = of.ahead == Some(step) && of.steps / every % 4 != 3;
+        let fit = &of.fits[usize::from(ahead)];
+        let most = self.each(pages, ahead).fold(f32::NEG_INFINITY, |most, (_, x)| most.max(fit.score(&x)));
+        let mut lesson = Lesson::default();
+        for (at, x) in self.each(pages, ahead) {
+            let named = self.named[at];
+            let share = if named.is_nan() {
+                self.pages.get(pages[at] as usize).map_or(LEAST, unread)
+            } else {
+                share_ln(named + scale)
+            };
+            lesson.page(&x, fit.score(&x) - most, exp(share));
+        }
+        self.planes[plane].fits[usize::from(ahead)].step(&lesson);
+    }
+
+    /// Every page's position and features.
+    pub(super) fn each(&self, pages: &[u32], ahead: bool) -> impl Iterator<Item = (usize, Features)> {
+        let mut before = None;
+        pages.iter().enumerate().map(move |(at, &id)| {
+            let page = self.pages.get(id as usize).copied().unwrap_or_default();
+            let last = page.get(LAST);
+            let x = features(&page, before.unwrap_or(last), at, pages.len() - 1 - at, ahead);
+            before = Some(last);
+            (at, x)
+        })
     }
 
     /// The page id will stand for something else.
@@ -164,11 +205,21 @@ impl Predictor {
         if let Some(page) = self.pages.get_mut(page as usize) {
             *page = Page::default();
         }
+        if let Some(sum) = self.sums.get_mut(page as usize) {
+            *sum = 0.0;
+        }
     }
 
-    /// Whether the plane's best pages hardly change from step to step, so that it need not be ranked at every step.
+    /// Whether the plane's attention stays on the same pages from step to step, so that it need not be ranked at every step.
     #[must_use]
     pub fn stable(&self, plane: u16) -> bool {
         self.planes.get(usize::from(plane)).is_some_and(|p| p.turnover < STABLE)
     }
+}
+
+/// The logarithm of what each page that is not named gets of the rest.
+fn rest_of(seen: &Seen<'_>, pages: usize) -> f32 {
+    let unnamed = pages.saturating_sub(seen.top.len()).max(1);
+    let rest = if seen.rest.is_nan() { 0.0 } else { seen.rest.clamp(0.0, 1.0) };
+    ln(rest / unnamed as f32).max(LEAST)
 }

@@ -1,0 +1,44 @@
+//! From what is remembered to a ranking.
+
+use super::float::{exp, ln};
+use super::page::{AHEAD, LEAST, Page, QUERY};
+use super::{Predictor, Scoring};
+
+impl Predictor {
+    /// Predicts, for every page of a plane's attention at `step`, the natural logarithm of its share. Under `attention` the shares
+    /// of a plane add up to 1, so that they compare across planes; the other rankings order the pages of one plane. `scores` is as
+    /// long as `pages`; what has no page is not touched.
+    pub fn rank(&mut self, plane: u16, step: u64, pages: &[u32], scores: &mut [f32]) {
+        let Some(of_plane) = self.planes.get(usize::from(plane)) else { return };
+        let ahead = of_plane.ahead == Some(step);
+        let count = pages.len().min(scores.len());
+        let (pages, scores) = (&pages[..count], &mut scores[..count]);
+        let page = |id: u32| self.pages.get(id as usize).copied().unwrap_or_default();
+        let sum = |id: u32| ln(self.sums.get(id as usize).copied().unwrap_or_default()).max(LEAST);
+        let newest = |page: Page| page.get(if ahead { AHEAD } else { QUERY });
+        match self.config.scoring {
+            Scoring::Attention => self.fitted(usize::from(plane), pages, ahead, scores),
+            Scoring::Streaming => {
+                for (at, score) in scores.iter_mut().enumerate() {
+                    *score = if at == 0 { 0.0 } else { -ln((count - at) as f32) };
+                }
+            }
+            Scoring::H2o | Scoring::SnapKv => scores.iter_mut().zip(pages).for_each(|(score, &id)| *score = sum(id)),
+            Scoring::Quest | Scoring::ArkVale => {
+                scores.iter_mut().zip(pages).for_each(|(score, &id)| *score = newest(page(id)));
+            }
+        }
+    }
+
+    fn fitted(&self, plane: usize, pages: &[u32], ahead: bool, scores: &mut [f32]) {
+        let fit = &self.planes[plane].fits[usize::from(ahead)];
+        let mut most = f32::NEG_INFINITY;
+        for ((_, x), score) in self.each(pages, ahead).zip(&mut *scores) {
+            *score = fit.score(&x);
+            most = most.max(*score);
+        }
+        let total: f32 = scores.iter().map(|score| exp(score - most)).sum();
+        let whole = most + ln(total);
+        scores.iter_mut().for_each(|score| *score -= whole);
+    }
+}
