@@ -177,6 +177,10 @@ fn run_all(test: &str, link: Link, flags: &[&str], wrapper: &[&str]) {
             println!("{test}: {program} not run: KVTIDE_LIBCUDA names no driver");
             continue;
         }
+        if program == ON_DEVICE && !wrapper.is_empty() {
+            println!("{test}: {program} not run: valgrind cannot follow the stand-in, which changes stacks");
+            continue;
+        }
         let daemons: Vec<PrivateDaemon> = (0..daemons).map(|_| daemon(&token)).collect();
         let mut command = match wrapper {
             [] => Command::new(&binary),

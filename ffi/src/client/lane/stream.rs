@@ -90,7 +90,8 @@ impl Lane {
     /// waits for that. It is not to be captured into a CUDA graph: the kernels between two boundaries may be.
     ///
     /// If a page cannot be had (the daemon is gone, a copy failed, the session's timeout has passed), the stream goes on with the
-    /// lane's status word set, and [`Lane::check`] says why, until the step ends.
+    /// lane's status word set, and [`Lane::check`] says why, until the step ends. That happens too where other sequences' pages leave
+    /// the step too few frames to be whole at once: it is for sessions whose pages fit.
     ///
     /// # Errors
     /// `State`: the step reads more than fits into tier 0, the device's streams cannot wait for words, another lane is bound to a
