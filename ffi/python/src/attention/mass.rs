@@ -2,8 +2,11 @@
 
 use super::{Given, Seen};
 use crate::{error::value, host::tensor_mut};
-use kvtide_client::cuda::{launch::attention::SCORE_WORDS, reference::attention::Partial};
-use kvtide_wire::{half::F16, score::TOP_MAX};
+use kvtide_client::cuda::{
+    launch::attention::{SCORE_WORDS, TOP_MAX},
+    reference::attention::Partial,
+};
+use kvtide_wire::half::F16;
 use pyo3::prelude::*;
 
 /// As `attend`, and the words of the kernels' scores for each sequence, i64 `[seqs][SCORE_WORDS]`, with `top` entries at most.

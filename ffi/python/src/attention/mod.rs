@@ -10,9 +10,8 @@ mod mass;
 
 use crate::error::{raise, value};
 use given::Given;
-pub use kvtide_client::cuda::launch::attention::SCORE_WORDS;
+pub use kvtide_client::cuda::launch::attention::{SCORE_WORDS, TOP_MAX};
 use kvtide_client::cuda::reference::attention::Partial;
-pub use kvtide_wire::score::TOP_MAX;
 use kvtide_wire::status::Status;
 pub use mass::attend_mass;
 use pyo3::prelude::*;
