@@ -12,13 +12,14 @@ import torch
 from conftest import space
 from standin import Device, StandIn, Tier, needed
 from torch import Tensor
+from torch.utils.dlpack import from_dlpack
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.cache_utils import DynamicCache
 
 import kvtide
 from kvtide import _native, errors
 from kvtide.daemon import PrivateDaemon
-from kvtide.torch import KvShape, KvtideCache, Paging, tier
+from kvtide.torch import KvShape, KvtideCache, Paging, ops, tier
 
 pytestmark = needed
 
@@ -99,6 +100,79 @@ def test_paging_on_the_device_equals_paging_on_the_cpu(
             assert found.totals.planes_in_passes == 0
             assert found.totals.planes_waited_in_stream == found.totals.planes_whole == 2 * len(steps)
         assert expected.totals.planes_waited_in_stream == 0
+
+
+def rows(tokens: int, heads: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(tokens, heads, SHAPE.head_dim, generator=generator).to(torch.float16)
+
+
+def step(paging: Paging, new: list[int], seed: int) -> list[Tensor]:
+    paging.begin(new)
+    found = []
+    for plane in range(2):
+        paging.append(plane, rows(sum(new), 2, seed + plane), rows(sum(new), 2, seed + plane + 10))
+        found.append(paging.attend(plane, rows(sum(new), 6, seed + plane + 20), 0.18))
+    paging.end()
+    return found
+
+
+def test_block_tables_and_misses_are_those_of_the_lane(daemon: PrivateDaemon, device: Device) -> None:
+    planes = [SHAPE.plane()] * 2
+    with (
+        kvtide.attach(daemon.socket, space("batch", planes=planes), [20], device="cuda:0") as session,
+        Paging(session, SHAPE, [0, 0], tier0=Tier(device)) as paging,
+    ):
+        paging.resize(2)
+        for chunk in range(5):
+            step(paging, [32, 0], chunk)
+        step(paging, [0, 20], 9)
+        paging.begin([1, 1])
+        tier0 = paging._tier
+        batch, table = tier0._batch, from_dlpack(paging._lane.table())
+        assert batch is not None and (batch.seqs, batch.max_blocks) == (8, 64)
+        absent = 0
+        for plane in range(2):
+            batch.tables(plane, 1, -3)
+            found, missing = tier0.tensor(batch.block_tables())[0], tier0.tensor(batch.misses())[0]
+            ids, lengths = tier0.tensor(batch.block_ids()), tier0.tensor(batch.lengths())
+            assert lengths.tolist() == [161, 21] + [0] * 6 and int((ids >= 0).sum()) == 11 + 2
+            expected = ops.block_tables(table, ids, lengths, 16, plane, absent=-3)
+            assert torch.equal(found, expected[0][0]) and torch.equal(missing, expected[1][0])
+            absent += sum(int(word).bit_count() for word in missing.flatten())
+        assert absent > 0, "26 pages in 20 frames"
+        paging.abandon()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_waits_are_the_streams_where_everything_fits(device: Device, killed: bool) -> None:
+    """Pages that have left tier 0 come back while the stream waits; when the daemon is gone the step fails, and nothing else."""
+    planes = [SHAPE.plane()] * 2
+    with (
+        PrivateDaemon(64 << 20) as daemon,
+        kvtide.attach(daemon.socket, space("cpu", planes=planes), [200]) as on_cpu,
+        kvtide.attach(daemon.socket, space("cuda", planes=planes), [20], device="cuda:0", timeout=20.0) as on_cuda,
+    ):
+        expected, found = Paging(on_cpu, SHAPE, [0, 0]), Paging(on_cuda, SHAPE, [0, 0], tier0=Tier(device))
+        for paging in (expected, found):
+            paging.resize(2)
+            for new in ([30, 0], [30, 0], [0, 32], [0, 32], [0, 32], [0, 32]):
+                step(paging, new, sum(new))
+            paging.resize(1)
+        waited, loaded = found.totals.planes_waited_in_stream, on_cuda.stats()["jobs_host_to_tier0"]
+        if killed:
+            daemon.kill()
+            with pytest.raises(errors.DaemonGone):
+                step(found, [1], 5)
+            found.abandon()
+            assert found.tokens(0) == 60
+            return
+        for one, other in zip(step(expected, [1], 5), step(found, [1], 5)):
+            assert float((one.double() - other.double()).norm() / one.double().norm()) < 2e-3
+        assert found.totals.planes_waited_in_stream == waited + 2
+        assert on_cuda.stats()["jobs_host_to_tier0"] > loaded, "nothing had to be waited for"
+        for paging in (expected, found):
+            paging.close()
 
 
 def test_new_tokens_without_a_frame_are_told(daemon: PrivateDaemon, device: Device) -> None:

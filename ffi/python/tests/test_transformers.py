@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,6 +47,28 @@ def test_tokens_are_those_of_transformers_with_an_eighth_in_tier_0(example: Modu
     result = example.compare(str(ROOT / "src/demo/assets"), device=device, dtype=dtype, prompt_tokens=480, new_tokens=32)
     assert result.share_in_tier0 <= 0.125 and result.planes_in_passes > 6 * 32 and result.bytes_host_to_tier0 > 0
     assert result.new_tokens == 32 and result.equal and result.margin_least > 0.5, result
+
+
+def test_the_example_decodes_over_a_daemon_that_runs(daemon: PrivateDaemon, tmp_path: Path) -> None:
+    """As a user types it, with --socket; and what it says where no daemon is."""
+    program, model = Path(__file__).parents[1] / "examples" / "decode.py", ROOT / "src/demo/assets"
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_text("        for block in self.blocks.drain() {\n            self.release(block);\n        }\n")
+
+    def run(socket: Path) -> subprocess.CompletedProcess[str]:
+        words = ["--socket", socket, "--model", model, "--device", "cpu", "--prompt", prompt, "--prompt-tokens", 480, "--new-tokens", 8]
+        # No private daemon: what is not on the socket is an error.
+        environment = {name: text for name, text in os.environ.items() if name != "KVTIDED"} | {"PATH": ""}
+        command = [sys.executable, "-s", str(program), *map(str, words)]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+
+    ran = run(daemon.socket)
+    assert ran.returncode == 0, ran.stderr
+    result = json.loads(ran.stdout)
+    assert result["equal"] and result["new_tokens"] == 8 and result["prompt_tokens"] == 480
+    assert result["share_in_tier0"] <= 0.125 and result["bytes_host_to_tier0"] > 0
+    gone = run(tmp_path / "none.sock")
+    assert gone.returncode != 0 and "none.sock" in gone.stderr and not gone.stdout
 
 
 def tiny(kind: type[PreTrainedModel], config: type, **changes: Any) -> tuple[PreTrainedModel, PreTrainedModel]:
