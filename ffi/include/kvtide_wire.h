@@ -163,6 +163,8 @@ enum kvt_wire_op
     /// if those that would have to leave find no place below, `Status::State` while another one of the class is under way.
     /// One that fails changes nothing. More: the memory must be there when it is asked. Completion: `value` = the frames.
     KVT_WIRE_OP_TIER0_RESIZE = 20,
+    /// `seq`, `flags` = `Contract`, `value` = what the contract takes: how the sequence is read from now on.
+    KVT_WIRE_OP_CONTRACT = 21,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -396,7 +398,7 @@ typedef struct kvt_wire_plane_spec {
 #define kvt_wire_status_ALL { kvt_wire_status_Ok, kvt_wire_status_Again, kvt_wire_status_Invalid, kvt_wire_status_NotFound, kvt_wire_status_Range, kvt_wire_status_NoSpace, kvt_wire_status_TooBig, kvt_wire_status_Busy, kvt_wire_status_TimedOut, kvt_wire_status_Canceled, kvt_wire_status_Daemon, kvt_wire_status_Lost, kvt_wire_status_Io, kvt_wire_status_Fork, kvt_wire_status_Version, kvt_wire_status_Permission, kvt_wire_status_NotAdmitted, kvt_wire_status_Limit, kvt_wire_status_State, kvt_wire_status_Protocol, kvt_wire_status_System, kvt_wire_status_Internal, kvt_wire_status_Corrupt, kvt_wire_status_Device, }
 
 /// Every operation, in code order.
-#define kvt_wire_op_ALL { kvt_wire_op_Nop, kvt_wire_op_SeqCreate, kvt_wire_op_SeqDrop, kvt_wire_op_Reserve, kvt_wire_op_Bind, kvt_wire_op_Commit, kvt_wire_op_Fork, kvt_wire_op_Truncate, kvt_wire_op_Publish, kvt_wire_op_Map, kvt_wire_op_Park, kvt_wire_op_Resume, kvt_wire_op_Advise, kvt_wire_op_Acquire, kvt_wire_op_Release, kvt_wire_op_Step, kvt_wire_op_StepEnd, kvt_wire_op_Fault, kvt_wire_op_Cancel, kvt_wire_op_Declare, kvt_wire_op_Tier0Resize, }
+#define kvt_wire_op_ALL { kvt_wire_op_Nop, kvt_wire_op_SeqCreate, kvt_wire_op_SeqDrop, kvt_wire_op_Reserve, kvt_wire_op_Bind, kvt_wire_op_Commit, kvt_wire_op_Fork, kvt_wire_op_Truncate, kvt_wire_op_Publish, kvt_wire_op_Map, kvt_wire_op_Park, kvt_wire_op_Resume, kvt_wire_op_Advise, kvt_wire_op_Acquire, kvt_wire_op_Release, kvt_wire_op_Step, kvt_wire_op_StepEnd, kvt_wire_op_Fault, kvt_wire_op_Cancel, kvt_wire_op_Declare, kvt_wire_op_Tier0Resize, kvt_wire_op_Contract, }
 
 /// Every kind, in code order.
 #define kvt_wire_job_kind_ALL { kvt_wire_job_kind_Map, kvt_wire_job_kind_Load, kvt_wire_job_kind_Store, kvt_wire_job_kind_Copy, kvt_wire_job_kind_LoadCopy, kvt_wire_job_kind_Drop, kvt_wire_job_kind_Evict, kvt_wire_job_kind_Cancel, kvt_wire_job_kind_Move, }
