@@ -5,6 +5,8 @@ Skipped where there is a real GPU: there the other tests run on it.
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -144,14 +146,15 @@ def test_block_tables_and_misses_are_those_of_the_lane(daemon: PrivateDaemon, de
         paging.abandon()
 
 
-@pytest.mark.parametrize("killed", [False, True])
-def test_waits_are_the_streams_where_everything_fits(device: Device, killed: bool) -> None:
-    """Pages that have left tier 0 come back while the stream waits; when the daemon is gone the step fails, and nothing else."""
+@pytest.mark.parametrize("fate", ["runs", "is killed", "hangs"])
+def test_waits_are_the_streams_where_everything_fits(device: Device, fate: str) -> None:
+    """Pages that have left tier 0 come back while the stream waits; when the daemon is gone, or does not answer, the step fails, and
+    nothing else."""
     planes = [SHAPE.plane()] * 2
     with (
         PrivateDaemon(64 << 20) as daemon,
         kvtide.attach(daemon.socket, space("cpu", planes=planes), [200]) as on_cpu,
-        kvtide.attach(daemon.socket, space("cuda", planes=planes), [20], device="cuda:0", timeout=20.0) as on_cuda,
+        kvtide.attach(daemon.socket, space("cuda", planes=planes), [20], device="cuda:0", timeout=5.0) as on_cuda,
     ):
         expected, found = Paging(on_cpu, SHAPE, [0, 0]), Paging(on_cuda, SHAPE, [0, 0], tier0=Tier(device))
         for paging in (expected, found):
@@ -160,12 +163,13 @@ def test_waits_are_the_streams_where_everything_fits(device: Device, killed: boo
                 step(paging, new, sum(new))
             paging.resize(1)
         waited, loaded = found.totals.planes_waited_in_stream, on_cuda.stats()["jobs_host_to_tier0"]
-        if killed:
-            daemon.kill()
-            with pytest.raises(errors.DaemonGone):
+        if fate != "runs":
+            os.kill(daemon.pid, signal.SIGKILL if fate == "is killed" else signal.SIGSTOP)
+            with pytest.raises(errors.DaemonGone if fate == "is killed" else errors.TimedOut):
                 step(found, [1], 5)
             found.abandon()
             assert found.tokens(0) == 60
+            daemon.kill()
             return
         for one, other in zip(step(expected, [1], 5), step(found, [1], 5)):
             assert float((one.double() - other.double()).norm() / one.double().norm()) < 2e-3

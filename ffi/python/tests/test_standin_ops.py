@@ -178,6 +178,7 @@ def test_mass(device: Device, window: int, top: int) -> None:
     device.standin.settle()
     index, logs, left = _scores(words)
     assert float(left[1]) != float(left[1]) and bool((index[1] == -1).all())
+    assert bool((logs[1] == -torch.inf).all())
     for seq in (0, 2):
         rows = slice(int(rest[1][seq]), int(rest[1][seq + 1]))
         close(out[rows], expected[0][rows])
