@@ -20,6 +20,7 @@ mod http;
 mod io;
 mod log;
 mod mail;
+pub mod replay;
 mod session;
 mod space;
 mod status;

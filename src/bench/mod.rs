@@ -1,8 +1,7 @@
 //! `kvtide bench`: the figures that this project promises, measured, each beside its target.
 //!
 //! `bench ring` and `bench paging` are engines beside a private daemon and use the client as any engine would; `bench core`
-//! drives the sans-IO core alone, over simulated devices, and `bench replay` with a trace of requests; `bench nvme` drives a disk's
-//! I/O thread as a core thread does; `bench codec` codes and encrypts pages of the demo's model. `bench recovery`
+//! drives the sans-IO core alone, over simulated devices; `bench nvme` drives a disk's I/O thread as a core thread does; `bench codec` codes and encrypts pages of the demo's model. `bench recovery`
 //! opens an index log as a start does, and `bench gpu` measures a device. The
 //! command line calls [`run`]; nothing else may call in here, and nothing in here knows how the daemon works inside.
 
@@ -15,7 +14,6 @@ mod idle;
 mod nvme;
 mod paging;
 mod recovery;
-mod replay;
 mod report;
 mod ring;
 
@@ -49,8 +47,6 @@ enum Which {
     Recovery(recovery::RecoveryArgs),
     /// A GPU: copies, attention, steps, and the paths that end in its memory; each as a ratio measured in one run
     Gpu(gpu::Args),
-    /// A trace of requests through the core alone: what each rule of admission to NVMe hits and writes
-    Replay(replay::Args),
 }
 
 #[derive(Clone, Copy, Debug, clap::Args)]
@@ -71,7 +67,6 @@ pub fn run(args: &Args) -> ExitCode {
         Which::Paging(args) => (paging::measure(args), args.output),
         Which::Nvme(args) => (nvme::measure(args), args.output),
         Which::Recovery(args) => (recovery::measure(args), args.output),
-        Which::Replay(args) => (replay::measure(args), args.output),
     };
     match measured {
         Ok(report) => {

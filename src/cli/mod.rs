@@ -1,4 +1,4 @@
-//! The command line: `kvtide daemon`, `kvtide demo`, `kvtide bench`, `kvtide crash-test`, and `kvtided`, which is `kvtide daemon` by another name.
+//! The command line: `kvtide daemon`, `kvtide demo`, `kvtide bench`, `kvtide replay`, `kvtide crash-test`, and `kvtided`, which is `kvtide daemon` by another name.
 //!
 //! It parses and hands over. What a command does lives in its own room; errors end up on stderr here, in one form.
 
@@ -10,7 +10,7 @@ mod purge;
 mod status;
 mod top;
 
-use crate::{bench, crash_test, demo};
+use crate::{bench, crash_test, demo, replay};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -40,6 +40,8 @@ enum Command {
     Top(top::TopArgs),
     /// Measures what this project promises, each figure beside its target.
     Bench(bench::Args),
+    /// Runs a trace through the core in simulated time: what a policy finds, keeps in place and moves.
+    Replay(replay::Args),
     /// Kills a loaded daemon at random moments, and reads back everything that it had reported stored.
     CrashTest(crash_test::Args),
     /// Erases a tenant's key from disks that no daemon serves: what it stored encrypted cannot be read any more.
@@ -68,6 +70,7 @@ pub fn kvtide() -> ExitCode {
         Command::Top(args) => top::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Replay(args) => replay::run(&args),
         Command::CrashTest(args) => crash_test::run(&args),
         Command::Purge(args) => purge::run(&args),
         Command::DemoEngine(args) => demo::engine::run(&args),

@@ -1,0 +1,114 @@
+//! What others would have in tier 0 with as many pages: the oracle, last step's best, and the best by the true query's digests.
+
+use super::super::trace::Attention;
+use super::estimates::Estimates;
+
+/// Pages of a plane that tier 0 has room for at a step, the tail included.
+pub(super) fn room(trace: &Attention, step: usize, capacity_percent: f64) -> usize {
+    let pages = trace.pages_at(step);
+    ((pages as f64 * capacity_percent / 100.0).round() as usize).clamp(2, pages.max(2))
+}
+
+/// The positions of the `count` largest numbers, ascending; of equal ones the earlier.
+pub(super) fn top(numbers: &[f32], count: usize, chosen: &mut Vec<u32>) {
+    chosen.clear();
+    chosen.extend(0..numbers.len() as u32);
+    let by_size = |a: &u32, b: &u32| numbers[*b as usize].total_cmp(&numbers[*a as usize]).then(a.cmp(b));
+    if count < chosen.len() {
+        chosen.select_nth_unstable_by(count, by_size);
+        chosen.truncate(count);
+    }
+    chosen.sort_unstable();
+}
+
+/// The oracle's pages at every step and plane.
+pub(super) struct Oracle {
+    planes: usize,
+    sets: Vec<Vec<u32>>,
+}
+
+impl Oracle {
+    pub(super) fn new(trace: &Attention, capacity_percent: f64) -> Oracle {
+        let (mut mass, mut sets) = (Vec::new(), Vec::with_capacity(trace.steps * trace.planes));
+        for step in 0..trace.steps {
+            for plane in 0..trace.planes {
+                trace.mass(step, plane, &mut mass);
+                let mut set = Vec::new();
+                top(&mass, room(trace, step, capacity_percent), &mut set);
+                sets.push(set);
+            }
+        }
+        Oracle { planes: trace.planes, sets }
+    }
+
+    /// The pages with the most attention at a step, ascending.
+    pub(super) fn at(&self, step: usize, plane: usize) -> &[u32] {
+        &self.sets[step * self.planes + plane]
+    }
+
+    /// Whether a page is among them; no page is after the last step.
+    pub(super) fn has(&self, step: usize, plane: usize, page: u32) -> bool {
+        self.sets.get(step * self.planes + plane).is_some_and(|set| set.binary_search(&page).is_ok())
+    }
+
+    /// Pages of a plane that the oracle brings in at each step, in the mean over steps: the most of all planes.
+    pub(super) fn moves(&self) -> f64 {
+        let steps = self.sets.len() / self.planes;
+        let moves = |plane: usize| {
+            let new = |step: usize| self.at(step, plane).iter().filter(|page| !self.has(step - 1, plane, **page)).count();
+            (1..steps).map(new).sum::<usize>() as f64 / steps.saturating_sub(1).max(1) as f64
+        };
+        (0..self.planes).map(moves).fold(0.0, f64::max)
+    }
+}
+
+/// Shares of attention in tier 0, by plane, the mean over all steps but the first.
+pub(super) struct Baselines {
+    pub(super) oracle: Vec<f64>,
+    pub(super) last_step: Vec<f64>,
+    pub(super) true_query: Vec<f64>,
+}
+
+impl Baselines {
+    pub(super) fn new(trace: &Attention, oracle: &Oracle, estimates: &Estimates, capacity_percent: f64) -> Baselines {
+        let zeros = || vec![0.0; trace.planes];
+        let mut sums = Baselines { oracle: zeros(), last_step: zeros(), true_query: zeros() };
+        let (mut mass, mut before, mut chosen) = (Vec::new(), Vec::new(), Vec::new());
+        let steps = trace.steps.saturating_sub(1).max(1) as f64;
+        for step in 1..trace.steps {
+            let tail = trace.pages_at(step) - 1;
+            let room = room(trace, step, capacity_percent);
+            for plane in 0..trace.planes {
+                trace.mass(step, plane, &mut mass);
+                let of = |pages: &[u32]| pages.iter().map(|page| f64::from(mass[*page as usize])).sum::<f64>() / steps;
+                sums.oracle[plane] += of(oracle.at(step, plane));
+                // The tail is always there; the others choose the rest.
+                trace.mass(step - 1, plane, &mut before);
+                before.truncate(tail);
+                top(&before, room - 1, &mut chosen);
+                chosen.push(tail as u32);
+                sums.last_step[plane] += of(&chosen);
+                top(&estimates.at(step, plane, false, trace.pages_at(step))[..tail], room - 1, &mut chosen);
+                chosen.push(tail as u32);
+                sums.true_query[plane] += of(&chosen);
+            }
+        }
+        sums
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_are_chosen_and_of_equals_the_earlier() {
+        let mut chosen = vec![9];
+        top(&[0.1, 0.4, 0.4, 0.0, 0.4], 2, &mut chosen);
+        assert_eq!(chosen, [1, 2]);
+        top(&[0.1], 5, &mut chosen);
+        assert_eq!(chosen, [0]);
+        top(&[], 1, &mut chosen);
+        assert!(chosen.is_empty());
+    }
+}

@@ -1,0 +1,193 @@
+//! What digests make of a trace's queries, by the shipped digest arithmetic: each page's estimated share of a plane's attention, as an agent
+//! would tell it.
+
+use super::super::ReplayError;
+use super::super::progress::Progress;
+use super::super::trace::Attention;
+use kvtide_tiering::predict::Scoring;
+use kvtide_wire::digest::{self, sketch};
+
+/// Which digest is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Digest {
+    /// The sketch that ours is built on.
+    Sketch,
+    /// The bounds by minimum, maximum and radius, as in Quest and ArkVale.
+    Bound,
+}
+
+impl Digest {
+    /// What a policy's estimates come from.
+    pub(super) fn of(scoring: Scoring) -> Digest {
+        match scoring {
+            Scoring::Quest | Scoring::ArkVale => Digest::Bound,
+            _ => Digest::Sketch,
+        }
+    }
+}
+
+/// Estimated shares of every page at every step and plane.
+pub(super) struct Estimates {
+    /// Bytes of a page's digests.
+    pub(super) digest_bytes: usize,
+    planes: usize,
+    pages: usize,
+    /// Of the step's own query, and of the look-ahead query.
+    shares: [Vec<f32>; 2],
+}
+
+impl Estimates {
+    /// Each page's share at a step, in the order of pages; with `ahead` by the look-ahead query, which plane 0 does not have.
+    pub(super) fn at(&self, step: usize, plane: usize, ahead: bool, pages: usize) -> &[f32] {
+        let first = (step * self.planes + plane) * self.pages;
+        &self.shares[usize::from(ahead)][first..first + pages]
+    }
+
+    /// Asks a trace's digests about all its queries.
+    pub(super) fn new(trace: &Attention, page_bytes: u32, digest: Digest) -> Result<Estimates, ReplayError> {
+        let mut book = Book::new(trace, page_bytes, digest)?;
+        let size = trace.steps * trace.planes * trace.pages;
+        let (planes, pages) = (trace.planes, trace.pages);
+        let digest_bytes = book.stride * trace.kv_heads;
+        let mut estimates = Estimates { digest_bytes, planes, pages, shares: [vec![0.0; size], vec![0.0; size]] };
+        let mut progress = Progress::new("digests", trace.steps as u64);
+        for step in 0..trace.steps {
+            progress.at(step as u64);
+            for plane in 0..trace.planes {
+                for ahead in [false, true] {
+                    if ahead && plane == 0 {
+                        continue;
+                    }
+                    let first = (step * planes + plane) * pages;
+                    let shares = &mut estimates.shares[usize::from(ahead)][first..first + trace.pages_at(step)];
+                    book.shares(trace, step, plane, ahead, shares)?;
+                }
+            }
+        }
+        Ok(estimates)
+    }
+}
+
+/// The digests of a trace's pages.
+struct Book {
+    digest: Digest,
+    /// Bytes of one digest.
+    stride: usize,
+    /// By plane, page, KV head; of whole pages only.
+    bytes: Vec<u8>,
+    queries: Vec<f32>,
+    sums: Vec<f32>,
+    rows: Vec<f32>,
+    keys: Vec<f32>,
+}
+
+fn refused(error: kvtide_wire::Error) -> ReplayError {
+    ReplayError::Odd(format!("digests of this trace: {error}"))
+}
+
+impl Book {
+    fn new(trace: &Attention, page_bytes: u32, digest: Digest) -> Result<Book, ReplayError> {
+        let (channels, tokens) = (trace.head_dim, trace.page_tokens);
+        let token_bytes = page_bytes as usize / (trace.kv_heads * tokens);
+        let groups = sketch::groups(channels, tokens, token_bytes);
+        if digest == Digest::Sketch && groups == 0 {
+            let expected = "pages of which 5 % hold a digest".into();
+            return Err(ReplayError::Setting { what: "the page size", value: page_bytes.to_string(), expected });
+        }
+        let stride = match digest {
+            Digest::Sketch => sketch::bytes(channels, groups),
+            Digest::Bound => digest::bytes(channels),
+        };
+        let mut scratch = vec![0.0; sketch::scratch(tokens, channels, groups.max(1))];
+        let mut bytes = vec![0; trace.planes * trace.pages * trace.kv_heads * stride];
+        let mut keys = Vec::new();
+        let whole = (trace.context_start + trace.steps) / tokens;
+        for plane in 0..trace.planes {
+            for page in 0..whole.min(trace.pages) {
+                for head in 0..trace.kv_heads {
+                    trace.keys(plane, head, page, &mut keys);
+                    let at = ((plane * trace.pages + page) * trace.kv_heads + head) * stride;
+                    let out = &mut bytes[at..at + stride];
+                    match digest {
+                        Digest::Sketch => sketch::build(&keys, channels, &mut scratch, out),
+                        Digest::Bound => digest::build(&keys, channels, out),
+                    }
+                    .map_err(refused)?;
+                }
+            }
+        }
+        let (queries, sums, rows) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Book { digest, stride, bytes, queries, sums, rows, keys })
+    }
+
+    /// Each page's share by one step's query: the softmax over pages of each query head, the mean over heads.
+    fn shares(
+        &mut self,
+        trace: &Attention,
+        step: usize,
+        plane: usize,
+        ahead: bool,
+        shares: &mut [f32],
+    ) -> Result<(), ReplayError> {
+        let (pages, channels) = (shares.len(), trace.head_dim);
+        let group = trace.q_heads / trace.kv_heads;
+        let mut queries = std::mem::take(&mut self.queries);
+        trace.queries(step, plane, ahead, &mut queries);
+        shares.fill(0.0);
+        for head in 0..trace.kv_heads {
+            let own = &queries[head * group * channels..(head + 1) * group * channels];
+            // By query head of the group, then page.
+            self.rows.clear();
+            self.rows.resize(group * pages, f32::NEG_INFINITY);
+            self.sums.resize(group, 0.0);
+            for page in 0..pages {
+                if page + 1 == pages && trace.tokens_at(step) % trace.page_tokens != 0 {
+                    self.tail(trace, (step, plane, head), own);
+                } else {
+                    self.sealed(trace, (plane, page, head), own)?;
+                }
+                for (query, sum) in self.sums.iter().enumerate() {
+                    self.rows[query * pages + page] = *sum;
+                }
+            }
+            for row in self.rows.chunks_exact(pages) {
+                sketch::add_shares(row, 1.0 / trace.q_heads as f32, shares);
+            }
+        }
+        self.queries = queries;
+        Ok(())
+    }
+
+    /// What a digest says of a page.
+    fn sealed(&mut self, trace: &Attention, (plane, page, head): (usize, usize, usize), queries: &[f32]) -> Result<(), ReplayError> {
+        let at = ((plane * trace.pages + page) * trace.kv_heads + head) * self.stride;
+        let digest = &self.bytes[at..at + self.stride];
+        match self.digest {
+            Digest::Sketch => {
+                sketch::score(queries, trace.head_dim, digest, trace.softmax_scale, &mut self.sums).map_err(refused)
+            }
+            Digest::Bound => {
+                for (sum, query) in self.sums.iter_mut().zip(queries.chunks_exact(trace.head_dim)) {
+                    *sum = trace.softmax_scale * digest::bound(query, digest).map_err(refused)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// What the keys of the unsealed page say: its engine has them at hand.
+    fn tail(&mut self, trace: &Attention, (step, plane, head): (usize, usize, usize), queries: &[f32]) {
+        let page = trace.pages_at(step) - 1;
+        trace.keys(plane, head, page, &mut self.keys);
+        let tokens = trace.tokens_at(step) - page * trace.page_tokens;
+        for (sum, query) in self.sums.iter_mut().zip(queries.chunks_exact(trace.head_dim)) {
+            let score = |key: &[f32]| trace.softmax_scale * key.iter().zip(query).map(|(k, q)| k * q).sum::<f32>();
+            let scores = || self.keys.chunks_exact(trace.head_dim).take(tokens).map(score);
+            let most = scores().fold(f32::NEG_INFINITY, f32::max);
+            *sum = match self.digest {
+                Digest::Sketch => most + scores().map(|score| (score - most).exp()).sum::<f32>().ln(),
+                Digest::Bound => most,
+            };
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! What a replay of attention came to, for people and for programs.
+
+use super::baseline::Baselines;
+use super::drive::Outcome;
+use serde_json::{Value, json};
+use std::fmt::Write;
+
+/// Shares of one plane's attention.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Plane {
+    /// In tier 0 at the moment of use.
+    pub(super) mass_recall: f64,
+    /// In the oracle's pages, in last step's best, in the best by the true query's digests: as many as tier 0 has room for.
+    pub(super) oracle: f64,
+    pub(super) last_step: f64,
+    pub(super) true_query: f64,
+    /// Pages in tier 0 at the moment of use.
+    pub(super) pages: f64,
+}
+
+/// The figures of one policy.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Figures {
+    pub(super) planes: Vec<Plane>,
+    coverage: f64,
+    precision: f64,
+    late: f64,
+    prefetched_bytes: u64,
+    wasted_bytes: u64,
+    loaded_bytes: u64,
+    nvme_read_bytes: u64,
+    demanded_pages: u64,
+    stall_us_per_token: f64,
+    step_us: f64,
+    digest_percent: f64,
+}
+
+/// What holds for every policy.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    pub(super) page_bytes: u32,
+    pub(super) digest_bytes: usize,
+    pub(super) plane_ns: u64,
+}
+
+fn rounded(value: f64) -> Value {
+    ((value * 1e6).round() / 1e6).into()
+}
+
+impl Figures {
+    pub(super) fn of(outcome: &Outcome, baselines: &Baselines, sizes: Sizes) -> Figures {
+        let tally = &outcome.tally;
+        let planes = (0..tally.recall.len()).map(|plane| Plane {
+            mass_recall: tally.recall[plane],
+            oracle: baselines.oracle[plane],
+            last_step: baselines.last_step[plane],
+            true_query: baselines.true_query[plane],
+            pages: tally.pages(plane),
+        });
+        let page_bytes = u64::from(sizes.page_bytes);
+        Figures {
+            coverage: tally.coverage(),
+            precision: tally.precision(),
+            late: tally.late(),
+            prefetched_bytes: tally.prefetched * page_bytes,
+            wasted_bytes: tally.wasted() * page_bytes,
+            loaded_bytes: outcome.loaded_bytes,
+            nvme_read_bytes: outcome.read_bytes,
+            demanded_pages: tally.demanded,
+            stall_us_per_token: outcome.stall_ns as f64 / outcome.steps.max(1) as f64 / 1000.0,
+            step_us: tally.recall.len() as f64 * sizes.plane_ns as f64 / 1000.0,
+            digest_percent: sizes.digest_bytes as f64 * 100.0 / f64::from(sizes.page_bytes),
+            planes: planes.collect(),
+        }
+    }
+
+    fn mean(&self, of: impl Fn(&Plane) -> f64) -> f64 {
+        self.planes.iter().map(of).sum::<f64>() / self.planes.len().max(1) as f64
+    }
+
+    /// Of the oracle's mass, in the mean over planes and in the worst one.
+    fn of_oracle(&self) -> (f64, f64) {
+        let share = |plane: &Plane| plane.mass_recall / plane.oracle.max(f64::MIN_POSITIVE);
+        (self.mean(share), self.planes.iter().map(share).fold(f64::INFINITY, f64::min))
+    }
+
+    /// How much less of the oracle's mass is missed than with last step's best pages, in the mean over planes.
+    fn missed_less(&self) -> f64 {
+        let missed = self.mean(|plane| 1.0 - plane.mass_recall / plane.oracle.max(f64::MIN_POSITIVE));
+        let before = self.mean(|plane| 1.0 - plane.last_step / plane.oracle.max(f64::MIN_POSITIVE));
+        if before > 0.0 { 1.0 - missed / before } else { 0.0 }
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let (of_oracle, worst) = self.of_oracle();
+        let plane = |plane: &Plane| {
+            json!({
+                "mass_recall": rounded(plane.mass_recall),
+                "mass_recall_oracle": rounded(plane.oracle),
+                "mass_recall_last_step": rounded(plane.last_step),
+                "mass_recall_true_query": rounded(plane.true_query),
+                "pages": rounded(plane.pages),
+            })
+        };
+        json!({
+            "mass_recall": rounded(self.mean(|plane| plane.mass_recall)),
+            "mass_recall_oracle": rounded(self.mean(|plane| plane.oracle)),
+            "mass_recall_last_step": rounded(self.mean(|plane| plane.last_step)),
+            "mass_recall_true_query": rounded(self.mean(|plane| plane.true_query)),
+            "mass_of_oracle": rounded(of_oracle),
+            "mass_of_oracle_worst": rounded(worst),
+            "missed_less_than_last_step": rounded(self.missed_less()),
+            "coverage": rounded(self.coverage),
+            "precision": rounded(self.precision),
+            "late": rounded(self.late),
+            "prefetched_bytes": self.prefetched_bytes,
+            "wasted_bytes": self.wasted_bytes,
+            "loaded_bytes": self.loaded_bytes,
+            "nvme_read_bytes": self.nvme_read_bytes,
+            "demanded_pages": self.demanded_pages,
+            "stall_us_per_token": rounded(self.stall_us_per_token),
+            "step_us": rounded(self.step_us),
+            "digest_percent": rounded(self.digest_percent),
+            "planes": self.planes.iter().map(plane).collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// A table: the planes of each policy, its sums below. A string takes whatever is written to it, so no write can fail.
+pub(super) fn table(rows: &[(&str, Figures)]) -> String {
+    let mut text = String::new();
+    for (name, figures) in rows {
+        let head = ["tier 0", "oracle", "last step", "true query", "of oracle", "pages"];
+        let _ = write!(text, "{name:<16}");
+        head.iter().for_each(|word| drop(write!(text, "{word:>12}")));
+        text.push('\n');
+        let mut line = |what: String, plane: Plane| {
+            let share = plane.mass_recall / plane.oracle.max(f64::MIN_POSITIVE);
+            let _ = write!(text, "{what:<16}");
+            for value in [plane.mass_recall, plane.oracle, plane.last_step, plane.true_query, share] {
+                let _ = write!(text, "{value:>12.4}");
+            }
+            let _ = writeln!(text, "{:>12.1}", plane.pages);
+        };
+        for (number, plane) in figures.planes.iter().enumerate() {
+            line(format!("  plane {number}"), *plane);
+        }
+        let mean = Plane {
+            mass_recall: figures.mean(|plane| plane.mass_recall),
+            oracle: figures.mean(|plane| plane.oracle),
+            last_step: figures.mean(|plane| plane.last_step),
+            true_query: figures.mean(|plane| plane.true_query),
+            pages: figures.mean(|plane| plane.pages),
+        };
+        line("  mean".into(), mean);
+        let (of_oracle, worst) = figures.of_oracle();
+        let _ = writeln!(
+            text,
+            "  of the oracle's mass {of_oracle:.4} in the mean, {worst:.4} on the worst plane; missed {:.1} % less than last \
+             step's pages\n  coverage {:.3}, precision {:.3}, late {:.4}; prefetched {} bytes, wasted {}; from NVMe {}\n  stall \
+             {:.3} us a token of {:.1} us; {} pages waited for; digests take {:.2} % of a page",
+            figures.missed_less() * 100.0,
+            figures.coverage,
+            figures.precision,
+            figures.late,
+            figures.prefetched_bytes,
+            figures.wasted_bytes,
+            figures.nvme_read_bytes,
+            figures.stall_us_per_token,
+            figures.step_us,
+            figures.demanded_pages,
+            figures.digest_percent,
+        );
+    }
+    text
+}

@@ -1,0 +1,159 @@
+//! `kvtide replay attention`: how much of a decoder's attention is in tier 0 when it is wanted, by policy, beside what could be.
+
+mod baseline;
+mod drive;
+mod estimates;
+mod figures;
+mod scores;
+mod tally;
+
+use super::machine::Bandwidths;
+use super::trace::{Attention, attention::BYTES_MAX};
+use super::{ReplayError, chart, gbps, open, percent};
+use baseline::{Baselines, Oracle};
+use drive::{Known, Setup};
+use estimates::{Digest, Estimates};
+use figures::{Figures, Sizes};
+use kvtide_tiering::predict::Scoring;
+use serde_json::{Map, Value};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// Policies by name: ours, then prior work on the same mechanism.
+const POLICIES: [(&str, Scoring); 6] = [
+    ("attention", Scoring::Attention),
+    ("streaming", Scoring::Streaming),
+    ("h2o", Scoring::H2o),
+    ("snapkv", Scoring::SnapKv),
+    ("quest", Scoring::Quest),
+    ("arkvale", Scoring::ArkVale),
+];
+/// Bytes of a number in KV: bf16. Keys and values.
+const KV_BYTES: usize = 2 * 2;
+
+/// What `kvtide replay attention` takes.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Args {
+    /// A trace of attention, as safetensors (docs/prefetch.md)
+    #[arg(value_name = "TRACE")]
+    trace: PathBuf,
+    /// What pages are ranked by
+    #[arg(long, value_name = "NAME", default_value = "attention", value_parser = POLICIES.map(|(name, _)| name))]
+    policy: String,
+    /// Every policy, one after the other
+    #[arg(long, conflicts_with = "policy")]
+    all: bool,
+    /// Pages that tier 0 holds, the tails included, in percent of those of the step
+    #[arg(long, value_name = "PERCENT", default_value_t = 12.5, value_parser = percent)]
+    capacity_percent: f64,
+    /// Pages that host memory holds, in percent of all; the others are on NVMe
+    #[arg(long, value_name = "PERCENT", default_value_t = 100.0, value_parser = percent)]
+    host_percent: f64,
+    /// Bandwidth between tier 0 and host memory, each way, in GB/s
+    #[arg(long, value_name = "GBPS", default_value_t = 25.0, value_parser = gbps)]
+    host_gbps: f64,
+    /// Bandwidth between host memory and NVMe, in GB/s
+    #[arg(long, value_name = "GBPS", default_value_t = 6.0, value_parser = gbps)]
+    nvme_gbps: f64,
+    /// Time of a plane in microseconds; if not given, what the oracle's loads of the busiest plane take in the mean
+    #[arg(long, value_name = "MICROSECONDS", value_parser = plane_us)]
+    plane_us: Option<f64>,
+    /// Bytes of a page; if not given, those of the trace's heads in bf16
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(64..=(1 << 30)))]
+    page_bytes: Option<u32>,
+    /// Print one JSON object and nothing else
+    #[arg(long)]
+    json: bool,
+    /// Draw the shares of attention by plane, as SVG
+    #[arg(long, value_name = "FILE")]
+    chart: Option<PathBuf>,
+}
+
+fn plane_us(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(us) if (0.001..=1e9).contains(&us) => Ok(us),
+        _ => Err("expected microseconds, 0.001 to 1000000000".into()),
+    }
+}
+
+/// Replays; what is to be printed.
+pub(super) fn run(args: &Args) -> Result<String, ReplayError> {
+    let trace = read(&args.trace)?;
+    let page_bytes = match args.page_bytes {
+        Some(bytes) => bytes,
+        None => own_page_bytes(&trace)?,
+    };
+    let bandwidths = Bandwidths { host: args.host_gbps, nvme: args.nvme_gbps };
+    let oracle = Oracle::new(&trace, args.capacity_percent);
+    let sketch = Estimates::new(&trace, page_bytes, Digest::Sketch)?;
+    let bound = match args.all || Digest::of(scoring(&args.policy)) == Digest::Bound {
+        true => Some(Estimates::new(&trace, page_bytes, Digest::Bound)?),
+        false => None,
+    };
+    // 10^9 bytes a second are a byte a nanosecond.
+    let oracle_ns = oracle.moves() * f64::from(page_bytes) / args.host_gbps;
+    let plane_ns = args.plane_us.map_or(oracle_ns, |us| us * 1000.0).ceil().max(1.0) as u64;
+    let mut rows: Vec<(&str, Figures)> = Vec::new();
+    for (name, scoring) in POLICIES.iter().filter(|(name, _)| args.all || *name == args.policy) {
+        let estimates = bound.as_ref().filter(|_| Digest::of(*scoring) == Digest::Bound).unwrap_or(&sketch);
+        let (capacity_percent, host_percent) = (args.capacity_percent, args.host_percent);
+        let setup = Setup { scoring: *scoring, capacity_percent, host_percent, bandwidths, page_bytes, plane_ns };
+        let outcome = drive::replay(Known { trace: &trace, oracle: &oracle, estimates }, setup, name)?;
+        let baselines = Baselines::new(&trace, &oracle, estimates, args.capacity_percent);
+        let sizes = Sizes { page_bytes, digest_bytes: estimates.digest_bytes, plane_ns };
+        rows.push((name, Figures::of(&outcome, &baselines, sizes)));
+    }
+    if let Some(path) = &args.chart {
+        draw(path, &rows)?;
+    }
+    Ok(if args.json { json(args, &rows) } else { figures::table(&rows) })
+}
+
+fn scoring(name: &str) -> Scoring {
+    POLICIES.iter().find(|(known, _)| *known == name).map_or(Scoring::default(), |(_, scoring)| *scoring)
+}
+
+fn read(path: &Path) -> Result<Attention, ReplayError> {
+    let failed = |source| ReplayError::File { tried: "read", path: path.into(), source };
+    let file = open(path)?;
+    let length = file.metadata().map_err(failed)?.len();
+    if length > BYTES_MAX {
+        let (value, expected) = (length.to_string(), format!("at most {BYTES_MAX} bytes"));
+        return Err(ReplayError::Setting { what: "the trace's length", value, expected });
+    }
+    let mut bytes = Vec::with_capacity(length as usize);
+    file.take(BYTES_MAX).read_to_end(&mut bytes).map_err(failed)?;
+    Attention::parse(bytes).map_err(|broken| ReplayError::trace(path, broken))
+}
+
+fn own_page_bytes(trace: &Attention) -> Result<u32, ReplayError> {
+    let bytes = [trace.kv_heads, trace.head_dim, KV_BYTES].iter().try_fold(trace.page_tokens, |all, n| all.checked_mul(*n));
+    bytes.and_then(|bytes| u32::try_from(bytes).ok()).ok_or_else(|| ReplayError::Setting {
+        what: "the page size of the trace",
+        value: format!("{bytes:?}"),
+        expected: "one of at most 1 GiB; --page-bytes gives another".into(),
+    })
+}
+
+/// One object; with --all keyed by policy.
+fn json(args: &Args, rows: &[(&str, Figures)]) -> String {
+    let whole: Value = match args.all {
+        true => rows.iter().map(|(name, figures)| (name.to_string(), figures.json())).collect::<Map<_, _>>().into(),
+        false => rows.first().map_or(Value::Null, |(_, figures)| figures.json()),
+    };
+    format!("{whole}\n")
+}
+
+fn draw(path: &Path, rows: &[(&str, Figures)]) -> Result<(), ReplayError> {
+    let line = |figures: &Figures, of: fn(&figures::Plane) -> f64| -> Vec<(f64, f64)> {
+        figures.planes.iter().enumerate().map(|(plane, figure)| (plane as f64, of(figure))).collect()
+    };
+    let mut lines: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
+    if let Some((_, first)) = rows.first() {
+        lines.push(("oracle".into(), line(first, |plane| plane.oracle)));
+        lines.push(("last step's pages".into(), line(first, |plane| plane.last_step)));
+        lines.push(("true query's digests".into(), line(first, |plane| plane.true_query)));
+    }
+    lines.extend(rows.iter().map(|(name, figures)| (name.to_string(), line(figures, |plane| plane.mass_recall))));
+    chart::shares(path, &lines).map_err(|why| ReplayError::Chart { path: path.into(), why })
+}

@@ -1,0 +1,184 @@
+//! What an agent keeps: which pages tier 0 shows, where the engine's lane is, and the jobs whose turn has not come.
+
+use kvtide_tiering::api::{FrameId, Job, NONE, Victim};
+use std::collections::VecDeque;
+
+/// Where a job's bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// It moves none over a link.
+    None,
+    /// From host memory to tier 0.
+    Load,
+    /// From tier 0 to host memory.
+    Store,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    id: u32,
+    job: Job,
+    /// Boundaries that had been when it came, and when that was.
+    since: u64,
+    ordered_ns: u64,
+}
+
+/// A load that ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrived {
+    /// Block of the page.
+    pub block: u32,
+    /// Plane of the page.
+    pub plane: u16,
+    /// When the core asked for it.
+    pub ordered_ns: u64,
+    /// When it was there.
+    pub ended_ns: u64,
+}
+
+/// The engine's side.
+#[derive(Clone, Debug)]
+pub struct Agent {
+    planes: u16,
+    /// Page → frame that shows it.
+    table: Vec<FrameId>,
+    /// Position of the lane's plane, step × planes + plane, while it is in a step.
+    position: Option<u64>,
+    boundaries: u64,
+    waiting: VecDeque<Waiting>,
+    /// Jobs that were begun, and that the core did not hear of yet.
+    begun: Vec<Waiting>,
+    /// Cancel jobs: their id and whom they call off.
+    pub cancels: VecDeque<(u32, u32)>,
+    /// Loads that ended since somebody looked.
+    pub arrived: Vec<Arrived>,
+    /// Loads so far.
+    pub loads: u64,
+}
+
+impl Agent {
+    /// An agent of an engine without pages.
+    #[must_use]
+    pub fn new(blocks_max: u32, planes: u16) -> Agent {
+        Agent {
+            planes,
+            table: vec![NONE; blocks_max as usize * usize::from(planes)],
+            position: None,
+            boundaries: 0,
+            waiting: VecDeque::new(),
+            begun: Vec::new(),
+            cancels: VecDeque::new(),
+            arrived: Vec::new(),
+            loads: 0,
+        }
+    }
+
+    /// Whether tier 0 shows a page.
+    #[must_use]
+    pub fn shows(&self, block: u32, plane: u16) -> bool {
+        self.table[self.page(block, plane)] != NONE
+    }
+
+    fn page(&self, block: u32, plane: u16) -> usize {
+        block as usize * usize::from(self.planes) + usize::from(plane)
+    }
+
+    /// The lane is at a boundary.
+    pub fn at(&mut self, position: Option<u64>) {
+        self.position = position;
+        self.boundaries += 1;
+    }
+
+    /// Takes a job in.
+    pub fn take(&mut self, id: u32, job: Job, now_ns: u64) {
+        match job {
+            Job::Cancel { job } => self.cancels.push_back((id, job)),
+            _ => self.waiting.push_back(Waiting { id, job, since: self.boundaries, ordered_ns: now_ns }),
+        }
+    }
+
+    /// Takes a job out whose turn has not come.
+    pub fn withdraw(&mut self, id: u32) -> bool {
+        match self.waiting.iter().position(|waiting| waiting.id == id) {
+            Some(at) => self.waiting.remove(at).is_some(),
+            None => false,
+        }
+    }
+
+    /// Begins the first job whose turn has come, and whose link is free.
+    pub fn start(&mut self, loads: bool, stores: bool) -> Option<(u32, Direction)> {
+        let free = |job: &Job| match direction(job) {
+            Direction::None => true,
+            Direction::Load => loads,
+            Direction::Store => stores,
+        };
+        let at = self.waiting.iter().position(|waiting| free(&waiting.job) && self.may_begin(waiting))?;
+        let waiting = self.waiting.remove(at)?;
+        let Waiting { id, job, .. } = waiting;
+        if let Some(Victim { block, plane, .. }) = victim(&job) {
+            self.hide(block, plane);
+        }
+        self.begun.push(waiting);
+        Some((id, direction(&job)))
+    }
+
+    /// What a job takes away is out of use: after the lane's use of it, at a boundary of the lane, or at once outside of a step.
+    fn may_begin(&self, waiting: &Waiting) -> bool {
+        let Some(position) = self.position else { return true };
+        let passed = self.boundaries > waiting.since;
+        match (waiting.job, victim(&waiting.job)) {
+            (_, Some(Victim { after: Some((_, after)), .. })) => position > after,
+            (_, Some(_)) | (Job::Evict { .. } | Job::Drop { .. }, None) => passed,
+            (Job::Move { .. }, None) => false,
+            _ => true,
+        }
+    }
+
+    /// A job's copy has ended: its page shows.
+    pub fn ended(&mut self, id: u32, now_ns: u64) {
+        let Some(at) = self.begun.iter().position(|begun| begun.id == id) else { return };
+        let Waiting { job, ordered_ns, .. } = self.begun.swap_remove(at);
+        match job {
+            Job::Map { block, plane, frame, .. }
+            | Job::Copy { block, plane, frame, .. }
+            | Job::LoadCopy { block, plane, frame, .. }
+            | Job::Move { block, plane, frame, .. } => self.show(block, plane, frame),
+            Job::Load { block, plane, frame, .. } => {
+                self.show(block, plane, frame);
+                self.arrived.push(Arrived { block, plane, ordered_ns, ended_ns: now_ns });
+                self.loads += 1;
+            }
+            Job::Evict { block, plane, .. } => self.hide(block, plane),
+            Job::Drop { block } => (0..self.planes).for_each(|plane| self.hide(block, plane)),
+            Job::Store { .. } | Job::Cancel { .. } => {}
+        }
+    }
+
+    fn show(&mut self, block: u32, plane: u16, frame: FrameId) {
+        let page = self.page(block, plane);
+        self.table[page] = frame;
+    }
+
+    fn hide(&mut self, block: u32, plane: u16) {
+        let page = self.page(block, plane);
+        self.table[page] = NONE;
+    }
+}
+
+fn direction(job: &Job) -> Direction {
+    match job {
+        Job::Load { .. } | Job::LoadCopy { .. } => Direction::Load,
+        Job::Store { .. } => Direction::Store,
+        _ => Direction::None,
+    }
+}
+
+fn victim(job: &Job) -> Option<Victim> {
+    match *job {
+        Job::Map { victim, .. }
+        | Job::Load { victim, .. }
+        | Job::Copy { victim, .. }
+        | Job::LoadCopy { victim, .. } => victim,
+        Job::Store { .. } | Job::Drop { .. } | Job::Evict { .. } | Job::Cancel { .. } | Job::Move { .. } => None,
+    }
+}

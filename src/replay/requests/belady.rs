@@ -1,0 +1,100 @@
+//! The ceiling: what a cache of so many blocks could hit that knew the future.
+//!
+//! Of all blocks the one that is used again last goes first (Belady 1966). A block is used whenever one behind it is, so a block's next
+//! use is never after that of a block behind it: with ties broken deepest first, no block goes before what stands on it, and
+//! contiguous prefixes are all that is ever lost. A block that is not used again in time is not taken in at all.
+
+use super::super::trace::Requests;
+use std::collections::BinaryHeap;
+
+/// Not used again.
+const NEVER: u32 = u32::MAX;
+/// Not in the cache.
+const ABSENT: u32 = u32::MAX;
+
+/// How many blocks of a trace a cache of `capacity` blocks can find at most, behind prefixes that it found whole.
+#[must_use]
+pub fn belady(trace: &Requests, capacity: u64) -> u64 {
+    let next = next_uses(trace);
+    // Next use of each block in the cache: a request, or `NEVER`; entries of the heap that say otherwise are out of date.
+    let mut held = vec![None; trace.distinct() as usize];
+    let mut heap: BinaryHeap<(u32, u32, u32)> = BinaryHeap::new();
+    let (mut count, mut found, mut at) = (0u64, 0u64, 0usize);
+    for request in trace.iter() {
+        let hits = request.blocks.iter().take_while(|&&block| held[block as usize].is_some()).count();
+        found += hits as u64;
+        for (depth, &block) in request.blocks.iter().enumerate() {
+            let use_next = next[at];
+            at += 1;
+            count += u64::from(held[block as usize].is_none());
+            held[block as usize] = Some(use_next);
+            heap.push((use_next, depth as u32, block));
+        }
+        while count > capacity {
+            let Some((use_next, _, block)) = heap.pop() else { break };
+            if held[block as usize] == Some(use_next) {
+                held[block as usize] = None;
+                count -= 1;
+            }
+        }
+    }
+    found
+}
+
+/// For each use of a block the request that uses it next.
+fn next_uses(trace: &Requests) -> Vec<u32> {
+    let mut next = vec![NEVER; trace.uses() as usize];
+    let mut seen = vec![ABSENT; trace.distinct() as usize];
+    let mut at = next.len();
+    for index in (0..trace.len()).rev() {
+        let Some(request) = trace.get(index) else { continue };
+        for &block in request.blocks.iter().rev() {
+            at -= 1;
+            next[at] = seen[block as usize];
+            seen[block as usize] = index as u32;
+        }
+    }
+    next
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    fn trace(requests: &[Vec<u64>]) -> Requests {
+        let lines: Vec<String> =
+            requests.iter().map(|blocks| format!("{{\"timestamp\": 0, \"hash_ids\": {blocks:?}}}")).collect();
+        Requests::read(lines.join("\n").as_bytes()).expect("well-formed")
+    }
+
+    #[test]
+    fn what_is_used_again_last_goes_first() {
+        // One block fits: 0 is kept over 1 and 2, and nothing can be had of 3.
+        let trace = trace(&[vec![0, 1], vec![2], vec![0, 3], vec![0]]);
+        assert_eq!([belady(&trace, 0), belady(&trace, 1), belady(&trace, 9)], [0, 2, 2]);
+    }
+
+    /// Every way to choose what stays, on traces so short that all can be tried.
+    fn best(requests: &[Vec<u64>], held: &BTreeSet<u64>, capacity: usize) -> u64 {
+        let Some((first, rest)) = requests.split_first() else { return 0 };
+        let hits = first.iter().take_while(|block| held.contains(block)).count() as u64;
+        let all: Vec<u64> = held.iter().chain(first).copied().collect::<BTreeSet<_>>().into_iter().collect();
+        let choices = (0..1u32 << all.len()).filter(|bits| bits.count_ones() as usize <= capacity);
+        let kept = |bits: u32| (0..all.len()).filter(|i| bits >> i & 1 == 1).map(|i| all[i]).collect();
+        hits + choices.map(|bits| best(rest, &kept(bits), capacity)).max().unwrap_or(0)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+        #[test]
+        fn no_choice_finds_more(walks in proptest::collection::vec((0u64..2, 0u64..2, 1usize..3), 1..5), capacity in 0usize..3) {
+            // Paths in a tree of two roots with two children each.
+            let requests: Vec<Vec<u64>> = walks.iter().map(|&(root, child, length)| {
+                [root, 2 + 2 * root + child][..length].to_vec()
+            }).collect();
+            prop_assert_eq!(belady(&trace(&requests), capacity as u64), best(&requests, &BTreeSet::new(), capacity));
+        }
+    }
+}

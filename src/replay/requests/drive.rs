@@ -1,0 +1,184 @@
+//! An engine of one session that serves a trace's requests one after the other: each maps what is cached of its prefix, reads it into tier 0,
+//! computes the rest, publishes it, and goes.
+
+use super::super::ReplayError;
+use super::super::machine::{Bandwidths, Machine};
+use super::super::progress::Progress;
+use super::super::trace::{Requests, requests::BLOCK_TOKENS};
+use kvtide_tiering::api::{Admission, Eviction, Level, Limits, Plane, PlaneKind, Policy, Request, SpaceConfig, Status};
+
+/// Blocks that the engine computes at once; a request of the client names so many hashes at most.
+const CHUNK: usize = 64;
+/// Blocks that tier 0 holds: what one request computes at once, and little more.
+const TIER0: u32 = CHUNK as u32 + 16;
+/// Requests between two looks at the clock.
+const TELL: usize = 64;
+
+/// What is tried.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Setup {
+    /// Blocks that host memory holds.
+    pub(super) host: u32,
+    /// Blocks that NVMe holds.
+    pub(super) nvme: u32,
+    /// Bytes of a block: one page of one plane.
+    pub(super) block_bytes: u32,
+    pub(super) bandwidths: Bandwidths,
+    pub(super) admission: Admission,
+    /// Bytes that may be written in a day; 0: no bound.
+    pub(super) bytes_per_day: u64,
+    pub(super) eviction: Eviction,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Outcome {
+    /// Blocks that requests asked for.
+    pub(super) asked: u64,
+    /// Of them, found behind a prefix that was found whole.
+    pub(super) found: u64,
+    /// Blocks found that were still in tier 0.
+    pub(super) tier0_hits: u64,
+    /// Blocks found that were on NVMe alone.
+    pub(super) nvme_hits: u64,
+    /// Blocks written to NVMe.
+    pub(super) written: u64,
+    /// Requests.
+    pub(super) requests: u64,
+    /// Nanoseconds that requests waited for what was cached of them.
+    pub(super) load_ns: u64,
+}
+
+fn config(setup: Setup, longest: u32) -> SpaceConfig {
+    let blocks_max = setup.host + TIER0 + 2 * longest + 64;
+    SpaceConfig {
+        page_tokens: BLOCK_TOKENS,
+        planes: vec![Plane { page_bytes: setup.block_bytes, kind: PlaneKind::Full }],
+        shards: 1,
+        limits: Limits {
+            sessions_max: 1,
+            blocks_max,
+            seqs_max: 1,
+            seq_blocks_max: longest + 1,
+            lanes_max: 1,
+            jobs_max: 64,
+            requests_max: 4,
+            host_bytes_max: u64::from(setup.host) * u64::from(setup.block_bytes),
+            nvme_bytes_max: u64::from(setup.nvme) * u64::from(setup.block_bytes),
+            ios_max: 64,
+            contents_max: blocks_max + setup.nvme,
+            notes_max: 64,
+        },
+        policy: Policy {
+            clean_low_percent: 100,
+            clean_high_percent: 100,
+            host_high_percent: 100,
+            host_low_percent: 100,
+            host_clean_low_percent: 10,
+            host_clean_high_percent: 20,
+            host_scan_frames: 8,
+            nvme_high_percent: 100,
+            nvme_low_percent: 100,
+            nvme_admission: setup.admission,
+            nvme_bytes_per_day: setup.bytes_per_day,
+            eviction: setup.eviction,
+            scan_frames: 8,
+            request_timeout_us: u64::MAX / 2,
+        },
+    }
+}
+
+/// Replays a trace.
+pub(super) fn replay(trace: &Requests, setup: Setup, what: String) -> Result<Outcome, ReplayError> {
+    let machine = Machine::new(config(setup, trace.longest()), TIER0, setup.bandwidths)?;
+    let mut engine = Engine { machine, steps: 0, outcome: Outcome::default() };
+    let mut progress = Progress::new(what, trace.len() as u64);
+    let mut hashes = Vec::new();
+    for (number, request) in trace.iter().enumerate() {
+        if number % TELL == 0 {
+            progress.at(number as u64);
+        }
+        // A request that comes while the one before is still served waits for it.
+        let due = request.time_ms.saturating_mul(1_000_000);
+        engine.machine.advance(due.max(engine.machine.now_ns()))?;
+        hashes.clear();
+        hashes.extend(request.blocks.iter().map(|&block| hash_of(block)));
+        engine.serve(&hashes)?;
+        engine.machine.agent.arrived.clear();
+    }
+    let counters = engine.machine.core.counters();
+    engine.outcome.written = counters.host_to_nvme.total_pages();
+    engine.outcome.nvme_hits = counters.nvme_hits;
+    Ok(engine.outcome)
+}
+
+/// A hash for a block of the trace; 0 would be none.
+fn hash_of(block: u32) -> u128 {
+    let mix = |x: u64| (x ^ x >> 31).wrapping_mul(0x7fb5_d329_728e_a185);
+    let id = u64::from(block) + 1;
+    u128::from(mix(id)) << 64 | u128::from(id)
+}
+
+struct Engine {
+    machine: Machine,
+    steps: u64,
+    outcome: Outcome,
+}
+
+impl Engine {
+    fn serve(&mut self, hashes: &[u128]) -> Result<(), ReplayError> {
+        let seq = 0;
+        self.machine.must(Request::SeqCreate { seq })?;
+        let found = self.find(seq, hashes)?;
+        let mut done = found;
+        while done < hashes.len() {
+            let count = CHUNK.min(hashes.len() - done);
+            self.machine.must(Request::Reserve { seq: Some(seq), count: count as u32 })?;
+            self.machine.must(Request::Commit { seq, tokens: (done + count) as u64 * u64::from(BLOCK_TOKENS) })?;
+            let parent = if done == 0 { 0 } else { hashes[done - 1] };
+            let hashes = &hashes[done..done + count];
+            let publish = Request::Publish { seq, first: done as u32, parent, hashes, level: Level::Published };
+            match self.machine.ask(publish)? {
+                // A block that is not findable is computed again by the next request.
+                (Status::Ok | Status::NotAdmitted, _) => {}
+                (status, _) => return Err(ReplayError::Odd(format!("a publish ends with {status:?}"))),
+            }
+            done += count;
+        }
+        // One step of decode: time moves on for what is in memory.
+        self.steps += 1;
+        let (lane, step) = (0, self.steps);
+        self.machine.must(Request::Step { lane, step, seqs: &[seq] })?;
+        self.machine.must(Request::StepEnd { lane, step })?;
+        self.machine.must(Request::SeqDrop { seq })?;
+        self.outcome.requests += 1;
+        self.outcome.asked += hashes.len() as u64;
+        self.outcome.found += found as u64;
+        Ok(())
+    }
+
+    /// Maps and loads what is cached of a prefix.
+    fn find(&mut self, seq: u32, hashes: &[u128]) -> Result<usize, ReplayError> {
+        let mut found = 0;
+        for chunk in hashes.chunks(CHUNK) {
+            // Nothing of it is cached, or none of it fits.
+            let more = match self.machine.ask(Request::Map { seq, hashes: chunk })? {
+                (Status::Ok, more) => more,
+                _ => 0,
+            };
+            found += more as usize;
+            if more < chunk.len() as u64 {
+                break;
+            }
+        }
+        let (began, loads) = (self.machine.now_ns(), self.machine.agent.loads);
+        for first in (0..found).step_by(CHUNK) {
+            let (first, count) = (first as u32, CHUNK.min(found - first) as u32);
+            self.machine.must(Request::Acquire { seq, plane: 0, planes: 1, first, count })?;
+            self.machine.must(Request::Release { seq, plane: 0, planes: 1, first, count })?;
+        }
+        self.outcome.load_ns += self.machine.now_ns() - began;
+        self.outcome.tier0_hits += (found as u64).saturating_sub(self.machine.agent.loads - loads);
+        Ok(found)
+    }
+}

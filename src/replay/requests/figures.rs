@@ -1,0 +1,100 @@
+//! What a replay of requests came to, for people and for programs.
+
+use super::super::trace::Requests;
+use super::drive::{Outcome, Setup};
+use serde_json::{Value, json};
+use std::fmt::Write;
+
+/// The figures of one policy at one capacity.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Figures {
+    /// Blocks found behind a prefix found whole, of all blocks asked for.
+    pub(super) hit_ratio: f64,
+    /// The same by the fastest tier that had them: tier 0, host memory, NVMe.
+    pub(super) by_tier: [f64; 3],
+    /// What a cache of as many blocks as NVMe holds could find that knew the future.
+    pub(super) belady: f64,
+    /// Bytes written to NVMe.
+    pub(super) bytes_written: u64,
+    /// Blocks written to NVMe for each found there alone.
+    pub(super) writes_per_hit: f64,
+    /// Mean time that a request waited for what was cached of it, in microseconds.
+    pub(super) load_us_per_request: f64,
+    /// Blocks that NVMe and host memory hold.
+    pub(super) blocks: (u32, u32),
+}
+
+fn ratio(a: u64, b: u64) -> f64 {
+    if b == 0 { 0.0 } else { a as f64 / b as f64 }
+}
+
+/// Six digits after the point.
+fn rounded(value: f64) -> Value {
+    ((value * 1e6).round() / 1e6).into()
+}
+
+impl Figures {
+    pub(super) fn of(outcome: &Outcome, setup: Setup, belady: f64) -> Figures {
+        let host = outcome.found.saturating_sub(outcome.tier0_hits + outcome.nvme_hits);
+        Figures {
+            hit_ratio: ratio(outcome.found, outcome.asked),
+            by_tier: [outcome.tier0_hits, host, outcome.nvme_hits].map(|hits| ratio(hits, outcome.asked)),
+            belady,
+            bytes_written: outcome.written * u64::from(setup.block_bytes),
+            writes_per_hit: ratio(outcome.written, outcome.nvme_hits),
+            load_us_per_request: ratio(outcome.load_ns, outcome.requests) / 1000.0,
+            blocks: (setup.nvme, setup.host),
+        }
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let [tier0, host, nvme] = self.by_tier.map(rounded);
+        json!({
+            "hit_ratio": rounded(self.hit_ratio),
+            "hit_ratio_by_tier": {"tier0": tier0, "host": host, "nvme": nvme},
+            "belady": rounded(self.belady),
+            "bytes_written": self.bytes_written,
+            "writes_per_hit": rounded(self.writes_per_hit),
+            "load_us_per_request": rounded(self.load_us_per_request),
+            "nvme_blocks": self.blocks.0,
+            "host_blocks": self.blocks.1,
+        })
+    }
+}
+
+/// A table: a line for each policy at each capacity.
+pub(super) fn table(trace: &Requests, rows: &[(&str, f64, Figures)]) -> String {
+    let mut text = format!(
+        "{} requests, {} blocks asked for, {} distinct\n{:>8} {:<12}{:>8}{:>8}{:>8}{:>8}{:>8}{:>14}{:>12}{:>14}\n",
+        trace.len(),
+        trace.uses(),
+        trace.distinct(),
+        "NVMe %",
+        "policy",
+        "hits",
+        "tier 0",
+        "host",
+        "NVMe",
+        "Belady",
+        "GB written",
+        "writes/hit",
+        "load us/req"
+    );
+    for (name, capacity, figures) in rows {
+        let [tier0, host, nvme] = figures.by_tier;
+        // A string takes whatever is written to it.
+        let _ = writeln!(
+            text,
+            "{capacity:>8} {name:<12}{:>8.3}{tier0:>8.3}{host:>8.3}{nvme:>8.3}{:>8.3}{:>14.1}{:>12.2}{:>14.0}",
+            figures.hit_ratio,
+            figures.belady,
+            figures.bytes_written as f64 / 1e9,
+            figures.writes_per_hit,
+            figures.load_us_per_request,
+        );
+    }
+    text.push_str(
+        "hits: blocks found behind a whole prefix, of all asked for; Belady: a cache of as many blocks as NVMe holds that knew the future\n",
+    );
+    text
+}

@@ -1,0 +1,153 @@
+//! `kvtide replay requests`: how much of a service's prefixes is found again, by order of eviction and by capacity, beside what could be.
+
+mod admission;
+mod belady;
+mod drive;
+mod figures;
+
+use super::machine::Bandwidths;
+use super::trace::Requests;
+use super::{ReplayError, chart, gbps, open, percent};
+use drive::Setup;
+use figures::Figures;
+use kvtide_tiering::api::{Admission, Eviction};
+use serde_json::{Map, Value};
+use std::io::BufReader;
+use std::path::PathBuf;
+
+/// Tokens of a block.
+const BLOCK_TOKENS: u32 = super::trace::requests::BLOCK_TOKENS;
+/// Blocks that host memory holds besides those of the longest request, at least: what is on its way to NVMe.
+const HOST_MIN: u32 = 64;
+/// Blocks that NVMe holds at least.
+const NVME_MIN: u32 = 64;
+/// Orders of eviction by name.
+const POLICIES: [(&str, Eviction); 5] = [
+    ("lru", Eviction::Lru),
+    ("s3-fifo", Eviction::S3Fifo),
+    ("arc", Eviction::Arc),
+    ("cost-aware", Eviction::CostAware),
+    ("auto", Eviction::Auto),
+];
+
+/// What `kvtide replay requests` takes.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Args {
+    /// A trace: one JSON object a line with `timestamp` (milliseconds), `input_length`, `output_length` (tokens) and `hash_ids` (the
+    /// request's prefix blocks of 512 tokens)
+    #[arg(value_name = "TRACE")]
+    trace: PathBuf,
+    /// Order of eviction
+    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = POLICIES.map(|(name, _)| name))]
+    policy: String,
+    /// Every order of eviction, one after the other
+    #[arg(long, conflicts_with = "policy")]
+    all: bool,
+    /// Blocks that NVMe holds, in percent of the trace's distinct blocks; several: the JSON has an object for each within each policy
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values_t = [10.0], value_parser = percent)]
+    capacity_percent: Vec<f64>,
+    /// Blocks that host memory holds, in percent of those that NVMe holds; at least what one request needs
+    #[arg(long, value_name = "PERCENT", default_value_t = 25.0, value_parser = percent)]
+    host_percent: f64,
+    /// Bandwidth between tier 0 and host memory, each way, in GB/s
+    #[arg(long, value_name = "GBPS", default_value_t = 25.0, value_parser = gbps)]
+    host_gbps: f64,
+    /// Bandwidth between host memory and NVMe, in GB/s
+    #[arg(long, value_name = "GBPS", default_value_t = 6.0, value_parser = gbps)]
+    nvme_gbps: f64,
+    /// Bytes of KV of a token, all layers; the default is that of an 8B model with grouped queries in fp8
+    #[arg(long, value_name = "BYTES", default_value_t = 65536, value_parser = clap::value_parser!(u32).range(1..=(1 << 21)))]
+    token_bytes: u32,
+    /// Compares the rules of admission to NVMe instead, under one order of eviction
+    #[arg(long, conflicts_with = "all")]
+    admissions: bool,
+    /// With --admissions: bytes that may be written, in percent of those that `all` writes
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values_t = [25.0, 50.0], value_parser = percent)]
+    budget_percent: Vec<f64>,
+    /// Print one JSON object and nothing else
+    #[arg(long)]
+    json: bool,
+    /// Draw the hit ratios, as SVG
+    #[arg(long, value_name = "FILE")]
+    chart: Option<PathBuf>,
+}
+
+/// Replays; what is to be printed.
+pub(super) fn run(args: &Args) -> Result<String, ReplayError> {
+    let trace =
+        Requests::read(BufReader::new(open(&args.trace)?)).map_err(|broken| ReplayError::trace(&args.trace, broken))?;
+    if args.admissions {
+        return admission::run(args, &trace);
+    }
+    let mut rows: Vec<(&str, f64, Figures)> = Vec::new();
+    let chosen = POLICIES.iter().filter(|(name, _)| args.all || *name == args.policy);
+    for (capacity, (name, eviction)) in args.capacity_percent.iter().flat_map(|c| chosen.clone().map(move |p| (*c, p)))
+    {
+        let setup = Setup { eviction: *eviction, ..setup(args, &trace, capacity) };
+        let outcome = drive::replay(&trace, setup, format!("{name}, NVMe of {capacity} %"))?;
+        let ceiling = match rows.iter().find(|(_, c, _)| *c == capacity) {
+            Some((_, _, figures)) => figures.belady,
+            None => belady::belady(&trace, u64::from(setup.nvme)) as f64 / trace.uses() as f64,
+        };
+        rows.push((name, capacity, Figures::of(&outcome, setup, ceiling)));
+    }
+    if let Some(path) = &args.chart {
+        chart::hits(path, &lines(&rows)).map_err(|why| ReplayError::Chart { path: path.clone(), why })?;
+    }
+    Ok(if args.json { json(args, &rows) } else { figures::table(&trace, &rows) })
+}
+
+/// What a capacity means for a trace.
+fn setup(args: &Args, trace: &Requests, capacity_percent: f64) -> Setup {
+    let share = |of: u32, percent: f64| (f64::from(of) * percent / 100.0).round() as u32;
+    let nvme = share(trace.distinct(), capacity_percent).max(NVME_MIN);
+    // One request must be able to run at all.
+    let host = share(nvme, args.host_percent).max(trace.longest() + HOST_MIN);
+    Setup {
+        host,
+        nvme,
+        block_bytes: args.token_bytes * BLOCK_TOKENS,
+        bandwidths: Bandwidths { host: args.host_gbps, nvme: args.nvme_gbps },
+        admission: Admission::All,
+        bytes_per_day: 0,
+        eviction: policy(&args.policy),
+    }
+}
+
+fn policy(name: &str) -> Eviction {
+    POLICIES.iter().find(|(known, _)| *known == name).map_or(Eviction::default(), |(_, eviction)| *eviction)
+}
+
+/// One object; with --all keyed by policy, with several capacities then by capacity.
+fn json(args: &Args, rows: &[(&str, f64, Figures)]) -> String {
+    let of = |name: &str| -> Value {
+        let mut own = rows.iter().filter(|(row, ..)| *row == name);
+        match args.capacity_percent.len() {
+            1 => own.next().map_or(Value::Null, |(.., figures)| figures.json()),
+            _ => own.map(|(_, capacity, figures)| (capacity.to_string(), figures.json())).collect::<Map<_, _>>().into(),
+        }
+    };
+    let whole = match args.all {
+        true => POLICIES.iter().map(|(name, _)| (name.to_string(), of(name))).collect::<Map<_, _>>().into(),
+        false => of(&args.policy),
+    };
+    format!("{whole}\n")
+}
+
+/// Hit ratio by capacity, a line for each policy, and one for the ceiling.
+fn lines(rows: &[(&str, f64, Figures)]) -> Vec<(String, Vec<(f64, f64)>)> {
+    let mut lines: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
+    let mut add = |name: &str, capacity: f64, ratio: f64| match lines.iter_mut().find(|(line, _)| line == name) {
+        Some((_, points)) if points.iter().any(|(c, _)| *c == capacity) => {}
+        Some((_, points)) => points.push((capacity, ratio)),
+        None => lines.push((name.into(), vec![(capacity, ratio)])),
+    };
+    for (name, capacity, figures) in rows {
+        add("Belady", *capacity, figures.belady);
+        add(name, *capacity, figures.hit_ratio);
+    }
+    for (_, points) in &mut lines {
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+    }
+    lines
+}

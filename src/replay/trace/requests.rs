@@ -1,0 +1,213 @@
+//! A trace of requests, as Mooncake's are published: one JSON object a line with `timestamp` (milliseconds) and `hash_ids`, the
+//! request's prefix blocks of 512 tokens in order; `input_length` (tokens) and `output_length` where they are given. Equal ids are equal blocks
+//! behind equal prefixes. Other fields are not looked at.
+
+use super::Broken;
+use serde::Deserialize;
+use std::collections::HashMap;
+use std::io::BufRead;
+
+/// Tokens of a block.
+pub const BLOCK_TOKENS: u32 = 512;
+/// Requests of one trace.
+const REQUESTS_MAX: usize = 50_000_000;
+/// Blocks of one request.
+const BLOCKS_MAX: usize = 1 << 20;
+/// Blocks of all requests together.
+const USES_MAX: usize = 1 << 31;
+/// Bytes of a line.
+const LINE_MAX: u64 = 64 << 20;
+/// No block before.
+const NONE: u32 = u32::MAX;
+
+#[derive(Deserialize)]
+struct Line {
+    timestamp: u64,
+    hash_ids: Vec<u64>,
+    input_length: Option<u64>,
+}
+
+/// A trace: requests in the order of time, distinct blocks numbered in the order in which they first appear.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Requests {
+    times_ms: Vec<u64>,
+    /// Where each request's blocks end.
+    ends: Vec<usize>,
+    blocks: Vec<u32>,
+    distinct: u32,
+    longest: u32,
+}
+
+/// One request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request<'a> {
+    /// When it came, in milliseconds.
+    pub time_ms: u64,
+    /// Its blocks, first to last.
+    pub blocks: &'a [u32],
+}
+
+impl Requests {
+    /// Reads a trace.
+    pub fn read(mut from: impl BufRead) -> Result<Requests, Broken> {
+        let mut reading = Reading::default();
+        let (mut line, mut number) = (Vec::new(), 0);
+        loop {
+            line.clear();
+            number += 1;
+            let length = std::io::Read::take(&mut from, LINE_MAX + 1).read_until(b'\n', &mut line);
+            match length.map_err(|error| Broken::line(number, format!("cannot read on: {error}")))? {
+                0 => return reading.end(),
+                length if length as u64 > LINE_MAX => {
+                    return Err(Broken::line(number, format!("longer than {LINE_MAX} bytes")));
+                }
+                _ if line.trim_ascii().is_empty() => {}
+                _ => reading.line(&line).map_err(|why| Broken::line(number, why))?,
+            }
+        }
+    }
+
+    /// Requests.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.times_ms.len()
+    }
+
+    /// Whether there are none; a trace that was read has some.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.times_ms.is_empty()
+    }
+
+    /// One of them.
+    #[must_use]
+    pub fn get(&self, request: usize) -> Option<Request<'_>> {
+        let begin = if request == 0 { 0 } else { *self.ends.get(request - 1)? };
+        let blocks = self.blocks.get(begin..*self.ends.get(request)?)?;
+        Some(Request { time_ms: self.times_ms[request], blocks })
+    }
+
+    /// All of them, in the order of time.
+    pub fn iter(&self) -> impl Iterator<Item = Request<'_>> {
+        (0..self.len()).filter_map(|request| self.get(request))
+    }
+
+    /// Distinct blocks; their numbers are below.
+    #[must_use]
+    pub fn distinct(&self) -> u32 {
+        self.distinct
+    }
+
+    /// Blocks of all requests.
+    #[must_use]
+    pub fn uses(&self) -> u64 {
+        self.blocks.len() as u64
+    }
+
+    /// Blocks of the longest request.
+    #[must_use]
+    pub fn longest(&self) -> u32 {
+        self.longest
+    }
+}
+
+#[derive(Default)]
+struct Reading {
+    trace: Requests,
+    /// Number of each id.
+    numbers: HashMap<u64, u32>,
+    /// The block that stands before each block.
+    parents: Vec<u32>,
+}
+
+impl Reading {
+    fn line(&mut self, line: &[u8]) -> Result<(), String> {
+        let line: Line = serde_json::from_slice(line).map_err(|error| error.to_string())?;
+        let trace = &mut self.trace;
+        if trace.times_ms.last().is_some_and(|&before| before > line.timestamp) {
+            return Err(format!("timestamp {} is before that of the request before", line.timestamp));
+        }
+        let count = line.hash_ids.len();
+        if count > BLOCKS_MAX || trace.times_ms.len() == REQUESTS_MAX || trace.blocks.len() + count > USES_MAX {
+            return Err(format!(
+                "more than {BLOCKS_MAX} blocks, {REQUESTS_MAX} requests or {USES_MAX} blocks of all requests"
+            ));
+        }
+        if let Some(tokens) = line.input_length {
+            let whole = tokens / u64::from(BLOCK_TOKENS);
+            // The last block may be partial, and some traces leave it out.
+            if !(whole..=tokens.div_ceil(u64::from(BLOCK_TOKENS))).contains(&(count as u64)) {
+                return Err(format!("input_length {tokens} is no {count} blocks of {BLOCK_TOKENS} tokens"));
+            }
+        }
+        let mut parent = NONE;
+        for id in line.hash_ids {
+            let fresh = self.parents.len() as u32;
+            let block = *self.numbers.entry(id).or_insert(fresh);
+            if block == fresh {
+                self.parents.push(parent);
+            } else if self.parents[block as usize] != parent {
+                return Err(format!("block {id} stands behind another prefix than before"));
+            }
+            trace.blocks.push(block);
+            parent = block;
+        }
+        trace.times_ms.push(line.timestamp);
+        trace.ends.push(trace.blocks.len());
+        trace.longest = trace.longest.max(count as u32);
+        Ok(())
+    }
+
+    fn end(mut self) -> Result<Requests, Broken> {
+        self.trace.distinct = self.parents.len() as u32;
+        if self.trace.blocks.is_empty() {
+            return Err(Broken::whole("there is no request with blocks"));
+        }
+        Ok(self.trace)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::At;
+    use super::*;
+
+    fn read(text: &str) -> Result<Requests, Broken> {
+        Requests::read(text.as_bytes())
+    }
+
+    #[test]
+    fn a_trace_is_read_line_by_line() {
+        let text = "{\"timestamp\": 0, \"input_length\": 513, \"hash_ids\": [900, 7]}\n\n{\"timestamp\": 5, \"hash_ids\": []}\n\
+                    {\"timestamp\": 5, \"input_length\": 1100, \"output_length\": 1, \"hash_ids\": [900, 8]}";
+        let trace = read(text).expect("well-formed");
+        let requests: Vec<_> = trace.iter().map(|r| (r.time_ms, r.blocks)).collect();
+        assert_eq!(requests, [(0, &[0, 1][..]), (5, &[]), (5, &[0, 2])]);
+        assert_eq!((trace.distinct(), trace.uses(), trace.longest(), trace.len()), (3, 4, 2, 3));
+    }
+
+    #[test]
+    fn what_is_no_trace_is_refused_with_its_line() {
+        let good = "{\"timestamp\": 9, \"hash_ids\": [1, 2]}\n";
+        let cases = [
+            ("", At::Whole),
+            ("{\"timestamp\": 0, \"hash_ids\": []}", At::Whole),
+            (&format!("{good}nonsense"), At::Line(2)),
+            // Cut off.
+            (&format!("{good}\n{}", &good[..20]), At::Line(3)),
+            ("{\"timestamp\": 0}", At::Line(1)),
+            (&format!("{good}{{\"timestamp\": 8, \"hash_ids\": [1]}}"), At::Line(2)),
+            ("{\"timestamp\": 0, \"hash_ids\": [-1]}", At::Line(1)),
+            // Too many, too few blocks for its tokens.
+            ("{\"timestamp\": 0, \"input_length\": 512, \"hash_ids\": [1, 2]}", At::Line(1)),
+            ("{\"timestamp\": 0, \"input_length\": 1024, \"hash_ids\": [1]}", At::Line(1)),
+            // One block behind two prefixes, in two requests and in one.
+            (&format!("{good}{{\"timestamp\": 9, \"hash_ids\": [2]}}"), At::Line(2)),
+            ("{\"timestamp\": 0, \"hash_ids\": [1, 1]}", At::Line(1)),
+            ("\u{1}\u{2}", At::Line(1)),
+        ];
+        for (text, at) in cases {
+            assert_eq!(read(text).map_err(|broken| broken.at), Err(at), "{text}");
+        }
+    }
+}
