@@ -132,7 +132,9 @@ pub(super) fn table(rows: &[(&str, Figures)]) -> String {
     for (name, figures) in rows {
         let head = ["tier 0", "oracle", "last step", "true query", "of oracle", "pages"];
         let _ = write!(text, "{name:<16}");
-        head.iter().for_each(|word| drop(write!(text, "{word:>12}")));
+        for word in head {
+            let _ = write!(text, "{word:>12}");
+        }
         text.push('\n');
         let mut line = |what: String, plane: Plane| {
             let share = plane.mass_recall / plane.oracle.max(f64::MIN_POSITIVE);

@@ -86,6 +86,11 @@ impl Agent {
     /// The lane is at a boundary.
     pub fn at(&mut self, position: Option<u64>) {
         self.position = position;
+        self.applied();
+    }
+
+    /// The lane has applied every change of the table so far.
+    pub fn applied(&mut self) {
         self.boundaries += 1;
     }
 

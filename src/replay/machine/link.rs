@@ -22,8 +22,7 @@ impl Link {
     }
 
     /// How long so many bytes take, in nanoseconds.
-    #[must_use]
-    pub fn ns(&self, bytes: u64) -> u64 {
+    fn ns(&self, bytes: u64) -> u64 {
         (bytes as f64 / self.bytes_per_ns).ceil() as u64
     }
 

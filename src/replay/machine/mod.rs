@@ -28,6 +28,9 @@ pub struct Bandwidths {
     pub nvme: f64,
 }
 
+/// Things that end while one request waits: more is a core that turns in circles.
+const ROUNDS_MAX: u32 = 1 << 22;
+
 /// What ended at once.
 #[derive(Clone, Copy, Debug)]
 enum Ended {
@@ -88,12 +91,6 @@ impl Machine {
         self.now_ns - BEGIN_US * 1000
     }
 
-    /// How long a page takes from host memory to tier 0, in nanoseconds.
-    #[must_use]
-    pub fn page_ns(&self) -> u64 {
-        self.loads.ns(self.page_bytes)
-    }
-
     /// Lets time pass until then: what ends meanwhile ends.
     pub fn advance(&mut self, until_ns: u64) -> Result<(), ReplayError> {
         let until = until_ns + BEGIN_US * 1000;
@@ -108,15 +105,21 @@ impl Machine {
     pub fn ask(&mut self, request: Request<'_>) -> Result<(Status, u64), ReplayError> {
         self.answer = None;
         self.event(Event::Request { session: 0, channel: 0, tag: 0, timeout_us: 0, request })?;
-        loop {
+        for _ in 0..ROUNDS_MAX {
             if let Some(answer) = self.answer {
                 return Ok(answer);
             }
-            let Some(at) = self.next_end() else {
-                return Err(ReplayError::Odd(format!("nothing moves, but {request:?} is not answered")));
-            };
+            // A lane that waits applies what has changed meanwhile.
+            self.agent.applied();
+            self.start_jobs();
+            self.drain()?;
+            if self.answer.is_some() {
+                continue;
+            }
+            let Some(at) = self.next_end() else { break };
             self.end_next(at)?;
         }
+        Err(ReplayError::Odd(format!("nothing moves, but {request:?} is not answered")))
     }
 
     /// Sends a request that must succeed; its value.
