@@ -9,6 +9,8 @@ mod error;
 mod machine;
 mod progress;
 mod requests;
+#[cfg(test)]
+mod tests;
 pub mod trace;
 
 pub use error::ReplayError;
@@ -37,11 +39,7 @@ enum Which {
 /// Replays a trace and prints what came of it.
 #[must_use]
 pub fn run(args: &Args) -> ExitCode {
-    let text = match &args.which {
-        Which::Attention(args) => attention::run(args),
-        Which::Requests(args) => requests::run(args),
-    };
-    match text {
+    match text(args) {
         Ok(text) => {
             print!("{text}");
             ExitCode::SUCCESS
@@ -50,6 +48,14 @@ pub fn run(args: &Args) -> ExitCode {
             eprintln!("kvtide replay: {error}");
             ExitCode::from(NOT_RUN)
         }
+    }
+}
+
+/// What a replay has to say.
+fn text(args: &Args) -> Result<String, ReplayError> {
+    match &args.which {
+        Which::Attention(args) => attention::run(args),
+        Which::Requests(args) => requests::run(args),
     }
 }
 

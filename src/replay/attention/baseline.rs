@@ -6,7 +6,7 @@ use super::estimates::Estimates;
 /// Pages of a plane that tier 0 has room for at a step, the tail included.
 pub(super) fn room(trace: &Attention, step: usize, capacity_percent: f64) -> usize {
     let pages = trace.pages_at(step);
-    ((pages as f64 * capacity_percent / 100.0).round() as usize).clamp(2, pages.max(2))
+    ((pages as f64 * capacity_percent / 100.0).round() as usize).clamp(1, pages)
 }
 
 /// The positions of the `count` largest numbers, ascending; of equal ones the earlier.
@@ -55,7 +55,8 @@ impl Oracle {
     pub(super) fn moves(&self) -> f64 {
         let steps = self.sets.len() / self.planes;
         let moves = |plane: usize| {
-            let new = |step: usize| self.at(step, plane).iter().filter(|page| !self.has(step - 1, plane, **page)).count();
+            let new =
+                |step: usize| self.at(step, plane).iter().filter(|page| !self.has(step - 1, plane, **page)).count();
             (1..steps).map(new).sum::<usize>() as f64 / steps.saturating_sub(1).max(1) as f64
         };
         (0..self.planes).map(moves).fold(0.0, f64::max)

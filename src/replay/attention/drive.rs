@@ -10,14 +10,16 @@ use super::estimates::Estimates;
 use super::scores::Scores;
 use super::tally::Tally;
 use kvtide_tiering::api::{
-    Admission, Contract, Eviction, Event, Limits, Plane, PlaneKind, Policy, Request, ScoreKind, SpaceConfig,
+    Admission, Contract, Event, Eviction, Limits, Plane, PlaneKind, Policy, Request, ScoreKind, SpaceConfig,
 };
-use kvtide_tiering::predict::Scoring;
+use kvtide_tiering::predict::{Estimate, Scoring};
 
-/// Blocks that prefill computes at once.
+/// Blocks that prefill computes at once, at most.
 const CHUNK: usize = 4;
 /// Sealed pages at the end of a sequence that an engine reads whatever it picks.
 const RECENT: usize = 2;
+/// Pages of a plane that a step reads whatever it picks: the first, the last sealed ones, the one that is filling.
+pub(super) const NEEDED: usize = RECENT + 2;
 /// The only sequence, lane and session.
 const SEQ: u32 = 0;
 const LANE: u16 = 0;
@@ -177,9 +179,11 @@ impl Engine<'_> {
         let permille = (self.setup.capacity_percent * 10.0).round().clamp(1.0, 1000.0) as u16;
         self.machine.must(Request::SeqCreate { seq: SEQ })?;
         self.machine.must(Request::Contract { seq: SEQ, contract: Contract::Approx { permille } })?;
+        // A reserve's pages are in tier 0 all at once.
+        let chunk = CHUNK.min(room(trace, 0, self.setup.capacity_percent) / 2).max(1);
         let mut tokens = 0;
         while tokens < trace.context_start {
-            self.grow(CHUNK.min((trace.context_start - tokens).div_ceil(trace.page_tokens)))?;
+            self.grow(chunk.min((trace.context_start - tokens).div_ceil(trace.page_tokens)))?;
             tokens = (self.blocks.len() * trace.page_tokens).min(trace.context_start);
             self.machine.must(Request::Commit { seq: SEQ, tokens: tokens as u64 })?;
             self.machine.settle()?;
@@ -209,14 +213,17 @@ impl Engine<'_> {
             self.machine.at(Some(position))?;
             self.wait_for_needed(step, plane, position)?;
             self.look(step, plane);
-            if plane + 1 < trace.planes {
+            let asked = self.setup.scoring.estimate() != Estimate::None;
+            if asked && plane + 1 < trace.planes {
                 let shares = self.known.estimates.at(step, plane + 1, true, pages);
                 self.scores.of(shares);
                 self.tell(number, plane + 1, ScoreKind::Ahead)?;
             }
             self.machine.advance(self.machine.now_ns() + self.setup.plane_ns)?;
-            self.scores.of(self.known.estimates.at(step, plane, false, pages));
-            self.tell(number, plane, ScoreKind::Query)?;
+            if asked {
+                self.scores.of(self.known.estimates.at(step, plane, false, pages));
+                self.tell(number, plane, ScoreKind::Query)?;
+            }
             self.scores.of_read(trace, (step, plane), &self.read);
             self.tell(number, plane, ScoreKind::Mass)?;
         }

@@ -4,7 +4,7 @@
 use super::super::ReplayError;
 use super::super::progress::Progress;
 use super::super::trace::Attention;
-use kvtide_tiering::predict::Scoring;
+use kvtide_tiering::predict::{Estimate, Scoring};
 use kvtide_wire::digest::{self, sketch};
 
 /// Which digest is asked.
@@ -12,16 +12,16 @@ use kvtide_wire::digest::{self, sketch};
 pub(super) enum Digest {
     /// The sketch that ours is built on.
     Sketch,
-    /// The bounds by minimum, maximum and radius, as in Quest and ArkVale.
+    /// The smaller of the bounds by the box and by the ball of a page's keys, for Quest and ArkVale.
     Bound,
 }
 
 impl Digest {
     /// What a policy's estimates come from.
     pub(super) fn of(scoring: Scoring) -> Digest {
-        match scoring {
-            Scoring::Quest | Scoring::ArkVale => Digest::Bound,
-            _ => Digest::Sketch,
+        match scoring.estimate() {
+            Estimate::Box | Estimate::Ball => Digest::Bound,
+            Estimate::Sketch | Estimate::None => Digest::Sketch,
         }
     }
 }
@@ -159,7 +159,12 @@ impl Book {
     }
 
     /// What a digest says of a page.
-    fn sealed(&mut self, trace: &Attention, (plane, page, head): (usize, usize, usize), queries: &[f32]) -> Result<(), ReplayError> {
+    fn sealed(
+        &mut self,
+        trace: &Attention,
+        (plane, page, head): (usize, usize, usize),
+        queries: &[f32],
+    ) -> Result<(), ReplayError> {
         let at = ((plane * trace.pages + page) * trace.kv_heads + head) * self.stride;
         let digest = &self.bytes[at..at + self.stride];
         match self.digest {

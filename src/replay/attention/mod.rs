@@ -10,8 +10,8 @@ mod tally;
 use super::machine::Bandwidths;
 use super::trace::{Attention, attention::BYTES_MAX};
 use super::{ReplayError, chart, gbps, open, percent};
-use baseline::{Baselines, Oracle};
-use drive::{Known, Setup};
+use baseline::{Baselines, Oracle, room};
+use drive::{Known, NEEDED, Setup};
 use estimates::{Digest, Estimates};
 use figures::{Figures, Sizes};
 use kvtide_tiering::predict::Scoring;
@@ -19,15 +19,6 @@ use serde_json::{Map, Value};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Policies by name: ours, then prior work on the same mechanism.
-const POLICIES: [(&str, Scoring); 6] = [
-    ("attention", Scoring::Attention),
-    ("streaming", Scoring::Streaming),
-    ("h2o", Scoring::H2o),
-    ("snapkv", Scoring::SnapKv),
-    ("quest", Scoring::Quest),
-    ("arkvale", Scoring::ArkVale),
-];
 /// Bytes of a number in KV: bf16. Keys and values.
 const KV_BYTES: usize = 2 * 2;
 
@@ -38,7 +29,7 @@ pub(super) struct Args {
     #[arg(value_name = "TRACE")]
     trace: PathBuf,
     /// What pages are ranked by
-    #[arg(long, value_name = "NAME", default_value = "attention", value_parser = POLICIES.map(|(name, _)| name))]
+    #[arg(long, value_name = "NAME", default_value = "attention", value_parser = Scoring::ALL.map(Scoring::name))]
     policy: String,
     /// Every policy, one after the other
     #[arg(long, conflicts_with = "policy")]
@@ -83,10 +74,12 @@ pub(super) fn run(args: &Args) -> Result<String, ReplayError> {
         Some(bytes) => bytes,
         None => own_page_bytes(&trace)?,
     };
+    check_capacity(&trace, args.capacity_percent)?;
     let bandwidths = Bandwidths { host: args.host_gbps, nvme: args.nvme_gbps };
     let oracle = Oracle::new(&trace, args.capacity_percent);
     let sketch = Estimates::new(&trace, page_bytes, Digest::Sketch)?;
-    let bound = match args.all || Digest::of(scoring(&args.policy)) == Digest::Bound {
+    let chosen = || Scoring::ALL.into_iter().filter(|scoring| args.all || scoring.name() == args.policy);
+    let bound = match chosen().any(|scoring| Digest::of(scoring) == Digest::Bound) {
         true => Some(Estimates::new(&trace, page_bytes, Digest::Bound)?),
         false => None,
     };
@@ -94,14 +87,14 @@ pub(super) fn run(args: &Args) -> Result<String, ReplayError> {
     let oracle_ns = oracle.moves() * f64::from(page_bytes) / args.host_gbps;
     let plane_ns = args.plane_us.map_or(oracle_ns, |us| us * 1000.0).ceil().max(1.0) as u64;
     let mut rows: Vec<(&str, Figures)> = Vec::new();
-    for (name, scoring) in POLICIES.iter().filter(|(name, _)| args.all || *name == args.policy) {
-        let estimates = bound.as_ref().filter(|_| Digest::of(*scoring) == Digest::Bound).unwrap_or(&sketch);
+    for scoring in chosen() {
+        let estimates = bound.as_ref().filter(|_| Digest::of(scoring) == Digest::Bound).unwrap_or(&sketch);
         let (capacity_percent, host_percent) = (args.capacity_percent, args.host_percent);
-        let setup = Setup { scoring: *scoring, capacity_percent, host_percent, bandwidths, page_bytes, plane_ns };
-        let outcome = drive::replay(Known { trace: &trace, oracle: &oracle, estimates }, setup, name)?;
+        let setup = Setup { scoring, capacity_percent, host_percent, bandwidths, page_bytes, plane_ns };
+        let outcome = drive::replay(Known { trace: &trace, oracle: &oracle, estimates }, setup, scoring.name())?;
         let baselines = Baselines::new(&trace, &oracle, estimates, args.capacity_percent);
         let sizes = Sizes { page_bytes, digest_bytes: estimates.digest_bytes, plane_ns };
-        rows.push((name, Figures::of(&outcome, &baselines, sizes)));
+        rows.push((scoring.name(), Figures::of(&outcome, &baselines, sizes)));
     }
     if let Some(path) = &args.chart {
         draw(path, &rows)?;
@@ -109,8 +102,18 @@ pub(super) fn run(args: &Args) -> Result<String, ReplayError> {
     Ok(if args.json { json(args, &rows) } else { figures::table(&rows) })
 }
 
-fn scoring(name: &str) -> Scoring {
-    POLICIES.iter().find(|(known, _)| *known == name).map_or(Scoring::default(), |(_, scoring)| *scoring)
+/// Tier 0 must hold what every step reads, and something to choose from.
+fn check_capacity(trace: &Attention, capacity_percent: f64) -> Result<(), ReplayError> {
+    let (room, least) = (room(trace, 0, capacity_percent), NEEDED + 1);
+    if room >= least {
+        return Ok(());
+    }
+    let expected = format!("at least {least} pages a plane: the first has {}", trace.pages_at(0));
+    Err(ReplayError::Setting {
+        what: "--capacity-percent",
+        value: format!("{capacity_percent} ({room} pages)"),
+        expected,
+    })
 }
 
 fn read(path: &Path) -> Result<Attention, ReplayError> {
@@ -127,7 +130,8 @@ fn read(path: &Path) -> Result<Attention, ReplayError> {
 }
 
 fn own_page_bytes(trace: &Attention) -> Result<u32, ReplayError> {
-    let bytes = [trace.kv_heads, trace.head_dim, KV_BYTES].iter().try_fold(trace.page_tokens, |all, n| all.checked_mul(*n));
+    let bytes =
+        [trace.kv_heads, trace.head_dim, KV_BYTES].iter().try_fold(trace.page_tokens, |all, n| all.checked_mul(*n));
     bytes.and_then(|bytes| u32::try_from(bytes).ok()).ok_or_else(|| ReplayError::Setting {
         what: "the page size of the trace",
         value: format!("{bytes:?}"),

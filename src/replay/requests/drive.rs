@@ -106,6 +106,8 @@ pub(super) fn replay(trace: &Requests, setup: Setup, what: String) -> Result<Out
         engine.serve(&hashes)?;
         engine.machine.agent.arrived.clear();
     }
+    // What is on its way to NVMe gets there.
+    engine.machine.settle()?;
     let counters = engine.machine.core.counters();
     engine.outcome.written = counters.host_to_nvme.total_pages();
     engine.outcome.nvme_hits = counters.nvme_hits;

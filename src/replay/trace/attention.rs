@@ -278,3 +278,86 @@ fn tensor<'a>(metadata: &'a Metadata, name: &str, dtype: Dtype, shape: &[usize])
     }
     Ok(info)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::file;
+    use super::super::{At, fixture};
+    use super::*;
+
+    fn broken(bytes: Vec<u8>) -> (u64, String) {
+        match Attention::parse(bytes) {
+            Err(Broken { at: At::Byte(byte), why }) => (byte, why),
+            other => panic!("expected a byte, got {other:?}"),
+        }
+    }
+
+    /// Where a tensor's first number stands.
+    fn place(bytes: &[u8], name: &str) -> usize {
+        let (header, metadata) = header(bytes).expect("well-formed");
+        header + LENGTH + metadata.info(name).expect("it is there").data_offsets.0
+    }
+
+    #[test]
+    fn a_trace_is_read_as_it_was_written() {
+        let trace = Attention::parse(file(&[])).expect("well-formed");
+        let [page_tokens, planes, .., context_start, steps] = fixture::SIZES;
+        assert_eq!((trace.page_tokens, trace.planes, trace.steps), (page_tokens, planes, steps));
+        assert_eq!((trace.pages_at(0), trace.tokens_at(0)), (context_start / page_tokens + 1, context_start + 1));
+        let mut shares = Vec::new();
+        for (step, plane) in [(0, 0), (7, 2), (steps - 1, 1)] {
+            trace.mass(step, plane, &mut shares);
+            assert_eq!(shares.len(), trace.pages_at(step));
+            assert!((shares.iter().sum::<f32>() - 1.0).abs() < 1e-2);
+        }
+        let (mut keys, mut queries) = (Vec::new(), Vec::new());
+        trace.keys(0, 0, 3, &mut keys);
+        trace.queries(0, 0, true, &mut queries);
+        assert!(keys.len() == page_tokens * trace.head_dim && queries.iter().all(|q| *q == 0.0));
+    }
+
+    #[test]
+    fn what_is_cut_off_breaks_where_it_ends() {
+        let whole = file(&[]);
+        for length in [0, 5, 8, 9, 100, whole.len() / 2, whole.len() - 1] {
+            let (byte, why) = broken(whole[..length].to_vec());
+            assert!(byte == length as u64 && why.contains("ends here"), "{length}: {byte}: {why}");
+        }
+        let mut longer = whole.clone();
+        longer.push(0);
+        assert_eq!(broken(longer).0, whole.len() as u64);
+        let mut nonsense = whole;
+        nonsense[8] = b'}';
+        assert_eq!(broken(nonsense).0, 8);
+    }
+
+    #[test]
+    fn what_contradicts_itself_breaks_where_it_does() {
+        for (name, word) in [
+            ("planes", "4"),
+            ("steps", "61"),
+            ("steps", "0"),
+            ("pages", "3"),
+            ("kv_heads", "2"),
+            ("q_heads", "3"),
+            ("page_tokens", "x"),
+            ("context_start", "99999999999"),
+            ("softmax_scale", "-1"),
+        ] {
+            assert_eq!(broken(file(&[(name, word)])).0, LENGTH as u64, "{name} = {word}");
+        }
+        let whole = file(&[]);
+        let (mass, keys) = (place(&whole, "mass"), place(&whole, "keys"));
+        let with = |at: usize, number: f32| {
+            let mut bytes = whole.clone();
+            bytes[at..at + 2].copy_from_slice(&f16::from_f32(number).to_le_bytes());
+            broken(bytes)
+        };
+        assert_eq!(with(keys + 10, f32::NAN).0, keys as u64 + 10);
+        assert_eq!(with(mass + 4, -0.5).0, mass as u64 + 4);
+        // A row that does not sum to 1 breaks where it begins, attention to a page of the future where it stands.
+        assert_eq!(with(mass + 6, 0.9).0, mass as u64);
+        let pages = Attention::parse(whole.clone()).expect("well-formed").pages;
+        assert_eq!(with(mass + 2 * (pages - 1), 0.1).0, (mass + 2 * (pages - 1)) as u64);
+    }
+}

@@ -4,6 +4,8 @@
 //! bounds, and never with a panic (fuzz target `traces`). Nothing in here knows what is done with a trace.
 
 pub mod attention;
+#[cfg(test)]
+pub mod fixture;
 pub mod requests;
 
 pub use attention::Attention;

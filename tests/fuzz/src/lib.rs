@@ -1,7 +1,7 @@
 //! What the fuzz targets share: a cursor over the fuzzer's bytes, rings in private memory, and the daemon's translation of
-//! entries and its configuration.
+//! entries, its configuration, and traces.
 //!
-//! Both belong to the root package, whose dependencies (command line, HTTP, terminal) would all be built and instrumented with
+//! They belong to the root package, whose dependencies (command line, HTTP, terminal) would all be built and instrumented with
 //! them; their source is compiled in here instead.
 
 /// What an operator writes.
@@ -12,6 +12,10 @@ pub mod config;
 #[path = "../../../src/translate/mod.rs"]
 #[allow(dead_code)] // the targets use the directions that take bytes from outside
 pub mod translate;
+
+#[path = "../../../src/replay/trace/mod.rs"]
+#[allow(dead_code)] // a replay looks at more of them
+pub mod trace;
 
 use kvtide_wire::ring::{IndexLine, Memory, Slot};
 use kvtide_wire::sync::{AtomicU32, Ordering};
