@@ -28,6 +28,8 @@ struct Frame {
     y: &'static str,
     across: Range<f64>,
     up: Range<f64>,
+    /// Digits of what stands below the plot.
+    digits: usize,
 }
 
 fn ends(lines: &[Line], of: fn(&(f64, f64)) -> f64) -> Range<f64> {
@@ -43,6 +45,7 @@ pub(super) fn hits(path: &Path, lines: &[Line]) -> Result<(), String> {
         y: "hits of all blocks asked for",
         across: 0.0..ends(lines, |point| point.0).end * 1.05,
         up: 0.0..(ends(lines, |point| point.1).end * 1.1).max(0.01),
+        digits: 1,
     };
     draw(path, lines, &frame).map_err(|error| error.to_string())
 }
@@ -57,6 +60,7 @@ pub(super) fn shares(path: &Path, lines: &[Line]) -> Result<(), String> {
         y: "share of the plane's attention",
         across: -0.2..ends(lines, |point| point.0).end + 0.2,
         up: (up.start - margin).max(0.0)..(up.end + margin).min(1.0 + margin),
+        digits: 0,
     };
     draw(path, lines, &frame).map_err(|error| error.to_string())
 }
@@ -72,7 +76,11 @@ fn draw(path: &Path, lines: &[Line], frame: &Frame) -> Result<(), Box<dyn std::e
         .x_label_area_size(44)
         .y_label_area_size(64)
         .build_cartesian_2d(frame.across.clone(), frame.up.clone())?;
-    chart.configure_mesh().x_desc(frame.x).y_desc(frame.y).light_line_style(TRANSPARENT).draw()?;
+    // Whole numbers stand at whole numbers.
+    let labels = if frame.digits == 0 { (frame.across.end.ceil() as usize).clamp(2, 16) } else { 11 };
+    let mut mesh = chart.configure_mesh();
+    mesh.x_desc(frame.x).y_desc(frame.y).light_line_style(TRANSPARENT).x_labels(labels);
+    mesh.x_label_formatter(&|x| format!("{x:.*}", frame.digits)).draw()?;
     for (i, (name, points)) in lines.iter().enumerate() {
         let colour = COLOURS[i % COLOURS.len()];
         chart.draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2)).point_size(4))?;

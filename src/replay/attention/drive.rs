@@ -129,7 +129,7 @@ pub(super) fn replay(known: Known<'_>, setup: Setup, what: &str) -> Result<Outco
         stall_ns: 0,
     };
     engine.prefill()?;
-    let before = engine.machine.core.counters().clone();
+    let before = *engine.machine.core.counters();
     let mut resident = frames(trace.steps - 1);
     let mut progress = Progress::new(what, trace.steps as u64);
     for step in 0..trace.steps {

@@ -141,7 +141,7 @@ impl Book {
             self.rows.resize(group * pages, f32::NEG_INFINITY);
             self.sums.resize(group, 0.0);
             for page in 0..pages {
-                if page + 1 == pages && trace.tokens_at(step) % trace.page_tokens != 0 {
+                if page + 1 == pages && !trace.tokens_at(step).is_multiple_of(trace.page_tokens) {
                     self.tail(trace, (step, plane, head), own);
                 } else {
                     self.sealed(trace, (plane, page, head), own)?;
