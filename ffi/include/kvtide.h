@@ -301,6 +301,36 @@ typedef struct kvt_plane {
     uint32_t window_tokens;
 } kvt_plane;
 
+/// Where a page's keys are, in bytes, and which digests of them the agent keeps in plain memory: channel c of head h of token t at
+/// `offset + h * head_stride + (t / tile_tokens) * tile_stride + (t % tile_tokens) * token_stride + c * channel_stride`. All planes
+/// of attention have the same.
+typedef struct kvt_digests {
+    /// A `kvt_key_element`.
+    uint32_t element;
+    /// KV heads.
+    uint16_t heads;
+    /// Channels of a head.
+    uint16_t channels;
+    /// Tokens that lie together; the page's, where they all do.
+    uint16_t tile_tokens;
+    /// Groups of a head's sketch, by which `KVT_CONTRACT_APPROX` picks: 0 to 32; all digests together take at most 5 % of a page.
+    uint16_t groups;
+    /// The first key.
+    uint32_t offset;
+    /// From head to head.
+    uint32_t head_stride;
+    /// From one tile of tokens to the next.
+    uint32_t tile_stride;
+    /// From token to token within a tile.
+    uint32_t token_stride;
+    /// From channel to channel.
+    uint32_t channel_stride;
+    /// Pages of which digests are kept. What they take is taken from tier 0's frames.
+    uint32_t pages;
+    /// 1: bounds are kept too, by which `KVT_CONTRACT_BOUNDED` proves; 0: they are not.
+    uint32_t bounds;
+} kvt_digests;
+
 /// How to attach. Set `struct_size` to `sizeof(kvt_options)` and everything that is not needed to zero.
 ///
 /// Nothing that it points to is used after the call.
@@ -355,6 +385,12 @@ typedef struct kvt_options {
     /// `classes_count` numbers: of `tier0_frames`, those that have memory from the beginning; `kvt_tier0_resize` makes them more. NULL:
     /// all.
     const uint32_t *tier0_initial;
+    /// Where keys are and which digests of them are kept, for contracts other than `KVT_CONTRACT_EXACT`, in plain memory only; NULL:
+    /// none.
+    const struct kvt_digests *digests;
+    /// How long a step of a `KVT_CONTRACT_APPROX` sequence waits in each plane for pages that it picked and that are not in tier 0, in
+    /// microseconds.
+    uint64_t max_stall_us;
 } kvt_options;
 
 /// What a session counted since it attached: totals that only grow; take differences. Set `struct_size` before the call.
@@ -413,6 +449,18 @@ typedef struct kvt_stats {
     uint64_t registered_bytes;
     /// Nanoseconds that it took; copies waited meanwhile.
     uint64_t registered_ns;
+    /// Pages that steps of `KVT_CONTRACT_APPROX` sequences did not read because others were better.
+    uint64_t pages_unpicked;
+    /// Pages that they picked and did without: not resident, or not in time.
+    uint64_t pages_waived;
+    /// Pages that steps of `KVT_CONTRACT_BOUNDED` sequences skipped, proved to hold little.
+    uint64_t pages_skipped;
+    /// Estimates that were made of what a step of a `KVT_CONTRACT_APPROX` sequence omitted in a plane.
+    uint64_t omissions;
+    /// What they estimate, added up: millionths of the attention of a sequence in a plane.
+    uint64_t omitted_ppm;
+    /// Score entries told to the daemon.
+    uint64_t scores;
 } kvt_stats;
 
 /// Content hash of a block, chained over its predecessors: 128 bits, low word first.
@@ -569,6 +617,19 @@ typedef struct kvt_lane_view {
     /// Tokens of a page.
     uint32_t page_tokens;
 } kvt_lane_view;
+
+/// What a step did not read of a sequence in a plane.
+typedef struct kvt_omission {
+    /// Pages that attention would have read by `KVT_CONTRACT_EXACT`.
+    uint32_t needed;
+    /// Of them, those that were not read.
+    uint32_t omitted;
+    /// Of those, the ones that were picked and were not there, or not in time.
+    uint32_t waived;
+    /// The share of attention that they hold: by `KVT_CONTRACT_APPROX` an estimate, 0 before the step's mass was told; by
+    /// `KVT_CONTRACT_BOUNDED` what was proved to be the most that any query head loses.
+    float share;
+} kvt_omission;
 
 /// Where a lane's words are on the device, as long as the lane is open: CUDA graphs may hold these addresses. Set `struct_size`
 /// before the call.
@@ -1281,6 +1342,86 @@ kvt_status kvt_lane_page_mut(struct kvt_lane *lane,
                              uint32_t index,
                              uint16_t plane,
                              void **page);
+
+/// How a sequence is read from its next step on, once this has returned: `contract` is a `kvt_contract`, `value` what it takes. Its
+/// forks read as it does.
+///
+/// `KVT_ERANGE`: a value out of the contract's range.
+kvt_status kvt_seq_contract(struct kvt_channel *channel,
+                            uint32_t seq,
+                            uint32_t contract,
+                            uint32_t value,
+                            uint64_t timeout_us);
+
+/// Tells the queries with which attention is about to read a sequence of the open step in `plane`, before that plane's first
+/// boundary: `count` numbers, `[query heads][channels]`, after position encoding, scaled as the softmax is. Digests make scores of
+/// them, which the daemon is told; `KVT_CONTRACT_APPROX` picks and `KVT_CONTRACT_BOUNDED` proves by them.
+///
+/// `KVT_ESTATE`: no step is open, or the sequence is not in it. `KVT_ERANGE`: no such plane, or not a number of queries that the
+/// layout of keys allows.
+///
+/// Pointers: `queries` is valid for `count` reads.
+kvt_status kvt_lane_query(struct kvt_lane *lane,
+                          uint32_t seq,
+                          uint16_t plane,
+                          const float *queries,
+                          uint32_t count);
+
+/// Tells a guess of the queries of a plane that is still to come, of the same form: what its projections make of an earlier
+/// plane's input. The daemon prefetches by it. Fails as `kvt_lane_query`.
+///
+/// Pointers: `queries` is valid for `count` reads.
+kvt_status kvt_lane_ahead(struct kvt_lane *lane,
+                          uint32_t seq,
+                          uint16_t plane,
+                          const float *queries,
+                          uint32_t count);
+
+/// Tells what the step's attention read of a sequence in the plane of the last boundary: by page index, for `count` pages, the
+/// share of attention, mean over query heads, of all that was read; NaN for pages that were not.
+///
+/// `KVT_ESTATE` as `kvt_lane_query`; `KVT_ERANGE`: fewer shares than pages.
+///
+/// Pointers: `shares` is valid for `count` reads.
+kvt_status kvt_lane_mass(struct kvt_lane *lane,
+                         uint32_t seq,
+                         uint16_t plane,
+                         const float *shares,
+                         uint32_t count);
+
+/// Tells shares that the engine has made itself, by page index, for `count` pages; NaN says nothing of a page. `kind` is a
+/// `kvt_score_kind`. The calls above tell by themselves.
+///
+/// Pointers: `shares` is valid for `count` reads.
+kvt_status kvt_lane_scores(struct kvt_lane *lane,
+                           uint32_t kind,
+                           uint32_t seq,
+                           uint16_t plane,
+                           const float *shares,
+                           uint32_t count);
+
+/// By `KVT_CONTRACT_BOUNDED`, in the plane of the last boundary: what it still misses is skipped as far as digests prove that it
+/// holds too little beside `sums`, for each of `count` query heads the logarithm of the sum of exponentials of all scores that were
+/// read. `complete` gets 1 if the plane is complete with that, else 0, and the next boundary goes on.
+///
+/// `KVT_ESTATE`: the sequence is read by another contract, or the plane's query was not told.
+///
+/// Pointers: `sums` is valid for `count` reads, `complete` for a write.
+kvt_status kvt_lane_prove(struct kvt_lane *lane,
+                          uint32_t seq,
+                          uint16_t plane,
+                          const float *sums,
+                          uint32_t count,
+                          uint8_t *complete);
+
+/// What the step does not read of a sequence in `plane`. `KVT_ESTATE`: that is not the plane of the last boundary, or the sequence
+/// is not in the step.
+///
+/// Pointers: `omission` is valid for a write.
+kvt_status kvt_lane_omission(struct kvt_lane *lane,
+                             uint32_t seq,
+                             uint16_t plane,
+                             struct kvt_omission *omission);
 
 /// Binds a lane to a stream of the device that tier 0 is on: a `CUstream` (`cudaStream_t`) as a number; 1 is the legacy default
 /// stream, 2 the thread's own. All that reads or writes the lane's pages is to be enqueued there, between `kvt_lane_begin` and

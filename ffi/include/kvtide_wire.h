@@ -257,6 +257,28 @@ typedef uint16_t kvt_wire_advice;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+/// How much of a sequence attention must read. Every sequence begins as `Contract::Exact`.
+enum kvt_wire_contract
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint16_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    /// Every page; one that is late is waited for.
+    KVT_WIRE_CONTRACT_EXACT = 0,
+    /// The best pages: `value` thousandths of a plane's pages, 1 to 1000.
+    KVT_WIRE_CONTRACT_APPROX = 1,
+    /// Every page but those whose digests prove that together they hold at most `value` millionths of a query head's mass, 0 to
+    /// 1,000,000.
+    KVT_WIRE_CONTRACT_BOUNDED = 2,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum kvt_wire_contract kvt_wire_contract;
+#else
+typedef uint16_t kvt_wire_contract;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
 /// What a plane's pages hold and which of them a step reads.
 enum kvt_wire_plane_kind
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The C API, in the order in which a reader should meet it.
-const CAPI: [&str; 14] = [
+const CAPI: [&str; 15] = [
     "version",
     "status",
     "error",
@@ -17,6 +17,7 @@ const CAPI: [&str; 14] = [
     "pin",
     "layout",
     "lane",
+    "scores",
     "device",
     "batch",
     "attention",
@@ -26,11 +27,12 @@ const CAPI: [&str; 14] = [
 const WIRE: [&str; 3] = ["status", "geometry", "entry"];
 
 /// Types of the wire header and their C names; the enums are used by no structure (codes travel as integers).
-const WIRE_NAMES: [(&str, &str); 11] = [
+const WIRE_NAMES: [(&str, &str); 12] = [
     ("Status", "kvt_wire_status"),
     ("Op", "kvt_wire_op"),
     ("Level", "kvt_wire_level"),
     ("Advice", "kvt_wire_advice"),
+    ("Contract", "kvt_wire_contract"),
     ("JobKind", "kvt_wire_job_kind"),
     ("PlaneKind", "kvt_wire_plane_kind"),
     ("Submission", "kvt_wire_submission"),

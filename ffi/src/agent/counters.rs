@@ -29,6 +29,12 @@ pub(crate) struct Counters {
     pub steps_resident: Total,
     pub pages_resident: Total,
     pub pages_missed: Total,
+    pub pages_unpicked: Total,
+    pages_waived: Total,
+    pages_skipped: Total,
+    pub omissions: Total,
+    pub omitted_ppm: Total,
+    pub scores: Total,
     pub messages_before_steps: Total,
     pub faults: Total,
     pub stalls: Total,
@@ -59,6 +65,8 @@ impl Counters {
         self.steps_resident.add(now.steps_resident - before.steps_resident);
         self.pages_resident.add(now.pages_resident - before.pages_resident);
         self.pages_missed.add(now.pages_missed - before.pages_missed);
+        self.pages_waived.add(now.pages_waived - before.pages_waived);
+        self.pages_skipped.add(now.pages_skipped - before.pages_skipped);
     }
 
     /// Adds what memory has counted.
@@ -99,6 +107,12 @@ impl Counters {
             messages_before_steps: self.messages_before_steps.get(),
             pages_resident: self.pages_resident.get(),
             pages_missed: self.pages_missed.get(),
+            pages_unpicked: self.pages_unpicked.get(),
+            pages_waived: self.pages_waived.get(),
+            pages_skipped: self.pages_skipped.get(),
+            omissions: self.omissions.get(),
+            omitted_ppm: self.omitted_ppm.get(),
+            scores: self.scores.get(),
             faults: self.faults.get(),
             stalls: self.stalls.get(),
             stall_ns: self.stall_ns.get(),

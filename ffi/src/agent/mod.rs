@@ -2,9 +2,11 @@
 //!
 //! [`protocol`] says what is right, `pump` carries the daemon's jobs through it, `copier` is the thread that pumps when nobody
 //! else does, `port` is one channel's rings, `session` holds it all together; on a device, `stream` is a lane's side there and
-//! `errands` what the copy thread does in a lane's stead. Called by `crate::client`; knows the wire, never
+//! `errands` what the copy thread does in a lane's stead; `attention` holds what reading contracts need. Called by `crate::client`; knows the wire, never
 //! the daemon's decisions.
 
+#[cfg(not(loom))]
+pub mod attention;
 #[cfg(not(loom))]
 pub(crate) mod copier;
 #[cfg(not(loom))]

@@ -1,6 +1,7 @@
 //! One session with a daemon: what its channels, lanes and copy thread share.
 
 use super::{
+    attention::Memory,
     counters::Counters,
     nudge::Nudge,
     protocol::{Mover, Shared},
@@ -39,6 +40,9 @@ pub(crate) struct Session {
     pub tier0: Arc<Tier0>,
     pub counters: Counters,
     pub timeout: Duration,
+    /// What is remembered of pages' attention, and how long a step waits for a page that it picked.
+    pub attention: Memory,
+    pub max_stall: Duration,
     /// Blocks that are ready to be appended, and how many the engine wants there.
     pub reserve: ArrayQueue<u32>,
     pub reserve_level: AtomicU32,
@@ -91,7 +95,9 @@ const _: () = assert!(kvtide_wire::geometry::CLASSES_MAX <= u64::BITS as usize);
 pub(crate) struct Parts {
     pub shared: Arc<Shared>,
     pub tier0: Arc<Tier0>,
+    pub attention: Memory,
     pub timeout: Duration,
+    pub max_stall: Duration,
     pub socket: Socket,
     pub pump: Pump,
     pub sleeper: Sleeper,
@@ -100,7 +106,7 @@ pub(crate) struct Parts {
 
 impl Session {
     pub fn new(parts: Parts) -> Result<Session> {
-        let Parts { shared, tier0, timeout, socket, pump, sleeper, waker } = parts;
+        let Parts { shared, tier0, attention, timeout, max_stall, socket, pump, sleeper, waker } = parts;
         let nudge = || {
             Nudge::new().map_err(|source| Error::System {
                 doing: "make an eventfd".into(),
@@ -134,7 +140,9 @@ impl Session {
             sleeper,
             shared,
             tier0,
+            attention,
             timeout,
+            max_stall,
             socket,
         })
     }

@@ -221,13 +221,25 @@ pub struct kvt_stats {
     pub registered_bytes: u64,
     /// Nanoseconds that it took; copies waited meanwhile.
     pub registered_ns: u64,
+    /// Pages that steps of `KVT_CONTRACT_APPROX` sequences did not read because others were better.
+    pub pages_unpicked: u64,
+    /// Pages that they picked and did without: not resident, or not in time.
+    pub pages_waived: u64,
+    /// Pages that steps of `KVT_CONTRACT_BOUNDED` sequences skipped, proved to hold little.
+    pub pages_skipped: u64,
+    /// Estimates that were made of what a step of a `KVT_CONTRACT_APPROX` sequence omitted in a plane.
+    pub omissions: u64,
+    /// What they estimate, added up: millionths of the attention of a sequence in a plane.
+    pub omitted_ppm: u64,
+    /// Score entries told to the daemon.
+    pub scores: u64,
 }
 
 // SAFETY: repr(C), `struct_size` first, integers only.
 unsafe impl Sized32 for kvt_stats {
     const BYTES_MIN: usize = 176;
 }
-const _: () = assert!(size_of::<kvt_stats>() == 208);
+const _: () = assert!(size_of::<kvt_stats>() == 256);
 
 /// Fills `stats` with the session's totals.
 ///
@@ -265,6 +277,12 @@ pub unsafe extern "C" fn kvt_client_stats(client: *const kvt_client, stats: *mut
             canary_failed: s.canary_failed,
             registered_bytes: s.registered_bytes,
             registered_ns: s.registered_ns,
+            pages_unpicked: s.pages_unpicked,
+            pages_waived: s.pages_waived,
+            pages_skipped: s.pages_skipped,
+            omissions: s.omissions,
+            omitted_ppm: s.omitted_ppm,
+            scores: s.scores,
         };
         // SAFETY: the caller's contract.
         unsafe { sized::fill("stats", stats, &filled) }

@@ -20,6 +20,7 @@ pub mod lane;
 pub mod layout;
 pub mod pin;
 pub mod request;
+pub mod scores;
 mod sized;
 pub mod space;
 pub mod status;

@@ -2,6 +2,7 @@
 
 use super::entry::{array, string};
 use super::error::Fault;
+use super::scores::kvt_digests;
 use super::sized::{self, Sized32};
 use crate::{DeviceChoice, Options, SpaceSpec};
 use kvtide_wire::geometry::{PLANES_MAX, PlaneKind, PlaneSpec};
@@ -100,13 +101,19 @@ pub struct kvt_options {
     /// `classes_count` numbers: of `tier0_frames`, those that have memory from the beginning; `kvt_tier0_resize` makes them more. NULL:
     /// all.
     pub tier0_initial: *const u32,
+    /// Where keys are and which digests of them are kept, for contracts other than `KVT_CONTRACT_EXACT`, in plain memory only; NULL:
+    /// none.
+    pub digests: *const kvt_digests,
+    /// How long a step of a `KVT_CONTRACT_APPROX` sequence waits in each plane for pages that it picked and that are not in tier 0, in
+    /// microseconds.
+    pub max_stall_us: u64,
 }
 
 // SAFETY: repr(C), `struct_size` first, integers and raw pointers only.
 unsafe impl Sized32 for kvt_options {
     const BYTES_MIN: usize = 104;
 }
-const _: () = assert!(size_of::<kvt_options>() == 152);
+const _: () = assert!(size_of::<kvt_options>() == 168);
 
 /// The token file of programs that name none.
 const TOKEN_FILE: &str = "KVTIDE_TOKEN_FILE";
@@ -192,6 +199,12 @@ pub(crate) unsafe fn read_options(options: *const kvt_options) -> Result<Options
         // SAFETY: as above.
         built.tier0_initial = unsafe { array("options->tier0_initial", options.tier0_initial, frames.len()) }?.to_vec();
     }
+    if !options.digests.is_null() {
+        // SAFETY: as above.
+        let digests = unsafe { array("options->digests", options.digests, 1) }?;
+        built.digests = digests.first().map(kvt_digests::options).transpose()?;
+    }
+    built.max_stall = Duration::from_micros(options.max_stall_us).min(TIMEOUT_MAX);
     built.device = choice(device, &options)?;
     for (given, field) in
         [(options.lanes, &mut built.lanes), (options.channels, &mut built.channels), (options.depth, &mut built.depth)]

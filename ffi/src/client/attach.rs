@@ -1,7 +1,7 @@
 //! Attaching: handshake, tables, tier 0, copy thread.
 
 use super::{
-    BlockId, Error, Layout, Options, Result, channel, device,
+    BlockId, Error, Layout, Options, Result, channel, device, frames,
     inner::{Inner, Parts, Slot},
     lane,
     layout::PlaneLayout,
@@ -9,6 +9,7 @@ use super::{
 };
 use crate::{
     agent::{
+        attention::Memory,
         copier,
         port::Port,
         protocol::{Geometry, LaneView, Shared, geometry::Bounds, step::Reader},
@@ -45,7 +46,7 @@ pub(super) struct Connected {
     pub bell: Sleepable,
 }
 
-fn bad(option: &'static str, why: impl Into<String>) -> Error {
+pub(super) fn bad(option: &'static str, why: impl Into<String>) -> Error {
     Error::Options { option, why: why.into() }
 }
 
@@ -90,7 +91,7 @@ fn hello(options: &Options) -> Result<Hello> {
         channels: rings,
         depth: depth.ok_or_else(|| bad("depth", "larger than a ring can be"))?,
         seqs_max: options.seqs_max,
-        tier0_frames: options.tier0_frames.clone(),
+        tier0_frames: frames::without_digests(options)?,
         token: options.token_file.as_deref().map(token).transpose()?,
     })
 }
@@ -126,12 +127,12 @@ fn geometry(options: &Options, limits: &Limits, hello: &Hello) -> Result<Geometr
         log_entries,
         pins_max: PINS_MAX,
     };
-    Geometry::new(&options.space.planes, &options.tier0_frames, bounds).map_err(|e| bad("space", e.to_string()))
+    Geometry::new(&options.space.planes, &hello.tier0_frames, bounds).map_err(|e| bad("space", e.to_string()))
 }
 
 /// A tier 0 may begin with less memory than it may have.
-fn initial(options: &Options) -> Result<&[u32]> {
-    let (initial, most) = (&options.tier0_initial, &options.tier0_frames);
+fn initial<'a>(options: &'a Options, most: &[u32]) -> Result<&'a [u32]> {
+    let initial = &options.tier0_initial;
     if !initial.is_empty() && initial.len() != most.len() {
         return Err(bad("tier0_initial", format!("{} classes of {}", initial.len(), most.len())));
     }
@@ -146,7 +147,7 @@ fn initial(options: &Options) -> Result<&[u32]> {
 /// Shakes hands and builds the session around `tier0`, or around a new one.
 pub(super) fn connect(options: &Options, tier0: Option<Arc<Tier0>>) -> Result<Connected> {
     let hello = hello(options)?;
-    let initial = initial(options)?;
+    let initial = initial(options, &hello.tier0_frames)?;
     let device = device::open(options)?; // whoever has none is told before a daemon is troubled
     let attached = kvtide_wire::os::session::attach(&options.socket, &hello, bounded(options.timeout));
     let (socket, _, limits, side) = attached.map_err(|e| refused(options, e))?;
@@ -188,8 +189,18 @@ fn assemble(
     let kvtide_wire::os::session::Pump { jobs, done, waker, sleeper, bell } = side.pump;
     let (memory, mut streams) = device::memory(&shared, &tier0)?;
     let pump = Pump::new((jobs, done, waker.clone()), session::mover(&shared)?, memory, Arc::clone(&shared));
-    let parts =
-        session::Parts { shared: Arc::clone(&shared), tier0, timeout: options.timeout, socket, pump, sleeper, waker };
+    let attention = Memory::new(shared.geometry(), options.digests.as_ref());
+    let parts = session::Parts {
+        shared: Arc::clone(&shared),
+        tier0,
+        attention: attention.ok_or_else(|| session::no_memory("what is remembered of pages"))?,
+        timeout: options.timeout,
+        max_stall: bounded(options.max_stall),
+        socket,
+        pump,
+        sleeper,
+        waker,
+    };
     let session = Arc::new(Session::new(parts)?);
     let mut ports = side.channels.into_iter().map(|wire| Port::new(wire, depth));
     let channels = (0..options.channels).filter_map(|index| Some(channel::State::new(index, ports.next()?, &session)));

@@ -1,5 +1,6 @@
 //! What an engine says about itself when it attaches.
 
+use crate::agent::attention::DigestOptions;
 use kvtide_wire::geometry::PlaneSpec;
 use std::{
     path::PathBuf,
@@ -146,6 +147,11 @@ pub struct Options {
     pub timeout: Duration,
     /// Which memory tier 0 is.
     pub device: DeviceChoice,
+    /// Digests of keys, for reading contracts other than exact; `None`: none are kept, and pages are picked by what attention
+    /// said before. Tier 0 in plain memory only. The frames whose place they take are the first class's that has attention.
+    pub digests: Option<DigestOptions>,
+    /// How long a step of an `approx` sequence waits for pages that it picked and that are not in tier 0, in each plane.
+    pub max_stall: Duration,
 }
 
 impl Options {
@@ -164,6 +170,8 @@ impl Options {
             seqs_max: 1024,
             timeout: Duration::from_secs(10),
             device: DeviceChoice::Cpu,
+            digests: None,
+            max_stall: Duration::ZERO,
         }
     }
 }

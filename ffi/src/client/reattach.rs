@@ -7,6 +7,7 @@
 
 use super::{Error, Options, Result, attach, channel, inner::Inner, lane, options::deadline};
 use crate::agent::{
+    attention::Contract,
     protocol::{Shared, seqs::SeqState},
     session::Session,
 };
@@ -174,6 +175,21 @@ impl Adoption<'_> {
             }
         }
         seqs.commit(seq, tokens);
+        self.contract(seq, channel)
+    }
+
+    /// Has a sequence read as before; a daemon that refuses that reads it exactly.
+    fn contract(&self, seq: u32, channel: &mut channel::State) -> std::result::Result<(), Status> {
+        let word = self.old.seqs().contract(seq);
+        let contract = Contract::of_word(word);
+        if contract == Contract::Exact {
+            return Ok(());
+        }
+        match channel.ask(self.session, Op::Contract, channel::contract_of(seq, contract), &[], self.deadline) {
+            Ok(_) => self.session.shared.seqs().set_contract(seq, word),
+            Err(status @ (Status::Daemon | Status::TimedOut | Status::Fork)) => return Err(status),
+            Err(_) => {}
+        }
         Ok(())
     }
 

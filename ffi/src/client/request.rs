@@ -1,6 +1,7 @@
 //! Requests in their asynchronous form, and what they end with.
 
 use super::options::SeqId;
+use crate::agent::attention::Contract;
 use kvtide_wire::entry::{Advice, Level};
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ pub enum Request<'a> {
     Park { seq: SeqId, due: Duration },
     Resume { seq: SeqId },
     Advise { seq: SeqId, first: u32, count: u32, advice: Advice, priority: u8 },
+    Contract { seq: SeqId, contract: Contract },
     Acquire { range: PageRange },
     Tier0Resize { class: usize, frames: u32 },
 }

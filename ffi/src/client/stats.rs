@@ -34,6 +34,18 @@ pub struct Stats {
     pub pages_resident: u64,
     /// Pages needed by a (step, plane) that were not readable at its first boundary.
     pub pages_missed: u64,
+    /// Pages that steps of `approx` sequences did not read because others were better.
+    pub pages_unpicked: u64,
+    /// Pages that they picked and did without: not resident, or not in time.
+    pub pages_waived: u64,
+    /// Pages that steps of `bounded` sequences skipped, proved to hold little.
+    pub pages_skipped: u64,
+    /// Estimates that were made of what a step of an `approx` sequence omitted in a plane.
+    pub omissions: u64,
+    /// What they estimate, added up: millionths of the attention of a sequence in a plane.
+    pub omitted_ppm: u64,
+    /// Score entries told to the daemon.
+    pub scores: u64,
     /// Faults sent to the daemon.
     pub faults: u64,
     /// Boundaries that had to wait for a page.

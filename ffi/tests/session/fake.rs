@@ -13,6 +13,7 @@ use kvtide_wire::{
         session::DaemonSide,
         socket::{Listener, Socket},
     },
+    score::Scores,
     status::Status,
 };
 use std::{
@@ -49,6 +50,8 @@ pub enum Command {
     LoadOver { block: u32, plane: u16, frame: u32, victim: (u32, u16), answer: Sender<Status> },
     /// Send a job as it is; says how it ended.
     Job { job: Job, answer: Sender<Status> },
+    /// Read what lane 0 told of attention.
+    Scores(Sender<Vec<Scores>>),
     /// Answer the next request of this kind like this.
     Answer { op: Op, with: Script },
     /// Push a completion that no request explains.
@@ -133,6 +136,14 @@ impl Fake {
         let (answer, ended) = channel();
         self.tell(Command::LoadOver { block, plane, frame, victim, answer });
         ended
+    }
+
+    /// What lane 0 has told of attention since the last time.
+    #[allow(dead_code)] // not for tests on a device
+    pub fn scores(&self) -> Vec<Scores> {
+        let (answer, read) = channel();
+        self.tell(Command::Scores(answer));
+        read.recv_timeout(LONG).expect("scores are read")
     }
 
     pub fn job(&self, job: Job) -> Status {
@@ -309,6 +320,10 @@ impl Core {
                 self.send(Job { victim_block: victim.0, victim_plane: victim.1, ..load }, Then::Tell(answer));
             }
             Command::Job { job, answer } => self.send(job, Then::Tell(answer)),
+            Command::Scores(answer) => {
+                let scores = &mut self.side.scores[0];
+                let _ = answer.send(std::iter::from_fn(|| scores.read()).collect());
+            }
             Command::Answer { op, with } => self.scripts.push((op, with)),
             Command::Stray(completion) => {
                 self.side.channels[0].completions.push(&completion).expect("room");

@@ -2,6 +2,7 @@
 //! does what the test tells it, dies when it is told to, and talks nonsense when it is told to.
 #![cfg(not(loom))]
 
+mod attention;
 mod calls;
 mod death;
 mod fake;

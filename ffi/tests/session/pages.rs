@@ -37,6 +37,31 @@ pub fn read(lane: &mut Lane, seq: u32, blocks: u32) -> usize {
     parts
 }
 
+/// The indices that a whole step reads in each plane, in order.
+pub fn read_indices(lane: &mut Lane, seq: u32, blocks: u32) -> Vec<Vec<u32>> {
+    lane.begin(&[StepSeq { seq, tokens: u64::from(blocks) * TOKENS }]).expect("begin");
+    let mut planes = Vec::new();
+    for plane in 0..PLANES {
+        let mut seen = Vec::new();
+        loop {
+            match lane.boundary(plane).expect("boundary") {
+                Pass::All => seen = (0..blocks).collect(),
+                Pass::Part { last, .. } => {
+                    seen.extend(lane.ready().iter().map(|ready| ready.index));
+                    if !last {
+                        continue;
+                    }
+                }
+            }
+            break;
+        }
+        seen.sort_unstable();
+        planes.push(seen);
+    }
+    lane.end().expect("end");
+    planes
+}
+
 #[test]
 fn a_resident_step_sends_nothing() {
     let fake = Fake::start();

@@ -47,7 +47,7 @@ pub mod seqs;
 mod shared;
 pub mod step;
 mod tracks;
-mod zeroed;
+pub(super) mod zeroed;
 
 pub use geometry::Geometry;
 pub use lane::LaneView;

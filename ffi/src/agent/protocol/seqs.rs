@@ -38,6 +38,8 @@ struct Slot {
     version: AtomicU32,
     /// Committed tokens.
     committed: AtomicU64,
+    /// How it is read: a word that means nothing here, 0 at first.
+    contract: AtomicU64,
 }
 
 /// The sequences of one session.
@@ -126,6 +128,7 @@ impl SeqTable {
         let Some(slot) = self.slot(seq).filter(|slot| slot.state.load(Ordering::Relaxed) == 0) else { return false };
         slot.len.store(0, Ordering::Relaxed);
         slot.committed.store(0, Ordering::Relaxed);
+        slot.contract.store(0, Ordering::Relaxed);
         slot.version.fetch_add(1, Ordering::Relaxed);
         slot.lane.store(OPEN, Ordering::Relaxed);
         slot.state.store(1, Ordering::Release);
@@ -165,6 +168,19 @@ impl SeqTable {
         if let Some(slot) = self.slot(seq) {
             slot.committed.store(tokens, Ordering::Release);
         }
+    }
+
+    /// Owner: how a sequence is read from its next step on.
+    pub fn set_contract(&self, seq: u32, word: u64) {
+        if let Some(slot) = self.slot(seq) {
+            slot.contract.store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// How a sequence is read.
+    #[must_use]
+    pub fn contract(&self, seq: u32) -> u64 {
+        self.slot(seq).map_or(0, |slot| slot.contract.load(Ordering::Relaxed))
     }
 
     /// Owner, sequence closed: keeps the first `len` blocks.

@@ -13,6 +13,26 @@ pub struct StepSeq {
     pub tokens: u64,
 }
 
+/// A page that a step was told to read of a sequence, in place of all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chosen {
+    /// Block index within the sequence.
+    pub index: u32,
+    /// What happens while it is not readable.
+    pub absent: Absent,
+}
+
+/// What happens while a chosen page is not readable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Absent {
+    /// The step waits for it, as for any page.
+    Wait,
+    /// The step waits for it until it is waived.
+    Hope,
+    /// The step does without.
+    Omit,
+}
+
 /// A page that a boundary hands out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ready {
@@ -67,6 +87,10 @@ pub struct Counts {
     pub pages_resident: u64,
     /// Pages that were not.
     pub pages_missed: u64,
+    /// Pages that a step was told to read, and that it did without because they were not readable, or not in time.
+    pub pages_waived: u64,
+    /// Pages that it needed, and that it was told to do without while it missed them.
+    pub pages_skipped: u64,
 }
 
 /// What was found about a sequence when it was last looked at.
@@ -94,8 +118,10 @@ struct Missing {
     position: u32,
     index: u32,
     block: u32,
-    /// It was handed out.
+    /// It was handed out, or waived.
     gone: bool,
+    /// It may be waived for being late.
+    hoped: bool,
 }
 
 /// One lane's steps.
@@ -108,6 +134,12 @@ pub struct Reader {
     /// Position + 1 of each sequence in the open step, 0 if it is not in it.
     member_of: Vec<u32>,
     members: Vec<Member>,
+    /// What is read of members of which not everything is, in the plane whose first boundary comes next: their positions, and
+    /// where in `picks` their pages are.
+    chosen: Vec<(u32, std::ops::Range<usize>)>,
+    picks: Vec<Chosen>,
+    /// Position and index of pages of the plane that the step does without.
+    waived: Vec<(u32, u32)>,
     step: u64,
     open: bool,
     announced: bool,
@@ -145,6 +177,9 @@ impl Reader {
             known: vec![Known::default(); seqs],
             member_of: vec![0; seqs],
             members: Vec::with_capacity(seqs.min(1024)),
+            chosen: Vec::new(),
+            picks: Vec::new(),
+            waived: Vec::new(),
             step: 0,
             open: false,
             announced: false,
@@ -188,6 +223,24 @@ impl Reader {
         self.members.iter().map(|m| m.seq)
     }
 
+    /// A sequence of the open step, by its position.
+    #[must_use]
+    pub fn member(&self, position: u32) -> Option<StepSeq> {
+        self.members.get(position as usize).map(|m| StepSeq { seq: m.seq, tokens: m.tokens })
+    }
+
+    /// The plane of the last boundary of the open step.
+    #[must_use]
+    pub fn plane(&self) -> Option<u16> {
+        self.plane.filter(|_| self.open)
+    }
+
+    /// Whether the plane of the last boundary is complete.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.plane().is_some() && self.complete
+    }
+
     /// Position of a sequence in the open step.
     #[must_use]
     pub fn position_of(&self, seq: u32) -> Option<u32> {
@@ -227,6 +280,9 @@ impl Reader {
         self.faulted = None;
         self.ready.clear();
         self.missing.clear();
+        self.chosen.clear();
+        self.picks.clear();
+        self.waived.clear();
         self.counts.steps += 1;
         self.pages_full = self.members.iter().map(|m| u64::from(m.blocks)).sum();
         let whole = (0..self.members.len()).all(|at| self.whole(at));
@@ -276,6 +332,69 @@ impl Reader {
             });
         self.known[seq as usize] = Known { version, epoch, tokens, blocks, valid: ok };
         ok
+    }
+
+    /// Has the next boundary, if it is the first of its plane, read of the sequence at `position` only `pages`, in rising order
+    /// of their indices; called in rising order of positions. Pages that are chosen are handed out even where everything is readable.
+    pub fn choose(&mut self, position: u32, pages: impl Iterator<Item = Chosen>) {
+        let from = self.picks.len();
+        self.picks.extend(pages);
+        self.chosen.push((position, from..self.picks.len()));
+    }
+
+    /// Pages of the plane that the step does without: position of their sequence, and index.
+    #[must_use]
+    pub fn waived(&self) -> &[(u32, u32)] {
+        &self.waived
+    }
+
+    /// Pages of a sequence that the plane still misses.
+    pub fn missing_of(&self, position: u32) -> impl Iterator<Item = u32> + '_ {
+        self.missing.iter().filter(move |m| !m.gone && m.position == position).map(|m| m.index)
+    }
+
+    /// Whether a page that the plane still misses is only hoped for.
+    #[must_use]
+    pub fn hopes(&self) -> bool {
+        self.plane().is_some() && !self.complete && self.missing.iter().any(|m| !m.gone && m.hoped)
+    }
+
+    /// Does without the missing pages that are only hoped for. True: the plane is complete with that.
+    pub fn waive_late(&mut self) -> bool {
+        let waived = self.waive(|m| m.hoped);
+        self.counts.pages_waived += waived;
+        waived > 0 && self.complete
+    }
+
+    /// Does without a page that the plane misses. True: the plane is complete with that.
+    pub fn skip(&mut self, position: u32, index: u32) -> bool {
+        let skipped = self.waive(|m| m.position == position && m.index == index);
+        self.counts.pages_skipped += skipped;
+        skipped > 0 && self.complete
+    }
+
+    fn waive(&mut self, which: impl Fn(&Missing) -> bool) -> u64 {
+        if self.complete || self.plane().is_none() {
+            return 0;
+        }
+        let before = self.left;
+        for missing in self.missing.iter_mut().filter(|m| !m.gone && which(m)) {
+            missing.gone = true;
+            self.left -= 1;
+            self.waived.push((missing.position, missing.index));
+            if self.faulted.is_some_and(|(_, position, index)| (position, index) == (missing.position, missing.index)) {
+                self.faulted = None;
+            }
+        }
+        self.skip_gone();
+        self.complete = self.left == 0;
+        (before - self.left) as u64
+    }
+
+    fn skip_gone(&mut self) {
+        while self.missing.get(self.first).is_some_and(|m| m.gone) {
+            self.first += 1;
+        }
     }
 
     /// A boundary of `plane`.
@@ -362,26 +481,41 @@ impl Reader {
         self.plane = Some(plane);
         self.complete = true;
         self.missing.clear();
-        if self.whole_at == Some(self.view.epoch()) {
+        self.waived.clear();
+        let chosen = std::mem::take(&mut self.chosen);
+        if self.whole_at == Some(self.view.epoch()) && chosen.is_empty() {
             self.counts.pages_resident += self.needed_pages(plane);
             return Found::All;
         }
-        let geometry = self.view.shared().geometry();
-        for (position, member) in self.members.iter().enumerate() {
-            for index in geometry.needed(plane, member.tokens) {
-                let Some(block) = self.view.shared().seqs().block(member.seq, index) else { continue };
-                let position = position as u32;
-                match self.view.frame(block, plane) {
-                    Some(frame) => self.ready.push(Ready { position, index, frame }),
-                    None => self.missing.push(Missing { position, index, block, gone: false }),
+        let mut next = chosen.iter().peekable();
+        for position in 0..self.members.len() as u32 {
+            let member = self.members[position as usize];
+            match next.next_if(|(at, _)| *at == position) {
+                Some((_, range)) => {
+                    for at in range.clone() {
+                        let Chosen { index, absent } = self.picks[at];
+                        self.look(plane, position, &member, index, absent);
+                    }
+                }
+                None => {
+                    for index in self.view.shared().geometry().needed(plane, member.tokens) {
+                        self.look(plane, position, &member, index, Absent::Wait);
+                    }
                 }
             }
         }
+        self.picks.clear();
+        let all = chosen.is_empty();
+        self.chosen = chosen;
+        self.chosen.clear();
         self.counts.pages_resident += self.ready.len() as u64;
         self.counts.pages_missed += self.missing.len() as u64;
-        if self.missing.is_empty() {
+        if self.missing.is_empty() && all {
             self.ready.clear();
             return Found::All;
+        }
+        if self.missing.is_empty() {
+            return Found::Part { last: true };
         }
         self.complete = false;
         self.left = self.missing.len();
@@ -391,6 +525,22 @@ impl Reader {
         let missing = &self.missing;
         self.by_block.sort_unstable_by_key(|at| (missing[*at as usize].block, *at));
         if self.ready.is_empty() { self.nothing(plane) } else { Found::Part { last: false } }
+    }
+
+    /// Looks for a page that a plane needs.
+    fn look(&mut self, plane: u16, position: u32, member: &Member, index: u32, absent: Absent) {
+        let Some(block) = self.view.shared().seqs().block(member.seq, index) else { return };
+        match (self.view.frame(block, plane), absent) {
+            (Some(frame), _) => self.ready.push(Ready { position, index, frame }),
+            (None, Absent::Omit) => {
+                self.counts.pages_waived += 1;
+                self.waived.push((position, index));
+            }
+            (None, absent) => {
+                let hoped = absent == Absent::Hope;
+                self.missing.push(Missing { position, index, block, gone: false, hoped });
+            }
+        }
     }
 
     /// A later boundary of the same plane: what was missing can have come only with this boundary's updates.
@@ -422,9 +572,7 @@ impl Reader {
             }
         }
         self.left -= self.found.len();
-        while missing.get(self.first).is_some_and(|m| m.gone) {
-            self.first += 1;
-        }
+        self.skip_gone();
         if self.ready.is_empty() {
             return self.nothing(plane);
         }

@@ -4,7 +4,7 @@ use kvtide_wire::sync::{AtomicU32, AtomicU64};
 
 /// `count` words, all zero; `None` if the system has no room for them.
 #[cfg(not(loom))]
-pub(super) fn words<T: Zeroed>(count: usize) -> Option<Box<[T]>> {
+pub(in crate::agent) fn words<T: Zeroed>(count: usize) -> Option<Box<[T]>> {
     use std::alloc::{Layout, alloc_zeroed};
     if count == 0 {
         return Some(Box::default());
@@ -20,7 +20,7 @@ pub(super) fn words<T: Zeroed>(count: usize) -> Option<Box<[T]>> {
 
 /// `count` words, all zero: loom's atomics are no plain memory.
 #[cfg(loom)]
-pub(super) fn words<T: Zeroed>(count: usize) -> Option<Box<[T]>> {
+pub(in crate::agent) fn words<T: Zeroed>(count: usize) -> Option<Box<[T]>> {
     Some((0..count).map(|_| T::zero()).collect())
 }
 
@@ -28,7 +28,7 @@ pub(super) fn words<T: Zeroed>(count: usize) -> Option<Box<[T]>> {
 ///
 /// # Safety
 /// The implementor guarantees just that.
-pub(super) unsafe trait Zeroed {
+pub(in crate::agent) unsafe trait Zeroed {
     /// The zero.
     #[cfg_attr(not(loom), allow(dead_code))] // loom builds them one by one
     fn zero() -> Self;

@@ -6,6 +6,7 @@ use super::{
     publish::Publishing,
 };
 use crate::agent::{
+    attention::Contract,
     port::{Answer, Port},
     protocol::PinId,
     session::Session,
@@ -60,8 +61,12 @@ pub(super) enum Work {
     /// `rest` is mapped after this request.
     Map {
         seq: u32,
-        sent: usize,
+        sent: Vec<u128>,
         rest: Vec<u128>,
+    },
+    Contract {
+        seq: u32,
+        contract: Contract,
     },
     Park {
         seq: u32,
@@ -94,6 +99,7 @@ impl Work {
             Work::Truncate { seq, .. } => ("truncate sequence", u64::from(*seq)),
             Work::Publish(publishing) => ("publish blocks of sequence", u64::from(publishing.seq)),
             Work::Map { seq, .. } => ("map a prefix into sequence", u64::from(*seq)),
+            Work::Contract { seq, .. } => ("set the reading contract of sequence", u64::from(*seq)),
             Work::Park { seq } => ("park sequence", u64::from(*seq)),
             Work::Resume { seq } => ("resume sequence", u64::from(*seq)),
             Work::Acquire { seq, .. } => ("acquire pages of sequence", u64::from(*seq)),
@@ -307,6 +313,7 @@ impl State {
                 if !list.iter().all(|block| seqs.push(*seq, *block)) {
                     return Next::Done(Err(Status::Protocol));
                 }
+                list.iter().for_each(|block| session.attention.fresh(*block));
                 self.told(*seq);
                 if *left == 0 {
                     return Next::Done(Ok(Outcome::Done));
@@ -322,6 +329,7 @@ impl State {
                     return Next::Done(if *granted > 0 { Ok(Outcome::Blocks(*granted as usize)) } else { Err(status) });
                 }
                 for block in list {
+                    session.attention.fresh(*block);
                     *granted += u32::from(session.reserve.push(*block).is_ok());
                 }
                 *asked = (*left).min(BLOCKS_MAX);
@@ -349,7 +357,9 @@ impl State {
                         blocks.for_each(|block| {
                             seqs.push(child, block);
                         });
+                        list.iter().for_each(|block| session.attention.fresh(*block));
                         seqs.commit(child, seqs.committed(parent));
+                        seqs.set_contract(child, seqs.contract(parent));
                         self.told(child);
                         seqs.open(child);
                         Next::Done(Ok(Outcome::Seq(child)))
@@ -366,6 +376,7 @@ impl State {
                 if result.is_ok() {
                     seqs.cut(*seq, len - list.len() as u32);
                     list.iter().for_each(|block| {
+                        session.attention.fresh(*block);
                         seqs.push(*seq, *block);
                     });
                     seqs.commit(*seq, *tokens);
@@ -378,7 +389,12 @@ impl State {
                 let got = [Level::Published, Level::Stored, Level::Durable].into_iter().find(|l| *l as u64 == value);
                 match (verdict(got.is_some()), got) {
                     (Ok(()), Some(got)) => match publishing.answered(got) {
-                        None => Next::Done(Ok(Outcome::Level(publishing.reached))),
+                        None => {
+                            for (index, name) in publishing.names() {
+                                seqs.block(publishing.seq, index).inspect(|b| session.attention.named(*b, name));
+                            }
+                            Next::Done(Ok(Outcome::Level(publishing.reached)))
+                        }
                         Some((submission, hashes)) => Next::More(Op::Publish, submission, hashes),
                     },
                     (result, _) => Next::Done(Err(result.err().unwrap_or(Status::Protocol))),
@@ -388,7 +404,7 @@ impl State {
                 let geometry = session.shared.geometry();
                 let before = seqs.len(*seq);
                 let mapped = |seqs: u32| Next::Done(Ok(Outcome::Blocks(seqs as usize)));
-                match verdict(value == list.len() as u64 && list.len() <= *sent) {
+                match verdict(value == list.len() as u64 && list.len() <= sent.len()) {
                     // What earlier requests mapped stays mapped.
                     Err(status) if before == 0 || status == Status::Daemon => return Next::Done(Err(status)),
                     Err(_) => return mapped(before),
@@ -397,17 +413,27 @@ impl State {
                 if !list.iter().all(|block| seqs.push(*seq, *block)) {
                     return Next::Done(Err(Status::Protocol));
                 }
+                for (block, name) in list.iter().zip(&*sent) {
+                    session.attention.mapped(*block, *name);
+                }
                 let len = seqs.len(*seq);
                 seqs.commit(*seq, u64::from(len) * u64::from(geometry.bounds().page_tokens));
                 self.told(*seq);
-                if list.len() < *sent || rest.is_empty() {
+                if list.len() < sent.len() || rest.is_empty() {
                     return mapped(len);
                 }
                 let later = rest.split_off(rest.len().min(HASHES_MAX));
                 let hashes = std::mem::replace(rest, later);
-                *sent = hashes.len();
+                sent.clone_from(&hashes);
                 let request = Submission { seq: *seq, count: hashes.len() as u32, ..Submission::default() };
                 Next::More(Op::Map, request, hashes)
+            }
+            // In force from when the daemon agrees: until then its plan is for the other.
+            Work::Contract { seq, contract } => {
+                if ok {
+                    seqs.set_contract(*seq, contract.word());
+                }
+                done(verdict(true))
             }
             // One that failed stays parked as far as it got: resume undoes it.
             Work::Park { .. } => done(verdict(true)),

@@ -10,6 +10,7 @@ mod submit;
 mod wait;
 
 pub(crate) use calls::State;
+pub(in crate::client) use submit::contract_of;
 
 use super::{
     Client, Error, Result,
@@ -17,7 +18,7 @@ use super::{
     options::{SeqId, deadline},
     request::{Completed, Outcome, PageRange, Pin, Request, Ticket},
 };
-use crate::agent::{protocol::PinId, session::Session};
+use crate::agent::{attention::Contract, protocol::PinId, session::Session};
 use kvtide_wire::{
     entry::{Advice, Level},
     status::Status,
@@ -221,6 +222,15 @@ impl Channel {
     pub fn advise(&mut self, seq: SeqId, first: u32, count: u32, advice: Advice, priority: u8) -> Result<()> {
         let request = Request::Advise { seq, first, count, advice, priority };
         self.at_once("advise on sequence", u64::from(seq), |state| state.start(&request, None))
+    }
+
+    /// How a sequence is read from its next step on, once this has returned. Its forks read as it does.
+    ///
+    /// # Errors
+    /// `Range`: a contract's number that is out of its range. `TimedOut`.
+    pub fn contract(&mut self, seq: SeqId, contract: Contract, timeout: Duration) -> Result<()> {
+        let request = Request::Contract { seq, contract };
+        self.blocking("set the reading contract of sequence", u64::from(seq), request, timeout).map(|_| ())
     }
 
     /// Pins a range in tier 0, after loading what is missing. Local when all of it is resident.

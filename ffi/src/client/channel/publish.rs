@@ -50,6 +50,11 @@ impl Publishing {
         (submission, hashes)
     }
 
+    /// Block indices and the names that their blocks get.
+    pub fn names(&self) -> impl Iterator<Item = (u32, u128)> + '_ {
+        (self.first..).zip(self.hashes.iter().copied())
+    }
+
     /// The last request has reached a level; the next one, if there is more to do.
     pub fn answered(&mut self, level: Level) -> Option<(Submission, Vec<u128>)> {
         if self.asked == self.level {

@@ -7,6 +7,7 @@ use super::{
 };
 use crate::{
     agent::{
+        attention::Contract,
         protocol::PageRange,
         session::{RESERVE_MAX, Session},
     },
@@ -162,7 +163,7 @@ impl State {
                 if sent.is_empty() {
                     return Ok(Started::Done(Outcome::Blocks(0)));
                 }
-                let work = Work::Map { seq, sent: sent.len(), rest: rest.to_vec() };
+                let work = Work::Map { seq, sent: sent.to_vec(), rest: rest.to_vec() };
                 Started::Send(Op::Map, Submission { seq, count: sent.len() as u32, ..plain }, sent.to_vec(), work)
             }
             Request::Park { seq, due } => {
@@ -192,6 +193,14 @@ impl State {
                 let value = if advice == Advice::Priority { u64::from(priority) } else { 0 };
                 let submission = Submission { seq, first, count, flags: advice as u16, value, ..plain };
                 Started::Send(Op::Advise, submission, Vec::new(), Work::Plain)
+            }
+            Request::Contract { seq, contract } => {
+                self.seq(seq)?;
+                if !contract.is_valid() {
+                    return Err(Status::Range);
+                }
+                let submission = contract_of(seq, contract);
+                Started::Send(Op::Contract, submission, Vec::new(), Work::Contract { seq, contract })
             }
             Request::Acquire { range } => self.acquire(session, range)?,
             Request::Tier0Resize { class, frames } => resize(session, class, frames)?,
@@ -376,6 +385,12 @@ fn resize(session: &Session, class: usize, frames: u32) -> Result<Started, Statu
     }
     let submission = Submission { first: class as u32, count: frames, ..Submission::default() };
     Ok(Started::Send(Op::Tier0Resize, submission, Vec::new(), Work::Resize { class, before, frames }))
+}
+
+/// The request that says how a sequence is read.
+pub(in crate::client) fn contract_of(seq: u32, contract: Contract) -> Submission {
+    let (code, value) = contract.code();
+    Submission { seq, flags: code as u16, value: u64::from(value), ..Submission::default() }
 }
 
 /// The request that pins a range, and that unpins it.

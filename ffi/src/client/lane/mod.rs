@@ -1,5 +1,6 @@
 //! A lane: one ordered stream of engine work, and its view of the page table.
 
+pub(crate) mod attention;
 #[cfg(feature = "cuda")]
 mod away;
 mod state;
@@ -10,6 +11,8 @@ mod stream;
 pub use stream::LaneDevice;
 
 pub(crate) use state::State;
+
+pub use attention::{Omission, ScoreKind};
 
 use super::{Client, Error, Result, inner::Inner, options::FrameId, options::SeqId};
 use crate::agent::{protocol::step::Found, session::Session};
@@ -23,8 +26,9 @@ pub use crate::agent::protocol::step::{Ready, StepSeq};
 pub enum Pass {
     /// Every page that this plane of the step needs is readable through the table, and none was handed out before.
     All,
-    /// [`Lane::ready`] holds `count` (at least one) pages that are readable now and were not handed out before for this step
-    /// and plane; after `last` there are no more.
+    /// [`Lane::ready`] holds `count` pages that are readable now and were not handed out before for this step and plane: at least
+    /// one, but with `last` none if the rest is omitted; after `last` there are no more. Of sequences that are read by `approx`,
+    /// pages come this way alone.
     Part {
         /// Pages in [`Lane::ready`].
         count: usize,
@@ -89,6 +93,7 @@ impl Lane {
         }
         state.prepare(session).map_err(error)?;
         let announce = state.begin_reader(session, seqs).map_err(error)?;
+        state.begin_attention(session);
         state.unsent = None;
         state.unannounced = announce;
         state.words.steps(state.reader.step(), state.reader.step() - 1);
@@ -114,6 +119,9 @@ impl Lane {
         const DOING: &str = "pass a boundary of plane";
         let error = |status| Error::call(DOING, u64::from(plane), status);
         let (state, session) = self.parts(DOING)?;
+        if state.attention.inexact && state.reader.plane() != Some(plane) {
+            state.pick(session, plane);
+        }
         let before = state.reader.view().moves();
         let found = state.reader.boundary(plane).map_err(error)?;
         state.words.position(state.reader.view().position());
@@ -150,6 +158,9 @@ impl Lane {
         const DOING: &str = "end a step on lane";
         let index = u64::from(self.index);
         let (state, session) = self.parts(DOING)?;
+        if state.reader.view().active() {
+            state.build_filled(session);
+        }
         let announced = state.reader.end().map_err(|status| Error::call(DOING, index, status))?;
         state.words.steps(state.reader.step(), state.reader.step());
         state.unsent = None;

@@ -1,6 +1,6 @@
 //! What a lane is while nobody holds its handle: its reader, its ring towards the daemon, what is left to be told.
 
-use super::{Pass, StepSeq};
+use super::{Pass, StepSeq, attention::Attention};
 use crate::agent::{
     port::Port,
     protocol::step::{Counts, Fault, Found, Reader},
@@ -30,6 +30,8 @@ pub(crate) struct State {
     /// A fault that found no room in the ring.
     pub(super) unsent: Option<Fault>,
     counted: Counts,
+    /// What is told of attention, and what follows from it.
+    pub(super) attention: Attention,
     /// The lane's side on the device that tier 0 is on.
     #[cfg(feature = "cuda")]
     pub(super) stream: Option<std::sync::Arc<crate::agent::stream::LaneStream>>,
@@ -39,7 +41,9 @@ impl State {
     pub fn new(reader: Reader, port: Port, words: LaneWriter) -> State {
         let faults = vec![None; port.room() + 1];
         let counted = Counts::default();
+        let attention = Attention::new(reader.view().shared().geometry().plane_count());
         State {
+            attention,
             reader,
             port,
             words,
@@ -201,13 +205,19 @@ impl State {
             let progress = session.try_round().progress;
             self.answers(session, plane)?;
             let now = Instant::now();
+            let hope = self.attention.hope.filter(|_| self.reader.hopes());
+            if hope.is_some_and(|until| now >= until) && self.reader.waive_late() {
+                return Ok(Pass::Part { count: 0, last: true });
+            }
             if progress {
                 spin_from = now;
             } else if now.duration_since(since) >= session.timeout {
                 return Err(Status::TimedOut);
             } else if now.duration_since(spin_from) >= SPIN {
                 drop(helping.take());
-                self.sleep(session, session.timeout.saturating_sub(now.duration_since(since)));
+                let left = session.timeout.saturating_sub(now.duration_since(since));
+                let hoped = hope.map_or(left, |until| until.saturating_duration_since(now));
+                self.sleep(session, left.min(hoped));
                 helping = Some(session.helping());
                 spin_from = Instant::now();
             } else {

@@ -1,0 +1,70 @@
+//! What a session remembers of its pages' attention: digests and shares, and when they are void.
+
+use super::{DigestOptions, Digests, History};
+use crate::agent::protocol::Geometry;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// The digests and shares of a session's pages. Lanes and channels of it share one.
+pub struct Memory {
+    digests: Option<RwLock<Digests>>,
+    history: History,
+}
+
+impl Memory {
+    /// Knows nothing yet; `None` if the system has no room.
+    #[must_use]
+    pub fn new(geometry: &Geometry, options: Option<&DigestOptions>) -> Option<Memory> {
+        let bounds = geometry.bounds();
+        let (blocks, planes) = (bounds.blocks_max, geometry.plane_count());
+        let digests = match options {
+            Some(options) => Some(RwLock::new(Digests::new(options, blocks, planes, bounds.page_tokens)?)),
+            None => None,
+        };
+        Some(Memory { digests, history: History::new(blocks, planes)? })
+    }
+
+    /// The digests, if the session keeps any.
+    pub fn digests(&self) -> Option<RwLockReadGuard<'_, Digests>> {
+        // A panic while one was built leaves a page whose digests are built again or overwritten: no worse than before.
+        self.digests.as_ref().map(|digests| digests.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The same to be changed.
+    pub fn digests_mut(&self) -> Option<RwLockWriteGuard<'_, Digests>> {
+        self.digests.as_ref().map(|digests| digests.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether digests are kept.
+    #[must_use]
+    pub fn keeps_digests(&self) -> bool {
+        self.digests.is_some()
+    }
+
+    /// The shares.
+    #[must_use]
+    pub fn history(&self) -> &History {
+        &self.history
+    }
+
+    /// A block has come that holds nothing yet.
+    pub fn fresh(&self, block: u32) {
+        self.history.forget(block);
+        if let Some(mut digests) = self.digests_mut() {
+            digests.forget(block);
+        }
+    }
+
+    /// A sealed block has got the name of its content.
+    pub fn named(&self, block: u32, name: u128) {
+        if let Some(mut digests) = self.digests_mut() {
+            digests.named(block, name);
+        }
+    }
+
+    /// A block came with content of this name.
+    pub fn mapped(&self, block: u32, name: u128) {
+        if let Some(mut digests) = self.digests_mut() {
+            digests.mapped(block, name);
+        }
+    }
+}
