@@ -4,34 +4,42 @@
 //! cross-entropy against the shares that were then seen, and w takes a Newton step with the Hessian of the recent past: nothing
 //! depends on the scale of a feature or on a learning rate, and features that say the same share their weight (online Newton).
 
-use super::float::exp;
-use super::page::{AHEAD, FAST, FRESH, LAST, Page, SLOW, VALUES};
+use super::page::{AHEAD, FAST, FRESH, LAST, Page, SLOW, VALUES, real};
 
-/// The page's values; then the last share of the page before it in the sequence, recency, whether it is the first.
-pub(super) const FEATURES: usize = VALUES + 3;
-pub(super) type Features = [f32; FEATURES];
-
-const BEFORE: usize = VALUES;
-const RECENCY: usize = VALUES + 1;
-const FIRST: usize = VALUES + 2;
+/// Features of a page: its values, but in [`FRESH`]'s place the last share of the page before it in the sequence; then recency and
+/// whether it is the first. The rest is 0, so that loops have whole vectors.
+pub(super) const FEATURES: usize = 10;
+const PADDED: usize = 12;
+type Features = [f32; PADDED];
+pub(super) const BEFORE: usize = FRESH;
+const RECENCY: usize = VALUES;
+const FIRST: usize = VALUES + 1;
 
 /// Pages from the end that have a recency; it falls with the distance.
 const RECENT: usize = 64;
-/// What the past counts for after one more step: some hundred steps are remembered.
+/// What the past counts for after one more lesson: some hundred are remembered.
 const MEMORY: f64 = 0.99;
-/// Added to the Hessian's diagonal at first, and at each step: directions in which nothing was seen stay where they are.
+/// Added to the Hessian's diagonal at first, and with each lesson: directions in which nothing was seen stay where they are.
 const PRIOR: f64 = 1.0;
 const RIDGE: f64 = 1e-3;
-/// No weight moves by more than this in a step, or beyond this.
+/// No weight moves by more than this in a lesson.
 const MOVE_MAX: f64 = 0.5;
-const WEIGHT_MAX: f32 = 16.0;
+/// Largest weight of a value; in fixed point eight products of it with 16 bits add up within 32.
+const WEIGHT_MAX: f32 = 3.9;
+const WEIGHT_STEPS: f32 = 2048.0;
+/// Largest weight of recency and of being first, which are at most 1.
+const PLACE_MAX: f32 = 16.0;
 
 #[derive(Clone, Debug)]
 pub(super) struct Fit {
-    pub weights: Features,
+    weights: [f32; FEATURES],
+    /// Weights of values, in 1/2048.
+    fixed: [i16; VALUES],
     hessian: [[f64; FEATURES]; FEATURES],
-    /// Steps learnt from.
-    pub learnt: u32,
+}
+
+fn recency(from_end: usize) -> f32 {
+    if from_end < RECENT { 1.0 / (1 + from_end) as f32 } else { 0.0 }
 }
 
 impl Fit {
@@ -44,19 +52,39 @@ impl Fit {
         }
         let mut hessian = [[0.0; FEATURES]; FEATURES];
         hessian.iter_mut().enumerate().for_each(|(i, row)| row[i] = PRIOR);
-        Fit { weights, hessian, learnt: 0 }
+        let mut fit = Fit { weights, fixed: [0; VALUES], hessian };
+        fit.fix();
+        fit
     }
 
-    pub fn score(&self, x: &Features) -> f32 {
-        // Four sums side by side: the order is fixed here, not by the compiler.
-        let mut sums = [0.0f32; 4];
-        for i in 0..FEATURES {
-            sums[i % 4] += self.weights[i] * x[i];
+    fn fix(&mut self) {
+        for (fixed, weight) in self.fixed.iter_mut().zip(self.weights) {
+            *fixed = (weight * WEIGHT_STEPS) as i16;
         }
-        (sums[0] + sums[1]) + (sums[2] + sums[3])
     }
 
-    /// Moves the weights by what a step's attention showed.
+    /// w·x of each page, and the largest. An id that is not there counts as a page of which nothing was seen.
+    pub fn scores(&self, of: &[Page], pages: &[u32], scores: &mut [f32]) -> f32 {
+        const SCALE: f32 = 1.0 / (WEIGHT_STEPS * 2048.0);
+        let page = |id: u32| of.get(id as usize).unwrap_or(&Page::UNSEEN);
+        let Some(&first) = pages.first() else { return 0.0 };
+        let mut before = page(first).values[LAST];
+        for (&id, score) in pages.iter().zip(&mut *scores) {
+            let mut values = page(id).values;
+            values[BEFORE] = before;
+            before = values[LAST];
+            // One multiply-add of eight 16-bit numbers.
+            let sum: i32 = values.iter().zip(&self.fixed).map(|(v, w)| i32::from(*v) * i32::from(*w)).sum();
+            *score = sum as f32 * SCALE;
+        }
+        for (from_end, score) in scores.iter_mut().rev().take(RECENT).enumerate() {
+            *score += self.weights[RECENCY] * recency(from_end);
+        }
+        scores[0] += self.weights[FIRST];
+        scores.iter().copied().fold(f32::NEG_INFINITY, |most, score| if score > most { score } else { most })
+    }
+
+    /// Moves the weights by what a lesson showed.
     pub fn step(&mut self, lesson: &Lesson) {
         let (predicted, seen) = (1.0 / lesson.predicted, 1.0 / lesson.seen);
         if !(predicted.is_finite() && seen.is_finite()) {
@@ -80,50 +108,53 @@ impl Fit {
             return;
         }
         let damp = if largest > MOVE_MAX { MOVE_MAX / largest } else { 1.0 };
-        for (w, c) in self.weights.iter_mut().zip(change) {
-            *w = (*w - (damp * c) as f32).clamp(-WEIGHT_MAX, WEIGHT_MAX);
+        for (i, (w, c)) in self.weights.iter_mut().zip(change).enumerate() {
+            let most = if i < VALUES { WEIGHT_MAX } else { PLACE_MAX };
+            *w = (*w - (damp * c) as f32).clamp(-most, most);
         }
-        self.learnt = self.learnt.saturating_add(1);
+        self.fix();
     }
-}
-
-/// The features of a page: `before` is the last share of the one before it, `from_end` its distance from the sequence's end.
-pub(super) fn features(page: &Page, before: f32, at: usize, from_end: usize, ahead: bool) -> Features {
-    let values = page.values();
-    let mut x = [0.0; FEATURES];
-    x[..VALUES].copy_from_slice(&values);
-    x[FRESH] = 0.0;
-    if !ahead {
-        x[AHEAD] = 0.0;
-    }
-    x[BEFORE] = before;
-    x[RECENCY] = if from_end < RECENT { 1.0 / (1 + from_end) as f32 } else { 0.0 };
-    x[FIRST] = if at == 0 { 1.0 } else { 0.0 };
-    x
 }
 
 /// Sums over a step's pages, features weighted with predicted and with seen shares.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lesson {
+    /// Whether look-aheads are a feature.
+    ahead: bool,
     predicted: f32,
     seen: f32,
     mean: Features,
     target: Features,
-    /// Lower triangle.
-    square: [[f32; FEATURES]; FEATURES],
+    square: [Features; FEATURES],
 }
 
 impl Lesson {
-    /// One page: its score, less the largest of the plane, and the share that it then had.
-    pub fn page(&mut self, x: &Features, score: f32, share: f32) {
-        let p = exp(score);
-        self.predicted += p;
-        self.seen += share;
-        for i in 0..FEATURES {
-            self.mean[i] += p * x[i];
-            self.target[i] += share * x[i];
-            let px = p * x[i];
-            self.square[i].iter_mut().zip(x).take(i + 1).for_each(|(s, x)| *s += px * x);
+    pub fn new(ahead: bool) -> Lesson {
+        Lesson { ahead, ..Lesson::default() }
+    }
+
+    /// One page, which may stand for others like it: what was predicted and what then was seen of it and them, up to constants.
+    /// `before`: the last share of the page before it; its place, and the number of pages.
+    pub fn page(&mut self, page: &Page, before: i16, place: (usize, usize), predicted: f32, seen: f32) {
+        let mut x = [0.0; PADDED];
+        for (x, value) in x.iter_mut().zip(page.values) {
+            *x = real(value);
+        }
+        x[BEFORE] = real(before);
+        x[RECENCY] = recency(place.1 - 1 - place.0);
+        x[FIRST] = if place.0 == 0 { 1.0 } else { 0.0 };
+        if !self.ahead {
+            x[AHEAD] = 0.0;
+        }
+        self.predicted += predicted;
+        self.seen += seen;
+        let px = x.map(|x| predicted * x);
+        for i in 0..PADDED {
+            self.mean[i] += px[i];
+            self.target[i] += seen * x[i];
+        }
+        for (row, p) in self.square.iter_mut().zip(px) {
+            row.iter_mut().zip(x).for_each(|(sum, x)| *sum += p * x);
         }
     }
 }

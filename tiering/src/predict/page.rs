@@ -5,8 +5,10 @@ use super::Kind;
 /// Shares below e^-15.9 count as this.
 pub(super) const LEAST: f32 = -15.9;
 const STEPS: f32 = 2048.0;
-/// A page of which nothing was seen: about one in a thousand.
-const UNSEEN: f32 = -7.0;
+/// Its steps.
+pub(super) const FLOOR: i16 = -32563;
+/// What a page is taken for of which nothing was seen: about one part in a thousand.
+const UNSEEN: i16 = -7 * 2048;
 
 /// A score entry, its indices turned into positions.
 #[derive(Clone, Copy, Debug)]
@@ -36,61 +38,78 @@ pub(super) const AHEAD: usize = 4;
 pub(super) const QUERY: usize = 5;
 /// Moving average of how far the page's shares lie above what its digest says.
 pub(super) const BIAS: usize = 6;
-/// What the digests say of a query whose attention has not been seen yet. No feature.
+/// What the digests say of a query whose attention has not been seen yet; no feature.
 pub(super) const FRESH: usize = 7;
 
-const FAST_RATE: f32 = 0.3;
-const SLOW_RATE: f32 = 0.05;
-const BIAS_RATE: f32 = 0.3;
-const PEAK_DECAY: f32 = 0.05;
+/// Rates of moving averages, in 1/32768.
+const FAST_RATE: i32 = 9830;
+const SLOW_RATE: i32 = 1638;
+const BIAS_RATE: i32 = 9830;
+const PEAK_DECAY: i32 = 102; // 0.05
+/// A page that was not read and has no digest drifts towards the mean share by this part a step, until it is read again and its
+/// share is known: so that nothing stays unread because it was not read.
+const DRIFT: i32 = 655; // 0.02
 
 /// 16 bytes a page.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Page {
-    values: [i16; VALUES],
+    pub values: [i16; VALUES],
 }
 
 const _: () = assert!(size_of::<Page>() == 16);
 
+/// The nearest step.
 pub(super) fn fixed(value: f32) -> i16 {
     // A cast saturates and turns NaN into 0; no logarithm of a share gets there.
     (value * STEPS + if value < 0.0 { -0.5 } else { 0.5 }) as i16
 }
 
-impl Default for Page {
-    fn default() -> Self {
-        let mut values = [fixed(UNSEEN); VALUES];
-        values[BIAS] = 0;
-        Page { values }
-    }
+/// The value of a number of steps.
+pub(super) fn real(steps: i16) -> f32 {
+    f32::from(steps) * (1.0 / STEPS)
+}
+
+fn clamped(steps: i32) -> i16 {
+    steps.clamp(i32::from(FLOOR), i32::from(i16::MAX)) as i16
+}
+
+/// From `value` towards `target` by a part of 32768.
+fn towards(value: i16, target: i32, rate: i32) -> i16 {
+    let value = i32::from(value);
+    // Both are 16 bits: the difference times the rate fits.
+    clamped(value + (((target - value) * rate + (1 << 14)) >> 15))
 }
 
 impl Page {
-    pub fn get(&self, value: usize) -> f32 {
-        f32::from(self.values[value]) * (1.0 / STEPS)
-    }
+    /// A page of which nothing was seen.
+    pub const UNSEEN: Page = {
+        let mut values = [UNSEEN; VALUES];
+        values[BIAS] = 0;
+        Page { values }
+    };
 
-    pub fn set(&mut self, value: usize, to: i16) {
-        self.values[value] = to;
-    }
-
-    pub fn values(&self) -> [f32; VALUES] {
-        self.values.map(|v| f32::from(v) * (1.0 / STEPS))
-    }
-
-    /// The page's share at a step is `ln`. `read`: as attention saw it, and not as an estimate.
-    pub fn saw(&mut self, ln: f32, read: bool, with_query: bool) {
-        let mut v = self.values();
-        v[FAST] += FAST_RATE * (ln - v[FAST]);
-        v[SLOW] += SLOW_RATE * (ln - v[SLOW]);
-        v[PEAK] = ln.max(v[PEAK] - PEAK_DECAY).max(LEAST);
-        v[LAST] = ln;
+    /// The page's share at a step is `share`. `read`: as attention saw it, and not as an estimate.
+    pub fn saw(&mut self, share: i16, read: bool, with_query: bool) {
+        let v = &mut self.values;
+        let of = i32::from(share);
+        v[FAST] = towards(v[FAST], of, FAST_RATE);
+        v[SLOW] = towards(v[SLOW], of, SLOW_RATE);
+        v[PEAK] = share.max(clamped(i32::from(v[PEAK]) - PEAK_DECAY));
+        v[LAST] = share;
         if with_query {
             if read {
-                v[BIAS] += BIAS_RATE * (ln - v[FRESH] - v[BIAS]);
+                v[BIAS] = towards(v[BIAS], of - i32::from(v[FRESH]), BIAS_RATE);
             }
             v[QUERY] = v[FRESH];
         }
-        self.values = v.map(fixed);
+    }
+
+    /// What a page that was not read would have got: what its digest says, or `rest`, or what it once got, drifting to `mean`.
+    pub fn unread(&self, with_query: bool, rest: i16, mean: i16) -> i16 {
+        if with_query {
+            return self.values[FRESH];
+        }
+        let last = self.values[LAST];
+        rest.max(towards(last, i32::from(last.max(mean)), DRIFT))
     }
 }

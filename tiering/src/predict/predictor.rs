@@ -1,8 +1,8 @@
-//! The predictor of a space.
+//! The predictor of a space: what it remembers, and how it learns.
 
-use super::fit::{Features, Fit, Lesson, features};
-use super::float::{exp, ln};
-use super::page::{AHEAD, FRESH, LAST, LEAST, Page, QUERY, fixed};
+use super::fit::{Fit, Lesson};
+use super::float::{exp, exp_sum, ln};
+use super::page::{AHEAD, FLOOR, FRESH, LAST, LEAST, Page, QUERY, fixed, real};
 use super::{Kind, Scoring, Seen};
 
 /// What a predictor ranks by.
@@ -26,7 +26,7 @@ pub(super) struct Plane {
     turnover: f32,
 }
 
-/// Attention seen so far, by page id, and what it says about the next step.
+/// Attention seen so far, by page id, and what it says about the next step. 24 bytes a page.
 #[derive(Debug)]
 pub struct Predictor {
     pub(super) config: Config,
@@ -34,25 +34,47 @@ pub struct Predictor {
     pub(super) pages: Vec<Page>,
     /// Shares accumulated (`h2o`) or pooled (`snapkv`), by page id; empty otherwise.
     pub(super) sums: Vec<f32>,
-    /// Of the entry in hand, by position: what it says of the page, NaN where it says nothing.
-    named: Vec<f32>,
+    /// Of the entry in hand, by position: what it says of the page.
+    named: Vec<i16>,
+    /// Scores of the entry in hand, by position.
+    scores: Vec<f32>,
 }
 
+const NOT_NAMED: i16 = i16::MIN;
 /// Below this turnover a plane's attention stays where it is.
 const STABLE: f32 = 0.1;
 const TURNOVER_RATE: f32 = 0.05;
-/// Each of the first steps is learnt from; later every so manieth, by which the fit costs little and loses nothing measurable.
+/// Each of the first steps is learnt from, later one in so many: the fit then costs little, and loses nothing that can be measured.
 const EAGER: u64 = 64;
 const LEARN_EVERY: u64 = 4;
 const LEARN_EVERY_STABLE: u64 = 16;
-/// A page that was not read and has no digest drifts towards the mean share by this part a step, until it is read again and its
-/// share is known: so that nothing stays unread because it was not read.
-const DRIFT: f32 = 0.02;
+/// A lesson has all pages that were predicted this many times the mean share or more, and one in [`SAMPLE`] of the others.
+const WEIGHTY: f32 = 0.5;
+const SAMPLE: usize = 8;
 /// Queries over which `snapkv` pools.
 const WINDOW: f32 = 32.0;
 
-fn share_ln(ln: f32) -> f32 {
-    if ln.is_nan() { LEAST } else { ln.clamp(LEAST, 0.0) }
+fn share(ln: f32) -> i16 {
+    if ln.is_nan() { FLOOR } else { fixed(ln.clamp(LEAST, 0.0)) }
+}
+
+/// A step's attention, as much as is known of it.
+struct Step {
+    /// Added to what an entry says of a page: what was read shares what the digests leave over from the pages that were not.
+    scale: i32,
+    with_query: bool,
+    rest: i16,
+    mean: i16,
+}
+
+impl Step {
+    /// A page's share, and whether it was read.
+    fn of(&self, page: &Page, named: i16) -> (i16, bool) {
+        if named == NOT_NAMED {
+            return (page.unread(self.with_query, self.rest, self.mean), false);
+        }
+        ((i32::from(named) + self.scale).clamp(i32::from(FLOOR), 0) as i16, true)
+    }
 }
 
 impl Predictor {
@@ -65,9 +87,10 @@ impl Predictor {
         Predictor {
             config,
             planes: vec![plane; planes],
-            pages: vec![Page::default(); pages_max],
+            pages: vec![Page::UNSEEN; pages_max],
             sums: vec![0.0; sums],
-            named: vec![f32::NAN; pages_max],
+            named: vec![NOT_NAMED; pages_max],
+            scores: vec![0.0; pages_max],
         }
     }
 
@@ -79,69 +102,58 @@ impl Predictor {
             return;
         }
         match seen.kind {
-            Kind::Query => self.estimates(usize::from(plane), pages, &seen, FRESH),
-            Kind::Ahead => self.estimates(usize::from(plane), pages, &seen, AHEAD),
+            Kind::Query => self.query(usize::from(plane), pages, &seen),
+            Kind::Ahead => {
+                self.planes[usize::from(plane)].ahead = Some(seen.step);
+                self.set(pages, &seen, AHEAD);
+            }
             Kind::Mass => self.mass(usize::from(plane), pages, &seen),
         }
     }
 
-    fn estimates(&mut self, plane: usize, pages: &[u32], seen: &Seen<'_>, value: usize) {
-        let plane = &mut self.planes[plane];
-        let missed = value == FRESH && plane.fresh.is_some();
-        *(if value == AHEAD { &mut plane.ahead } else { &mut plane.fresh }) = Some(seen.step);
-        let rest = fixed(rest_of(seen, pages.len()));
+    fn query(&mut self, plane: usize, pages: &[u32], seen: &Seen<'_>) {
+        if self.planes[plane].fresh.replace(seen.step).is_some_and(|missed| missed != seen.step) {
+            // That query's attention was never told.
+            for &id in pages {
+                if let Some(page) = self.pages.get_mut(id as usize) {
+                    page.values[QUERY] = page.values[FRESH];
+                }
+            }
+        }
+        self.set(pages, seen, FRESH);
+    }
+
+    fn set(&mut self, pages: &[u32], seen: &Seen<'_>, value: usize) {
+        let rest = rest_of(seen, pages.len());
         for &id in pages {
             if let Some(page) = self.pages.get_mut(id as usize) {
-                if missed {
-                    // That query's attention was never told.
-                    page.set(QUERY, fixed(page.get(FRESH)));
-                }
-                page.set(value, rest);
+                page.values[value] = rest;
             }
         }
         for &(at, ln) in seen.top {
             if let Some(page) = pages.get(at as usize).and_then(|&id| self.pages.get_mut(id as usize)) {
-                page.set(value, fixed(share_ln(ln)));
+                page.values[value] = share(ln);
             }
         }
     }
 
     fn mass(&mut self, plane: usize, pages: &[u32], seen: &Seen<'_>) {
         let with_query = self.planes[plane].fresh.take() == Some(seen.step);
-        // What was read: as a share of what the digests leave over from the pages that were not.
-        let (mut named, mut named_estimate) = (0.0f32, 0.0f32);
-        for &(at, share) in seen.top.iter().filter(|(at, _)| (*at as usize) < pages.len()) {
-            let place = &mut self.named[at as usize];
-            if place.is_nan() {
-                *place = share_ln(share);
-                named += exp(*place);
-                if let Some(page) = self.pages.get(pages[at as usize] as usize) {
-                    named_estimate += exp(page.get(FRESH));
-                }
-            }
-        }
-        let scale = if with_query && named > 0.0 { ln(named_estimate.clamp(0.05, 1.0) / named) } else { 0.0 };
-        let rest = rest_of(seen, pages.len());
-        let mean = -ln(pages.len() as f32);
-        let unread = |page: &Page| match with_query {
-            true => page.get(FRESH),
-            false => rest.max(page.get(LAST) + DRIFT * (mean - page.get(LAST)).max(0.0)),
-        };
-        self.learn(plane, pages, seen.step, scale, &unread);
+        let step = self.take(pages, seen, with_query);
+        self.learn(plane, pages, seen.step, &step);
         let mut moved = 0.0f32;
-        for (&id, named) in pages.iter().zip(&self.named) {
+        for (&id, &named) in pages.iter().zip(&self.named) {
             let Some(page) = self.pages.get_mut(id as usize) else { continue };
-            let read = !named.is_nan();
-            let share = if read { share_ln(named + scale) } else { unread(page) };
-            if read {
-                moved += (exp(share) - exp(page.get(LAST))).max(0.0);
+            let (share, read) = step.of(page, named);
+            if share > page.values[LAST] && read {
+                moved += exp(real(share)) - exp(real(page.values[LAST]));
             }
             page.saw(share, read, with_query);
         }
         self.accumulate(pages);
         for &(at, _) in seen.top {
             if let Some(place) = self.named.get_mut(at as usize) {
-                *place = f32::NAN;
+                *place = NOT_NAMED;
             }
         }
         let plane = &mut self.planes[plane];
@@ -149,14 +161,33 @@ impl Predictor {
         plane.turnover += TURNOVER_RATE * (moved.min(1.0) - plane.turnover);
     }
 
+    /// Writes down by position what an entry names.
+    fn take(&mut self, pages: &[u32], seen: &Seen<'_>, with_query: bool) -> Step {
+        let (mut named, mut estimated) = (0.0f32, 0.0f32);
+        for &(at, ln) in seen.top.iter().filter(|(at, _)| (*at as usize) < pages.len()) {
+            let place = &mut self.named[at as usize];
+            if *place == NOT_NAMED {
+                *place = share(ln);
+                named += exp(real(*place));
+                if let Some(page) = self.pages.get(pages[at as usize] as usize) {
+                    estimated += exp(real(page.values[FRESH]));
+                }
+            }
+        }
+        // A twentieth at least: digests that see nothing of what was read are not believed.
+        let scale = if with_query && named > 0.0 { fixed(ln(estimated.clamp(0.05, 1.0) / named)) } else { 0 };
+        let mean = fixed(-ln(pages.len() as f32).min(-LEAST));
+        Step { scale: i32::from(scale), with_query, rest: rest_of(seen, pages.len()), mean }
+    }
+
     /// What `h2o` and `snapkv` rank by: attention as it was read, no estimates.
     fn accumulate(&mut self, pages: &[u32]) {
         if self.sums.is_empty() {
             return;
         }
-        for (&id, named) in pages.iter().zip(&self.named) {
+        for (&id, &named) in pages.iter().zip(&self.named) {
             let Some(sum) = self.sums.get_mut(id as usize) else { continue };
-            let share = if named.is_nan() { 0.0 } else { exp(*named) };
+            let share = if named == NOT_NAMED { 0.0 } else { exp(real(named)) };
             match self.config.scoring {
                 Scoring::H2o => *sum += share,
                 _ => *sum += (share - *sum) / WINDOW,
@@ -165,45 +196,40 @@ impl Predictor {
     }
 
     /// Fits to the step in hand, from what was known before it.
-    fn learn(&mut self, plane: usize, pages: &[u32], step: u64, scale: f32, unread: &dyn Fn(&Page) -> f32) {
+    fn learn(&mut self, plane: usize, pages: &[u32], number: u64, step: &Step) {
         let of = &self.planes[plane];
         let every = if of.turnover < STABLE { LEARN_EVERY_STABLE } else { LEARN_EVERY };
         if self.config.scoring != Scoring::Attention || of.steps >= EAGER && !of.steps.is_multiple_of(every) {
             return;
         }
-        // Where there are look-aheads, the fit without them learns from every fourth lesson.
-        let ahead = of.ahead == Some(step) && of.steps / every % 4 != 3;
-        let fit = &of.fits[usize::from(ahead)];
-        let most = self.each(pages, ahead).fold(f32::NEG_INFINITY, |most, (_, x)| most.max(fit.score(&x)));
-        let mut lesson = Lesson::default();
-        for (at, x) in self.each(pages, ahead) {
-            let named = self.named[at];
-            let share = if named.is_nan() {
-                self.pages.get(pages[at] as usize).map_or(LEAST, unread)
-            } else {
-                share_ln(named + scale)
+        // Where there are look-aheads, the fit without them has one lesson in four.
+        let ahead = of.ahead == Some(number) && of.steps / every % 4 != 3;
+        let scores = &mut self.scores[..pages.len()];
+        let most = of.fits[usize::from(ahead)].scores(&self.pages, pages, scores);
+        let total = exp_sum(scores, most);
+        let weighty = most + ln(WEIGHTY * total / pages.len() as f32);
+        let sampled = of.steps as usize % SAMPLE;
+        let mut lesson = Lesson::new(ahead);
+        let mut before = None;
+        for (at, &id) in pages.iter().enumerate() {
+            let page = self.pages.get(id as usize).unwrap_or(&Page::UNSEEN);
+            let last = before.replace(page.values[LAST]).unwrap_or(page.values[LAST]);
+            let stands_for = match scores[at] >= weighty {
+                true => 1.0,
+                false if at % SAMPLE == sampled => SAMPLE as f32,
+                false => continue,
             };
-            lesson.page(&x, fit.score(&x) - most, exp(share));
+            let share = step.of(page, self.named[at]).0;
+            let (predicted, seen) = (exp(scores[at] - most) * stands_for, exp(real(share)) * stands_for);
+            lesson.page(page, last, (at, pages.len()), predicted, seen);
         }
         self.planes[plane].fits[usize::from(ahead)].step(&lesson);
-    }
-
-    /// Every page's position and features.
-    pub(super) fn each(&self, pages: &[u32], ahead: bool) -> impl Iterator<Item = (usize, Features)> {
-        let mut before = None;
-        pages.iter().enumerate().map(move |(at, &id)| {
-            let page = self.pages.get(id as usize).copied().unwrap_or_default();
-            let last = page.get(LAST);
-            let x = features(&page, before.unwrap_or(last), at, pages.len() - 1 - at, ahead);
-            before = Some(last);
-            (at, x)
-        })
     }
 
     /// The page id will stand for something else.
     pub fn forget(&mut self, page: u32) {
         if let Some(page) = self.pages.get_mut(page as usize) {
-            *page = Page::default();
+            *page = Page::UNSEEN;
         }
         if let Some(sum) = self.sums.get_mut(page as usize) {
             *sum = 0.0;
@@ -217,9 +243,9 @@ impl Predictor {
     }
 }
 
-/// The logarithm of what each page that is not named gets of the rest.
-fn rest_of(seen: &Seen<'_>, pages: usize) -> f32 {
+/// What each page that is not named gets of the rest.
+fn rest_of(seen: &Seen<'_>, pages: usize) -> i16 {
     let unnamed = pages.saturating_sub(seen.top.len()).max(1);
     let rest = if seen.rest.is_nan() { 0.0 } else { seen.rest.clamp(0.0, 1.0) };
-    ln(rest / unnamed as f32).max(LEAST)
+    share(ln(rest / unnamed as f32))
 }

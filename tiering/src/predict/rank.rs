@@ -1,7 +1,7 @@
 //! From what is remembered to a ranking.
 
-use super::float::{exp, ln};
-use super::page::{AHEAD, LEAST, Page, QUERY};
+use super::float::{exp_sum, ln};
+use super::page::{AHEAD, LEAST, Page, QUERY, real};
 use super::{Predictor, Scoring};
 
 impl Predictor {
@@ -13,9 +13,9 @@ impl Predictor {
         let ahead = of_plane.ahead == Some(step);
         let count = pages.len().min(scores.len());
         let (pages, scores) = (&pages[..count], &mut scores[..count]);
-        let page = |id: u32| self.pages.get(id as usize).copied().unwrap_or_default();
+        let page = |id: u32| self.pages.get(id as usize).unwrap_or(&Page::UNSEEN);
         let sum = |id: u32| ln(self.sums.get(id as usize).copied().unwrap_or_default()).max(LEAST);
-        let newest = |page: Page| page.get(if ahead { AHEAD } else { QUERY });
+        let newest = |page: &Page| real(page.values[if ahead { AHEAD } else { QUERY }]);
         match self.config.scoring {
             Scoring::Attention => self.fitted(usize::from(plane), pages, ahead, scores),
             Scoring::Streaming => {
@@ -31,14 +31,8 @@ impl Predictor {
     }
 
     fn fitted(&self, plane: usize, pages: &[u32], ahead: bool, scores: &mut [f32]) {
-        let fit = &self.planes[plane].fits[usize::from(ahead)];
-        let mut most = f32::NEG_INFINITY;
-        for ((_, x), score) in self.each(pages, ahead).zip(&mut *scores) {
-            *score = fit.score(&x);
-            most = most.max(*score);
-        }
-        let total: f32 = scores.iter().map(|score| exp(score - most)).sum();
-        let whole = most + ln(total);
+        let most = self.planes[plane].fits[usize::from(ahead)].scores(&self.pages, pages, scores);
+        let whole = most + ln(exp_sum(scores, most));
         scores.iter_mut().for_each(|score| *score -= whole);
     }
 }
