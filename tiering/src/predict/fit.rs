@@ -4,6 +4,7 @@
 //! cross-entropy against the shares that were then seen, and w takes a Newton step with the Hessian of the recent past: nothing
 //! depends on the scale of a feature or on a learning rate, and features that say the same share their weight (online Newton).
 
+use super::float::largest;
 use super::page::{AHEAD, FAST, FRESH, LAST, Page, SLOW, VALUES, real};
 
 /// Features of a page: its values, but in [`FRESH`]'s place the last share of the page before it in the sequence; then recency and
@@ -68,20 +69,21 @@ impl Fit {
         const SCALE: f32 = 1.0 / (WEIGHT_STEPS * 2048.0);
         let page = |id: u32| of.get(id as usize).unwrap_or(&Page::UNSEEN);
         let Some(&first) = pages.first() else { return 0.0 };
+        let (mut fixed, of_before) = (self.fixed, i32::from(self.fixed[BEFORE]));
+        fixed[BEFORE] = 0;
         let mut before = page(first).values[LAST];
         for (&id, score) in pages.iter().zip(&mut *scores) {
-            let mut values = page(id).values;
-            values[BEFORE] = before;
+            let values = &page(id).values;
+            // One multiply-add of eight 16-bit numbers; what stands in the last place is no feature and weighs nothing there.
+            let sum: i32 = values.iter().zip(&fixed).map(|(v, w)| i32::from(*v) * i32::from(*w)).sum();
+            *score = (sum + i32::from(before) * of_before) as f32 * SCALE;
             before = values[LAST];
-            // One multiply-add of eight 16-bit numbers.
-            let sum: i32 = values.iter().zip(&self.fixed).map(|(v, w)| i32::from(*v) * i32::from(*w)).sum();
-            *score = sum as f32 * SCALE;
         }
         for (from_end, score) in scores.iter_mut().rev().take(RECENT).enumerate() {
             *score += self.weights[RECENCY] * recency(from_end);
         }
         scores[0] += self.weights[FIRST];
-        scores.iter().copied().fold(f32::NEG_INFINITY, |most, score| if score > most { score } else { most })
+        largest(scores)
     }
 
     /// Moves the weights by what a lesson showed.

@@ -11,6 +11,18 @@ pub(super) fn exp(x: f32) -> f32 {
     f32::from_bits(p.to_bits().wrapping_add(rounded.to_bits() << 23))
 }
 
+/// The largest; −∞ of none.
+pub(super) fn largest(xs: &[f32]) -> f32 {
+    let more = |a: f32, b: f32| if b > a { b } else { a };
+    let mut most = [f32::NEG_INFINITY; 8];
+    let chunks = xs.chunks_exact(8);
+    let tail = chunks.remainder().iter().copied().fold(f32::NEG_INFINITY, more);
+    for chunk in chunks {
+        most.iter_mut().zip(chunk).for_each(|(most, x)| *most = more(*most, *x));
+    }
+    most.into_iter().fold(tail, more)
+}
+
 /// Σ exp(x − `shift`).
 pub(super) fn exp_sum(xs: &[f32], shift: f32) -> f32 {
     // Four sums side by side, in an order that does not depend on the compiler.
@@ -53,9 +65,11 @@ mod tests {
             assert!((f64::from(ln(x)) - want).abs() <= 1e-6 * (1.0 + want.abs()), "ln({x}) = {}", ln(x));
         }
         assert!(exp(f32::NEG_INFINITY) < 1e-37 && exp(-1000.0) < 1e-37 && exp(1000.0).is_finite());
+        assert_eq!((largest(&[]), largest(&[-3.0, -1.0, -2.0])), (f32::NEG_INFINITY, -1.0));
         let xs: Vec<f32> = (0..11).map(|i| i as f32 / 3.0).collect();
         let want: f32 = xs.iter().map(|x| (x - 2.0).exp()).sum();
         assert!((exp_sum(&xs, 2.0) - want).abs() < 1e-4);
+        assert_eq!(largest(&xs), 10.0 / 3.0);
         assert!(ln(0.0) < -87.0 && ln(-1.0) < -87.0);
     }
 }

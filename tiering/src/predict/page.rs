@@ -45,7 +45,7 @@ pub(super) const FRESH: usize = 7;
 const FAST_RATE: i32 = 9830;
 const SLOW_RATE: i32 = 1638;
 const BIAS_RATE: i32 = 9830;
-const PEAK_DECAY: i32 = 102; // 0.05
+const PEAK_DECAY: i16 = 102; // 0.05
 /// A page that was not read and has no digest drifts towards the mean share by this part a step, until it is read again and its
 /// share is known: so that nothing stays unread because it was not read.
 const DRIFT: i32 = 655; // 0.02
@@ -69,15 +69,10 @@ pub(super) fn real(steps: i16) -> f32 {
     f32::from(steps) * (1.0 / STEPS)
 }
 
-fn clamped(steps: i32) -> i16 {
-    steps.clamp(i32::from(FLOOR), i32::from(i16::MAX)) as i16
-}
-
-/// From `value` towards `target` by a part of 32768.
+/// From `value` towards `target` by a part of 32768. Both are 16 bits, so the difference times the rate fits, and so does the result.
 fn towards(value: i16, target: i32, rate: i32) -> i16 {
     let value = i32::from(value);
-    // Both are 16 bits: the difference times the rate fits.
-    clamped(value + (((target - value) * rate + (1 << 14)) >> 15))
+    (value + (((target - value) * rate + (1 << 14)) >> 15)) as i16
 }
 
 impl Page {
@@ -94,12 +89,11 @@ impl Page {
         let of = i32::from(share);
         v[FAST] = towards(v[FAST], of, FAST_RATE);
         v[SLOW] = towards(v[SLOW], of, SLOW_RATE);
-        v[PEAK] = share.max(clamped(i32::from(v[PEAK]) - PEAK_DECAY));
+        v[PEAK] = share.max(v[PEAK].saturating_sub(PEAK_DECAY));
         v[LAST] = share;
         if with_query {
-            if read {
-                v[BIAS] = towards(v[BIAS], of - i32::from(v[FRESH]), BIAS_RATE);
-            }
+            let above = towards(v[BIAS], of - i32::from(v[FRESH]), BIAS_RATE);
+            v[BIAS] = if read { above } else { v[BIAS] };
             v[QUERY] = v[FRESH];
         }
     }

@@ -26,7 +26,7 @@ pub(super) struct Plane {
     turnover: f32,
 }
 
-/// Attention seen so far, by page id, and what it says about the next step. 24 bytes a page.
+/// Attention seen so far, by page id, and what it says about the next step. 26 bytes a page.
 #[derive(Debug)]
 pub struct Predictor {
     pub(super) config: Config,
@@ -36,8 +36,15 @@ pub struct Predictor {
     pub(super) sums: Vec<f32>,
     /// Of the entry in hand, by position: what it says of the page.
     named: Vec<i16>,
-    /// Scores of the entry in hand, by position.
+    /// Twice as many numbers: scores of the pages in hand, or shares of those that an entry names and their estimates.
     scores: Vec<f32>,
+}
+
+impl Plane {
+    /// Steps from one lesson to the next.
+    fn every(&self) -> u64 {
+        if self.turnover < STABLE { LEARN_EVERY_STABLE } else { LEARN_EVERY }
+    }
 }
 
 const NOT_NAMED: i16 = i16::MIN;
@@ -46,7 +53,7 @@ const STABLE: f32 = 0.1;
 const TURNOVER_RATE: f32 = 0.05;
 /// Each of the first steps is learnt from, later one in so many: the fit then costs little, and loses nothing that can be measured.
 const EAGER: u64 = 64;
-const LEARN_EVERY: u64 = 4;
+const LEARN_EVERY: u64 = 8;
 const LEARN_EVERY_STABLE: u64 = 16;
 /// A lesson has all pages that were predicted this many times the mean share or more, and one in [`SAMPLE`] of the others.
 const WEIGHTY: f32 = 0.5;
@@ -90,7 +97,7 @@ impl Predictor {
             pages: vec![Page::UNSEEN; pages_max],
             sums: vec![0.0; sums],
             named: vec![NOT_NAMED; pages_max],
-            scores: vec![0.0; pages_max],
+            scores: vec![0.0; 2 * pages_max],
         }
     }
 
@@ -140,14 +147,13 @@ impl Predictor {
     fn mass(&mut self, plane: usize, pages: &[u32], seen: &Seen<'_>) {
         let with_query = self.planes[plane].fresh.take() == Some(seen.step);
         let step = self.take(pages, seen, with_query);
-        self.learn(plane, pages, seen.step, &step);
-        let mut moved = 0.0f32;
+        if self.lesson_due(plane) {
+            self.watch(plane, pages, &step);
+            self.learn(plane, pages, seen.step, &step);
+        }
         for (&id, &named) in pages.iter().zip(&self.named) {
             let Some(page) = self.pages.get_mut(id as usize) else { continue };
             let (share, read) = step.of(page, named);
-            if share > page.values[LAST] && read {
-                moved += exp(real(share)) - exp(real(page.values[LAST]));
-            }
             page.saw(share, read, with_query);
         }
         self.accumulate(pages);
@@ -156,24 +162,41 @@ impl Predictor {
                 *place = NOT_NAMED;
             }
         }
+        self.planes[plane].steps += 1;
+    }
+
+    fn lesson_due(&self, plane: usize) -> bool {
+        let of = &self.planes[plane];
+        of.steps < EAGER || of.steps.is_multiple_of(of.every())
+    }
+
+    /// Measures how much of a step's attention lies on other pages than at the step before.
+    fn watch(&mut self, plane: usize, pages: &[u32], step: &Step) {
+        let mut moved = 0.0f32;
+        for (&id, &named) in pages.iter().zip(&self.named).filter(|(_, named)| **named != NOT_NAMED) {
+            let page = self.pages.get(id as usize).unwrap_or(&Page::UNSEEN);
+            let (share, last) = (step.of(page, named).0, page.values[LAST]);
+            if share > last {
+                moved += exp(real(share)) - exp(real(last));
+            }
+        }
         let plane = &mut self.planes[plane];
-        plane.steps += 1;
         plane.turnover += TURNOVER_RATE * (moved.min(1.0) - plane.turnover);
     }
 
     /// Writes down by position what an entry names.
     fn take(&mut self, pages: &[u32], seen: &Seen<'_>, with_query: bool) -> Step {
-        let (mut named, mut estimated) = (0.0f32, 0.0f32);
+        let (mut read, (says, estimates)) = (0, self.scores.split_at_mut(self.named.len()));
         for &(at, ln) in seen.top.iter().filter(|(at, _)| (*at as usize) < pages.len()) {
             let place = &mut self.named[at as usize];
             if *place == NOT_NAMED {
                 *place = share(ln);
-                named += exp(real(*place));
-                if let Some(page) = self.pages.get(pages[at as usize] as usize) {
-                    estimated += exp(real(page.values[FRESH]));
-                }
+                let page = self.pages.get(pages[at as usize] as usize).unwrap_or(&Page::UNSEEN);
+                (says[read], estimates[read]) = (real(*place), real(page.values[FRESH]));
+                read += 1;
             }
         }
+        let (named, estimated) = (exp_sum(&says[..read], 0.0), exp_sum(&estimates[..read], 0.0));
         // A twentieth at least: digests that see nothing of what was read are not believed.
         let scale = if with_query && named > 0.0 { fixed(ln(estimated.clamp(0.05, 1.0) / named)) } else { 0 };
         let mean = fixed(-ln(pages.len() as f32).min(-LEAST));
@@ -198,17 +221,16 @@ impl Predictor {
     /// Fits to the step in hand, from what was known before it.
     fn learn(&mut self, plane: usize, pages: &[u32], number: u64, step: &Step) {
         let of = &self.planes[plane];
-        let every = if of.turnover < STABLE { LEARN_EVERY_STABLE } else { LEARN_EVERY };
-        if self.config.scoring != Scoring::Attention || of.steps >= EAGER && !of.steps.is_multiple_of(every) {
+        if self.config.scoring != Scoring::Attention {
             return;
         }
         // Where there are look-aheads, the fit without them has one lesson in four.
-        let ahead = of.ahead == Some(number) && of.steps / every % 4 != 3;
+        let ahead = of.ahead == Some(number) && of.steps / of.every() % 4 != 3;
         let scores = &mut self.scores[..pages.len()];
         let most = of.fits[usize::from(ahead)].scores(&self.pages, pages, scores);
         let total = exp_sum(scores, most);
         let weighty = most + ln(WEIGHTY * total / pages.len() as f32);
-        let sampled = of.steps as usize % SAMPLE;
+        let sampled = (of.steps / of.every()) as usize % SAMPLE;
         let mut lesson = Lesson::new(ahead);
         let mut before = None;
         for (at, &id) in pages.iter().enumerate() {

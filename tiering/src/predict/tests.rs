@@ -1,35 +1,168 @@
 use super::*;
+use proptest::prelude::*;
+
+fn order(scores: &[f32]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..scores.len()).collect();
+    order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]));
+    order
+}
+
+fn ranked(predictor: &mut Predictor, step: u64, pages: &[u32]) -> Vec<f32> {
+    let mut scores = vec![f32::NAN; pages.len()];
+    predictor.rank(0, step, pages, &mut scores);
+    scores
+}
 
 #[test]
 fn what_was_read_ranks_first() {
-    let mut predictor = Predictor::new(1, 16, Config::default());
-    let pages: Vec<u32> = (0..16).rev().collect();
-    for step in 0..100 {
-        let seen = Seen { kind: Kind::Mass, step, rest: 0.1, top: &[(5, -0.5), (9, -1.2)] };
-        predictor.observe(0, &pages, seen);
+    for scoring in [Scoring::Attention, Scoring::H2o, Scoring::SnapKv] {
+        let mut predictor = Predictor::new(1, 16, Config { scoring });
+        let pages: Vec<u32> = (0..16).rev().collect();
+        for step in 0..150 {
+            let seen = Seen { kind: Kind::Mass, step, rest: 0.1, top: &[(5, -0.5), (9, -1.2)] };
+            predictor.observe(0, &pages, seen);
+        }
+        let scores = ranked(&mut predictor, 150, &pages);
+        assert_eq!(order(&scores)[..2], [5, 9], "{scoring:?}");
+        assert!(predictor.stable(0));
+        predictor.forget(pages[5]);
+        assert!(ranked(&mut predictor, 150, &pages)[5] < scores[9], "{scoring:?} remembers what it should forget");
     }
-    let mut scores = [0.0; 16];
-    predictor.rank(0, 100, &pages, &mut scores);
-    let mut order: Vec<usize> = (0..16).collect();
-    order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]));
-    assert_eq!(order[..2], [5, 9]);
-    assert!(predictor.stable(0));
-    predictor.forget(pages[5]);
-    predictor.rank(0, 100, &pages, &mut scores);
-    assert!(scores[5] < scores[9]);
+}
+
+#[test]
+fn predicted_shares_add_up() {
+    let mut predictor = Predictor::new(1, 500, Config::default());
+    let pages: Vec<u32> = (0..500).collect();
+    for step in 0..20 {
+        predictor.observe(0, &pages, Seen { kind: Kind::Mass, step, rest: 0.5, top: &[(7, -1.0), (8, -2.0)] });
+        let sum: f32 = ranked(&mut predictor, step + 1, &pages).iter().map(|score| score.exp()).sum();
+        assert!((sum - 1.0).abs() < 1e-3, "{sum}");
+    }
+}
+
+/// A plane whose attention jumps about: only the look-ahead knows where to..
+#[test]
+fn it_learns_whom_to_trust() {
+    let mut predictor = Predictor::new(1, 64, Config::default());
+    let pages: Vec<u32> = (0..64).collect();
+    let (mut caught, mut trials) = (0, 0);
+    for step in 0..400u64 {
+        let target = (step * 37 % 61 + 2) as u32;
+        let decoy = (step * 23 % 59 + 3) as u32;
+        let ahead = [(target, -1.0), (decoy, -2.0), (4, -2.5)];
+        predictor.observe(0, &pages, Seen { kind: Kind::Ahead, step, rest: 0.3, top: &ahead });
+        if step >= 200 {
+            trials += 1;
+            caught += u32::from(order(&ranked(&mut predictor, step, &pages))[0] == target as usize);
+        }
+        // What lasted keeps a larger share than history alone would give to the target.
+        let seen = [(target, -0.9), (4, -2.0), (5, -2.2)];
+        predictor.observe(0, &pages, Seen { kind: Kind::Mass, step, rest: 0.2, top: &seen });
+    }
+    assert!(caught * 20 >= trials * 19, "{caught} of {trials} jumps");
+    // Without a look-ahead the fit for that case ranks what lasts first.
+    let blind = order(&ranked(&mut predictor, 400, &pages));
+    assert!(blind[..3].contains(&4) && blind[..3].contains(&5), "{:?}", &blind[..5]);
+}
+
+/// A page that is not read says nothing of itself: its digest speaks for it.
+#[test]
+fn digests_speak_for_pages_that_are_not_read() {
+    let mut predictor = Predictor::new(1, 32, Config::default());
+    let pages: Vec<u32> = (0..32).collect();
+    for step in 0..100 {
+        let query = [(3, -1.0), (20, -0.8), (6, -4.0)];
+        predictor.observe(0, &pages, Seen { kind: Kind::Query, step, rest: 0.1, top: &query });
+        // Page 20 is absent: what was read adds up to 1 without it.
+        predictor.observe(0, &pages, Seen { kind: Kind::Mass, step, rest: 0.0, top: &[(3, -0.1), (6, -2.4)] });
+    }
+    let scores = ranked(&mut predictor, 100, &pages);
+    assert_eq!(order(&scores)[..2], [20, 3], "{scores:?}");
+    let (share, wanted) = (scores[3].exp(), (-1.0f32).exp());
+    assert!((share - wanted).abs() < 0.1, "{share} for {wanted}: it was read, but not alone");
+}
+
+/// With no digests at all, a page that lost its place comes up again, so that its share can be seen.
+#[test]
+fn nothing_starves() {
+    let mut predictor = Predictor::new(1, 16, Config::default());
+    let pages: Vec<u32> = (0..16).collect();
+    let mut read_at = [0u64; 16];
+    for step in 1..3000 {
+        let best = order(&ranked(&mut predictor, step, &pages));
+        let mut top: Vec<(u32, f32)> =
+            best[..4].iter().map(|&at| (at as u32, if at < 3 { -1.2 } else { -6.0 })).collect();
+        top.sort_unstable_by_key(|t| t.0);
+        best[..4].iter().for_each(|&at| read_at[at] = step);
+        predictor.observe(0, &pages, Seen { kind: Kind::Mass, step, rest: 0.0, top: &top });
+    }
+    assert!(read_at.iter().all(|at| *at > 1500), "pages were last read at {read_at:?}");
+    assert!(read_at[..3].iter().all(|at| *at > 2900), "pages were last read at {read_at:?}");
+}
+
+#[test]
+fn each_name_is_the_configuration_s() {
+    use serde::Deserialize;
+    use serde::de::IntoDeserializer;
+    for scoring in Scoring::ALL {
+        let name: serde::de::value::StrDeserializer<'_, serde::de::value::Error> = scoring.name().into_deserializer();
+        assert_eq!(Scoring::deserialize(name), Ok(scoring));
+    }
+    let mut predictor = Predictor::new(1, 8, Config { scoring: Scoring::Streaming });
+    assert_eq!(order(&ranked(&mut predictor, 0, &[0, 1, 2, 3, 4]))[..3], [0, 4, 3]);
+    for scoring in [Scoring::Quest, Scoring::ArkVale] {
+        let mut predictor = Predictor::new(1, 8, Config { scoring });
+        let pages = [0, 1, 2, 3];
+        predictor.observe(0, &pages, Seen { kind: Kind::Query, step: 0, rest: 0.1, top: &[(2, -0.1)] });
+        predictor.observe(0, &pages, Seen { kind: Kind::Mass, step: 0, rest: 0.0, top: &[(1, -0.1)] });
+        assert_eq!(order(&ranked(&mut predictor, 1, &pages))[0], 2, "{scoring:?} ranks by the last query");
+        predictor.observe(0, &pages, Seen { kind: Kind::Ahead, step: 1, rest: 0.1, top: &[(3, -0.1)] });
+        assert_eq!(order(&ranked(&mut predictor, 1, &pages))[0], 3, "{scoring:?} ranks by the look-ahead");
+        assert_eq!(order(&ranked(&mut predictor, 2, &pages))[0], 2, "an old look-ahead says nothing");
+    }
 }
 
 #[test]
 fn nonsense_changes_nothing_that_matters() {
     let mut predictor = Predictor::new(1, 4, Config::default());
     let pages = [0, 9, 2];
-    for kind in [Kind::Mass, Kind::Query, Kind::Ahead] {
-        let top = [(0, f32::NAN), (7, -1.0), (1, f32::INFINITY), (2, f32::NEG_INFINITY)];
-        predictor.observe(0, &pages, Seen { kind, step: u64::MAX, rest: f32::NAN, top: &top });
-        predictor.observe(3, &pages, Seen { kind, step: 0, rest: 0.0, top: &[] });
-        predictor.observe(0, &[], Seen { kind, step: 0, rest: 0.0, top: &top });
+    for step in [u64::MAX, 0, 1] {
+        for kind in [Kind::Mass, Kind::Query, Kind::Ahead, Kind::Mass] {
+            let top = [(0, f32::NAN), (7, -1.0), (1, f32::INFINITY), (2, f32::NEG_INFINITY), (2, 80.0)];
+            predictor.observe(0, &pages, Seen { kind, step, rest: f32::NAN, top: &top });
+            predictor.observe(0, &pages, Seen { kind, step, rest: f32::INFINITY, top: &[] });
+            predictor.observe(3, &pages, Seen { kind, step: 0, rest: 0.0, top: &[] });
+            predictor.observe(0, &[], Seen { kind, step: 0, rest: 0.0, top: &top });
+        }
     }
-    let mut scores = [f32::NAN; 3];
-    predictor.rank(0, 0, &pages, &mut scores);
-    assert!(scores.iter().all(|s| s.is_finite()), "{scores:?}");
+    assert!(ranked(&mut predictor, 0, &pages).iter().all(|s| s.is_finite()));
+    predictor.rank(0, 0, &[], &mut []);
+    predictor.rank(9, 0, &pages, &mut [0.0; 3]);
+    predictor.forget(1000);
+    assert!(!predictor.stable(9));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Whatever an engine tells: every score is a number, and the same events give the same bits.
+    #[test]
+    fn any_entries_are_survived(
+        entries in proptest::collection::vec(
+            (0u8..3, 0u64..4, any::<f32>(), proptest::collection::vec((0u32..40, any::<f32>()), 0..12)), 1..40)
+    ) {
+        let pages: Vec<u32> = (0..30).map(|i| i * 7 % 33).collect();
+        let run = || {
+            let mut predictor = Predictor::new(1, 32, Config::default());
+            for (kind, step, rest, top) in &entries {
+                let kind = [Kind::Mass, Kind::Query, Kind::Ahead][usize::from(*kind)];
+                predictor.observe(0, &pages, Seen { kind, step: *step, rest: *rest, top });
+            }
+            ranked(&mut predictor, 2, &pages)
+        };
+        let scores = run();
+        prop_assert!(scores.iter().all(|score| score.is_finite()), "{scores:?}");
+        prop_assert_eq!(scores, run());
+    }
 }
