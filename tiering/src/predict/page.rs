@@ -98,12 +98,16 @@ impl Page {
         }
     }
 
-    /// What a page that was not read would have got: what its digest says, or `rest`, or what it once got, drifting to `mean`.
+    /// The share of a page that was not named: what its digest says, or its part of the rest; with no rest it was not read, and
+    /// what it once got drifts to `mean`.
     pub fn unread(&self, with_query: bool, rest: i16, mean: i16) -> i16 {
         if with_query {
             return self.values[FRESH];
         }
+        if rest > FLOOR {
+            return rest;
+        }
         let last = self.values[LAST];
-        rest.max(towards(last, i32::from(last.max(mean)), DRIFT))
+        towards(last, i32::from(last.max(mean)), DRIFT)
     }
 }

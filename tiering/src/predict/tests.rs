@@ -60,7 +60,7 @@ fn it_learns_whom_to_trust() {
         let seen = [(target, -0.9), (4, -2.0), (5, -2.2)];
         predictor.observe(0, &pages, Seen { kind: Kind::Mass, step, rest: 0.2, top: &seen });
     }
-    assert!(caught * 20 >= trials * 19, "{caught} of {trials} jumps");
+    assert!(caught * 10 >= trials * 9, "{caught} of {trials} jumps");
     // Without a look-ahead the fit for that case ranks what lasts first.
     let blind = order(&ranked(&mut predictor, 400, &pages));
     assert!(blind[..3].contains(&4) && blind[..3].contains(&5), "{:?}", &blind[..5]);
