@@ -3,6 +3,7 @@
 //! The core is sans-IO: `Core::handle(now_us, event, &mut actions)`. It owns no socket, thread, clock, file or byte of KV.
 //! One thread owns one space's core.
 
+pub use crate::predict::Scoring;
 use serde::{Deserialize, Serialize};
 
 /// A space's dense block id; a block is the pages of all planes of one shard at one page index.
@@ -137,6 +138,27 @@ pub enum Eviction {
     Auto,
 }
 
+/// Which pages of `approx` sequences are kept in tier 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attention {
+    /// How pages are ranked.
+    pub policy: Scoring,
+    /// What is not kept is given up for good, not only demoted: if nobody else has it, it cannot be read any more.
+    pub drop: bool,
+    /// First pages of a sequence that are kept whatever their rank; at least 1.
+    pub sinks: u16,
+    /// Last sealed pages that are kept whatever their rank; at least 2.
+    pub recent: u16,
+    /// Percent of the measured bandwidth from host that predictions may use, 1 to 100.
+    pub bandwidth_percent: u8,
+}
+
+impl Default for Attention {
+    fn default() -> Self {
+        Attention { policy: Scoring::Attention, drop: false, sinks: 1, recent: 2, bandwidth_percent: 90 }
+    }
+}
+
 /// Policy of a space: what may differ without changing any result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
@@ -167,6 +189,8 @@ pub struct Policy {
     pub eviction: Eviction,
     /// Tier-0 frames of a class that a cyclic scan streams through; the rest keeps a fixed part resident.
     pub scan_frames: u32,
+    /// What attention-driven prefetch does for `approx` sequences.
+    pub attention: Attention,
     /// Deadline of requests that bring none, in microseconds.
     pub request_timeout_us: u64,
 }

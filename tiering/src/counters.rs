@@ -21,10 +21,12 @@ pub enum Reason {
     Copy = 6,
     /// Tier 0 shrinks.
     Resize = 7,
+    /// Attention is predicted to read it.
+    Attention = 8,
 }
 
 /// Number of [`Reason`]s.
-pub const REASONS: usize = 8;
+pub const REASONS: usize = 9;
 
 /// Pages and bytes that moved over one edge, by [`Reason`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -135,6 +137,24 @@ pub struct Counters {
     pub scores: u64,
     /// Entries that cannot be true: no such sequence, page or plane, shares that are none.
     pub scores_refused: u64,
+    /// Entries about a step that has read its plane already, or that was told of before.
+    pub scores_late: u64,
+    /// `approx` sequences that are read like `exact` ones since too many are planned for.
+    pub untracked: u64,
+    /// Loads into tier 0 of pages that attention is predicted to read.
+    pub attention_loads: u64,
+    /// Of those, read with a share that kept them.
+    pub attention_used: u64,
+    /// Of those, under way when their step read the plane.
+    pub attention_late: u64,
+    /// Of those, of no use to two steps, or gone before.
+    pub attention_wasted: u64,
+    /// Bytes of those.
+    pub attention_wasted_bytes: u64,
+    /// Of those, called off.
+    pub attention_canceled: u64,
+    /// Pages that attention is predicted to read and that were not loaded: no bandwidth in time, or no frame.
+    pub attention_held: u64,
     /// Times that a session's tier 0 grew.
     pub tier0_grown: u64,
     /// Times that it shrank.

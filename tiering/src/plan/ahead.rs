@@ -74,7 +74,12 @@ impl Core {
                 (c.pos, c.index) = (c.pos + 1, NONE);
                 continue;
             }
-            let (index, plane) = (c.index, c.plane);
+            let (index, plane, seq) = (c.index, c.plane, *seq);
+            let from = self.walk_from(s, &seq, plane, index);
+            if from != index {
+                self.sessions[usize::from(s)].lanes[usize::from(lane)].ahead.index = from;
+                continue;
+            }
             return Some(self.geo.page(self.seq_block(s, q, index), plane));
         }
     }

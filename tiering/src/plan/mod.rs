@@ -20,7 +20,7 @@ mod write_down;
 pub use admit::Endurance;
 pub(crate) use admit::Wear;
 pub(crate) use place::{Choice, choose};
-pub(crate) use prefetch::Scores;
+pub(crate) use prefetch::{Prefetch, Scores, Soft};
 pub(crate) use read_in::{Fetch, Take, Want};
 
 /// Tries of a failed transfer before whoever waits for it is told.

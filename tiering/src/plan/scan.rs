@@ -88,6 +88,7 @@ impl Core {
             l.restart();
         }
         self.sessions[usize::from(s)].lanes[usize::from(lane)].robbed = false;
+        self.share_frames(s);
         if !same {
             self.mark_needed(s, seqs);
         }
@@ -99,7 +100,8 @@ impl Core {
         for plane in 0..self.geo.planes.len() as u16 {
             for &q in seqs {
                 let seq = self.sessions[usize::from(s)].seqs[q as usize];
-                for index in self.geo.first_needed(plane, seq.tokens) as u32..seq.blocks {
+                let (sinks, from) = self.walked(s, &seq, plane);
+                for index in (self.geo.first_needed(plane, seq.tokens) as u32..seq.blocks).filter(|i| *i < sinks || *i >= from) {
                     let page = self.geo.page(self.seq_block(s, q, index), plane);
                     if let Some(f) = self.present(page, s) {
                         self.touch(s, f);
@@ -213,7 +215,12 @@ impl Core {
                 (c.pos, c.index) = (c.pos + 1, NONE);
                 continue;
             }
-            let at = *c;
+            let (at, seq) = (*c, *seq);
+            let from = self.walk_from(s, &seq, at.plane, at.index);
+            if from != at.index {
+                self.sessions[usize::from(s)].lanes[usize::from(lane)].cursor.index = from;
+                continue;
+            }
             let page = self.geo.page(self.seq_block(s, q, at.index), at.plane);
             return Some((page, at.step * u64::from(planes) + u64::from(at.plane)));
         }

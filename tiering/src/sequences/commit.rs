@@ -82,7 +82,7 @@ impl Core {
         self.seq_mut(s, seq).retire_from = done_to;
     }
 
-    fn retire_page(&mut self, b: BlockId, plane: u16) {
+    pub(crate) fn retire_page(&mut self, b: BlockId, plane: u16) {
         let page = self.geo.page(b, plane);
         let state = self.pages[page as usize];
         if state.retired() || state.lost() || state.loads > 0 || state.storing() {

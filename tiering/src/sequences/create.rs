@@ -37,6 +37,7 @@ impl Core {
         self.end_ops_of(s, seq);
         self.release_all(s, seq);
         self.forget_due(s, seq);
+        self.untrack(s, seq);
         self.drop_tail(s, seq, 0);
         *self.seq_mut(s, seq) = Seq::default();
         Status::Ok

@@ -60,6 +60,9 @@ impl Core {
             contract: parent.contract,
             ..Seq::default()
         };
+        if matches!(parent.contract, Contract::Approx { .. }) {
+            self.track(s, rec.child);
+        }
         for index in 0..shared {
             self.share_block(s, rec.seq, rec.child, index);
         }

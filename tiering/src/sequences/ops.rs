@@ -70,6 +70,7 @@ impl Core {
         let rec = self.sessions[usize::from(s)].ops[op];
         match rec.work {
             Work::Fork => {
+                self.untrack(s, rec.child);
                 self.drop_tail(s, rec.child, 0);
                 *self.seq_mut(s, rec.child) = Seq::default();
             }

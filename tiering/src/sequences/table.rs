@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) const CHUNK: u32 = 32;
 
 /// One sequence.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Seq {
     pub live: bool,
     /// Its unsealed blocks are in host, not in tier 0.
@@ -25,12 +25,34 @@ pub(crate) struct Seq {
     pub sequential: bool,
     /// How much of it a step must read.
     pub contract: Contract,
+    /// Where what is predicted of it is kept; none unless it is `approx`.
+    pub track: u32,
     /// The session's step clock when it was last committed to or stepped.
     pub stamp: u32,
     /// When a parked sequence is due back, 0: unknown.
     pub due_us: u64,
     /// Disk on which its run stands, if any of it is on NVMe.
     pub disk: Option<u16>,
+}
+
+impl Default for Seq {
+    fn default() -> Self {
+        Seq {
+            live: false,
+            parked: false,
+            busy: 0,
+            blocks: 0,
+            tokens: 0,
+            retire_from: 0,
+            priority: 0,
+            sequential: false,
+            contract: Contract::Exact,
+            track: NONE,
+            stamp: 0,
+            due_us: 0,
+            disk: None,
+        }
+    }
 }
 
 /// The pool of chunks.

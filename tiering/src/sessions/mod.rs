@@ -13,6 +13,7 @@ use crate::api::{Limits, NONE, Policy};
 use crate::config::Geometry;
 use crate::lists::List;
 use crate::pages::{Frame, On, Tier0Class};
+use crate::plan::Soft;
 use crate::requests::Ops;
 use crate::sequences::{CHUNK, Seq};
 use serde::{Deserialize, Serialize};
@@ -98,6 +99,8 @@ pub(crate) struct Session {
     pub drop_mark: u32,
     /// Parked sequences with a due time.
     pub dues: u32,
+    /// Its `approx` sequences, and what is predicted of them.
+    pub soft: Soft,
 }
 
 impl Session {
@@ -157,5 +160,6 @@ impl Session {
             + self.lanes.capacity() * size_of::<Lane>()
             + self.pins.capacity() * size_of::<Pin>()
             + self.wishes.capacity() * size_of::<Wish>()
+            + self.soft.bytes()
     }
 }

@@ -159,6 +159,9 @@ impl Core {
     fn reconfigure(&mut self, policy: Policy, host_bytes_max: u64, nvme_bytes_max: u64) -> Result<(), Error> {
         check_policy(&policy)?;
         self.cfg.policy = policy;
+        if let Some(prefetch) = &mut self.prefetch {
+            prefetch.configure(crate::predict::Config { scoring: policy.attention.policy });
+        }
         self.wear.set_rate(self.now, policy.nvme_bytes_per_day);
         self.cfg.limits.host_bytes_max = host_bytes_max;
         if self.has_nvme() {

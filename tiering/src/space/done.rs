@@ -118,7 +118,13 @@ impl Core {
     pub(crate) fn end_place(&mut self, s: u16, slot: u32, job: JobRec) {
         self.sessions[usize::from(s)].jobs.release(slot);
         match job.task {
-            Task::Load => self.host_read(job.page),
+            Task::Load => {
+                let bytes = self.geo.classes[usize::from(self.geo.class_of_page(job.page))].page_bytes;
+                let moved = self.present(job.page, s).is_some();
+                let now = self.now;
+                self.sessions[usize::from(s)].soft.link.end(now, bytes, moved);
+                self.host_read(job.page);
+            }
             Task::LoadCopy => {
                 self.host_read(job.source);
                 self.release_hold(self.geo.block_of(job.source));

@@ -118,8 +118,13 @@ impl Core {
             }
             _ => NONE,
         };
+        let bytes = self.geo.classes[usize::from(self.geo.class_of_page(new.page))].page_bytes;
+        let now = self.now;
         let session = &mut self.sessions[usize::from(s)];
         let NewJob { task, page, reason, op, source } = new;
+        if task == Task::Load {
+            session.soft.link.begin(now, bytes);
+        }
         let slot = session.jobs.alloc(JobRec { task, reason, page, host, source, op, ..JobRec::default() });
         if op != NONE {
             session.ops[op].pending += 1;

@@ -56,7 +56,7 @@ use crate::counters::Counters;
 use crate::error::Error;
 use crate::format::SlotLayout;
 use crate::pages::{Blocks, Disk, Host, Index, Notes, Page, Transfers};
-use crate::plan::Wear;
+use crate::plan::{Prefetch, Wear};
 use crate::requests::Deadlines;
 use crate::sequences::{CHUNK, Chunks};
 use crate::sessions::Session;
@@ -87,6 +87,8 @@ pub struct Core {
     pub(crate) chunks: Chunks,
     pub(crate) sessions: Vec<Session>,
     pub(crate) deadlines: Deadlines,
+    /// What is learnt from attention; from the first `approx` sequence on.
+    pub(crate) prefetch: Option<Box<Prefetch>>,
     /// When refused jobs or parked sequences come due, at the earliest.
     pub(crate) timer: Option<u64>,
     /// Actions without a list that found no room.
@@ -141,6 +143,7 @@ impl Core {
             chunks: Chunks::new(chunks as u32),
             sessions: vec![Session::default(); sessions],
             deadlines: Deadlines::default(),
+            prefetch: None,
             timer: None,
             outbox: VecDeque::with_capacity(sessions * 2 + 64),
             woken: VecDeque::with_capacity(sessions),
@@ -252,6 +255,7 @@ impl Core {
             + self.sessions.capacity() * size_of::<Session>()
             + self.sessions.iter().map(Session::bytes).sum::<usize>()
             + self.deadlines.bytes()
+            + self.prefetch.as_ref().map_or(0, |p| p.bytes())
             + self.outbox.capacity() * size_of::<Action>()
             + self.woken.capacity() * size_of::<u16>()
     }

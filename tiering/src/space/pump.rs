@@ -125,6 +125,7 @@ impl Core {
         let left = self.pump_leaving(s, buf);
         self.pump_frames(s, buf);
         let walked = self.pump_lanes(s, buf);
+        self.pump_prefetch(s, buf);
         self.pump_squeeze(s, buf);
         self.pump_wishes(s, buf);
         self.pump_cleaning(s, buf);

@@ -1,6 +1,8 @@
-//! Scores of engines, checked: a claim that cannot be true is counted and changes nothing.
+//! Scores of engines, checked and learnt from: a claim that cannot be true is counted and changes nothing.
 
-use crate::api::{Contract, ScoreKind, SeqId, Status};
+use super::Prefetch;
+use crate::api::{Contract, NONE, PlaneKind, ScoreKind, SeqId, Status};
+use crate::predict::{Kind, Seen};
 use crate::space::Core;
 
 /// A step's scores of one sequence in one plane.
@@ -14,24 +16,116 @@ pub(crate) struct Scores<'a> {
     pub top: &'a [(u32, u16)],
 }
 
+/// Steps are below this.
+const STEP_MAX: u64 = 1 << 48;
+
 /// The bits of a binary16 that is at most 0 and no NaN: the logarithm of a share.
 fn is_share(bits: u16) -> bool {
     bits == 0 || (0x8000..=0xfc00).contains(&bits)
 }
 
+/// The value of such bits, exactly.
+fn ln_share(bits: u16) -> f32 {
+    let (exponent, fraction) = (u32::from(bits >> 10 & 0x1f), u32::from(bits & 0x3ff));
+    match exponent {
+        0 => -(fraction as f32 / 16_777_216.0),
+        31 => f32::NEG_INFINITY,
+        _ => -f32::from_bits((exponent + 127 - 15) << 23 | fraction << 13),
+    }
+}
+
 impl Core {
     pub(crate) fn scores(&mut self, s: u16, scores: &Scores<'_>) {
-        match self.is_sound(s, scores) {
-            true => self.counters.scores += 1,
-            false => self.counters.scores_refused += 1,
+        if !self.is_sound(s, scores) {
+            self.counters.scores_refused += 1;
+            return;
         }
+        self.counters.scores += 1;
+        let full = self.geo.planes[usize::from(scores.plane)].kind == PlaneKind::Full;
+        if !full || !self.is_soft(s, scores.seq) {
+            return;
+        }
+        let Some(mut prefetch) = self.prefetch.take() else { return };
+        self.learn(s, scores, &mut prefetch);
+        self.prefetch = Some(prefetch);
     }
 
     fn is_sound(&self, s: u16, scores: &Scores<'_>) -> bool {
         let Some(q) = self.live_seq(s, scores.seq).filter(|q| !q.parked) else { return false };
         usize::from(scores.plane) < self.geo.planes.len()
+            && scores.step < STEP_MAX
             && is_share(scores.rest)
             && scores.top.iter().all(|&(index, share)| index < q.blocks && is_share(share))
+    }
+
+    fn learn(&mut self, s: u16, scores: &Scores<'_>, p: &mut Prefetch) {
+        let Scores { seq, plane, step, kind, .. } = *scores;
+        let q = self.sessions[usize::from(s)].seqs[seq as usize];
+        let at = q.track as usize * self.geo.planes.len() + usize::from(plane);
+        let soft = &mut self.sessions[usize::from(s)].soft;
+        let known = soft.planes[at];
+        if step < known.mass || kind == ScoreKind::Ahead && step < known.ahead {
+            // That step has read the plane already, or it was told before.
+            self.counters.scores_late += 1;
+            return;
+        }
+        match kind {
+            ScoreKind::Mass => soft.planes[at].mass = step + 1,
+            ScoreKind::Ahead => soft.planes[at].ahead = step + 1,
+            ScoreKind::Query => {}
+        }
+        self.pace(s, scores);
+        p.ids.clear();
+        p.ids.extend((0..q.blocks).map(|index| self.geo.page(self.seq_block(s, seq, index), plane)));
+        p.top.clear();
+        p.top.extend(scores.top.iter().map(|&(index, share)| (index, ln_share(share))));
+        let kind_seen = match kind {
+            ScoreKind::Mass => Kind::Mass,
+            ScoreKind::Query => Kind::Query,
+            ScoreKind::Ahead => Kind::Ahead,
+        };
+        let rest = ln_share(scores.rest).exp();
+        p.predictor.observe(plane, &p.ids, Seen { kind: kind_seen, step, rest, top: &p.top });
+        match kind {
+            ScoreKind::Query => {}
+            ScoreKind::Ahead => self.rank_plane(s, seq, plane, step, true, p),
+            ScoreKind::Mass => {
+                self.judge(s, (seq, plane, step), rest, p);
+                // A plane that has look-aheads is ranked when they come, but for what they could not have in time.
+                let told = known.ahead > step;
+                if !told || self.sessions[usize::from(s)].soft.short >= 1.0 {
+                    self.rank_plane(s, seq, plane, step + 1, false, p);
+                }
+            }
+        }
+        self.wake(s);
+    }
+
+    /// How long planes and steps take.
+    fn pace(&mut self, s: u16, scores: &Scores<'_>) {
+        let (now, (step, plane)) = (self.now, (scores.step, scores.plane));
+        let session = &mut self.sessions[usize::from(s)];
+        let soft = &mut session.soft;
+        let track = &mut soft.seqs[session.seqs[scores.seq as usize].track as usize];
+        match scores.kind {
+            ScoreKind::Query => {}
+            ScoreKind::Ahead => {
+                let (before, at, then) = track.ahead_at;
+                if before == step && plane > at {
+                    soft.plane_pace.add(now.saturating_sub(then) / u64::from(plane - at));
+                }
+                track.ahead_at = (step, plane, now);
+            }
+            ScoreKind::Mass => {
+                let (before, at, then) = track.mass_at;
+                if then != 0 && at == plane && step == before + 1 {
+                    soft.step_pace.add(now.saturating_sub(then));
+                }
+                if then == 0 || at == plane {
+                    track.mass_at = (step, plane, now);
+                }
+            }
+        }
     }
 
     /// How much of the sequence its steps must read, from now on.
@@ -41,13 +135,33 @@ impl Core {
             Contract::Approx { permille } => (1..=1000).contains(&permille),
             Contract::Bounded { ppm } => ppm <= 1_000_000,
         };
-        if self.live_seq(s, seq).is_none() {
-            return Status::NotFound;
-        }
+        let Some(q) = self.live_seq(s, seq) else { return Status::NotFound };
         if !fits {
             return Status::Range;
         }
+        let tracked = q.track != NONE;
         self.seq_mut(s, seq).contract = contract;
+        match contract {
+            Contract::Approx { .. } if !tracked => self.track(s, seq),
+            Contract::Approx { .. } => {}
+            Contract::Exact | Contract::Bounded { .. } => self.untrack(s, seq),
+        }
         Status::Ok
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_logarithms_at_most_zero() {
+        let values = [(0x0000, 0.0), (0x8000, 0.0), (0xbc00, -1.0), (0xc100, -2.5), (0x8400, -6.103_515_6e-5)];
+        for (bits, value) in values {
+            assert!(is_share(bits));
+            assert_eq!(ln_share(bits), value, "{bits:#x}");
+        }
+        assert!(ln_share(0xfc00) == f32::NEG_INFINITY && ln_share(0x8001) < 0.0);
+        assert!([0x0001, 0x3c00, 0x7c00, 0x7e00, 0xfc01, 0xffff].iter().all(|&bits| !is_share(bits)));
     }
 }

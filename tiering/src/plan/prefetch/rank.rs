@@ -1,0 +1,208 @@
+//! From scores to what shall come, what may go, and what is called off.
+
+use super::choose::cut;
+use super::quota::Fate;
+use super::track::{BETS_MAX, Bet, Promotion, QUEUE_MAX, burst_frames};
+use super::Prefetch;
+use crate::api::{NONE, SeqId};
+use crate::counters::Reason;
+use crate::pages::{FrameState, On};
+use crate::space::Core;
+
+/// Loads that are tried before a link and a pace are measured.
+const UNMEASURED_LOADS: u64 = 8;
+/// Of a step, what is left after its own reads for loads a step ahead: three quarters.
+const STEP_PARTS: (u64, u64) = (3, 4);
+/// Pages whose predicted share is at most this factor (as a logarithm) below what is kept are read from NVMe to host ahead of the
+/// steps that may keep them.
+const NEAR: f32 = 1.0;
+/// Planes whose best pages hardly change are ranked every so many steps.
+const STABLE_STEPS: u64 = 4;
+/// Weight of a new sample in moving averages of loads.
+const BLEND: f32 = 0.1;
+
+impl Core {
+    /// Ranks a plane for a step. `p.ids` holds its pages. `told`: by a look-ahead of that step, in the plane before.
+    pub(super) fn rank_plane(&mut self, s: u16, seq: SeqId, plane: u16, step: u64, told: bool, p: &mut Prefetch) {
+        if p.predictor.stable(plane) && !step.is_multiple_of(STABLE_STEPS) {
+            return;
+        }
+        let q = self.sessions[usize::from(s)].seqs[seq as usize];
+        p.scores.clear();
+        p.scores.resize(p.ids.len(), 0.0);
+        p.predictor.rank(plane, step, &p.ids, &mut p.scores);
+        self.bias(s, &q, plane, p);
+        let (keep, budget) = self.keep_of(s, &q, plane);
+        // What is kept beyond the budget is no load's worth.
+        let least = if budget < keep { cut(&p.scores, budget, &mut p.order).last } else { f32::NEG_INFINITY };
+        let cut = cut(&p.scores, keep, &mut p.order);
+        self.trade(s, &q, plane, cut.last);
+        self.sort_out(s, seq, plane, step, (cut.keep, cut.last, least), p);
+        self.grant_loads(s, (seq, plane, step), told, p);
+    }
+
+    /// Pages that must stay come first, pages that are gone last; those that are there have the margin's advantage.
+    fn bias(&mut self, s: u16, q: &crate::sequences::Seq, plane: u16, p: &mut Prefetch) {
+        let (sinks, from) = self.hard_pages(q, plane);
+        let margin = self.sessions[usize::from(s)].soft.trust.margin;
+        for (index, (score, &page)) in (0..).zip(p.scores.iter_mut().zip(&p.ids)) {
+            let state = &self.pages[page as usize];
+            *score = if index < sinks || index >= from {
+                f32::INFINITY
+            } else if state.retired() || state.lost() || score.is_nan() {
+                f32::NEG_INFINITY
+            } else if margin > 0.0 && self.find_copy(page, s).is_some() {
+                *score + margin
+            } else {
+                *score
+            };
+        }
+    }
+
+    /// Walks both sides of the cut: touches what is there and shall be, collects what is missing, lets the rest go first.
+    fn sort_out(&mut self, s: u16, seq: SeqId, plane: u16, step: u64, (keep, last, least): (usize, f32, f32), p: &mut Prefetch) {
+        let clock = self.sessions[usize::from(s)].clock;
+        let soft = &mut self.sessions[usize::from(s)].soft;
+        soft.queue.retain(|w| (w.seq, w.plane) != (seq, plane));
+        soft.reads.retain(|w| (w.seq, w.plane) != (seq, plane));
+        p.wanted.clear();
+        let on_disk = self.disk.used > 0;
+        for (rank, &index) in p.order.iter().enumerate() {
+            let (page, score) = (p.ids[index as usize], p.scores[index as usize]);
+            let (stays, copy) = (rank < keep, self.find_copy(page, s));
+            match copy {
+                Some(f) if stays => {
+                    let frame = self.frame(s, f);
+                    if frame.state == FrameState::Present && frame.stamp != clock {
+                        self.touch(s, f);
+                    }
+                }
+                Some(f) => self.let_go(s, f),
+                None if stays && score >= least && score > f32::NEG_INFINITY && self.pages[page as usize].host != NONE => {
+                    p.wanted.push((index, score));
+                }
+                None => {}
+            }
+            if on_disk && copy.is_none() && score >= last - NEAR && self.only_on_disk(page) {
+                let reads = &mut self.sessions[usize::from(s)].soft.reads;
+                if reads.len() < QUEUE_MAX {
+                    reads.push_back(Promotion { seq, index, plane, step });
+                }
+            }
+            if !stays && self.cfg.policy.attention.drop {
+                self.drop_for_good(s, page);
+            }
+        }
+    }
+
+    /// A page that need not be there: first to go, and no more loaded.
+    fn let_go(&mut self, s: u16, f: u32) {
+        let frame = *self.frame(s, f);
+        if frame.state == FrameState::Present {
+            if frame.stamp != 0 && matches!(frame.on, On::Clean | On::Dirty) {
+                self.chill(s, f);
+            }
+            return;
+        }
+        let session = &mut self.sessions[usize::from(s)];
+        if frame.state != FrameState::Incoming || frame.job == NONE || session.soft.cancels.len() == QUEUE_MAX {
+            return;
+        }
+        let job = &session.jobs[frame.job];
+        if job.reason == Reason::Attention && job.in_flight && !job.canceling && job.op == NONE {
+            let id = session.jobs.id(frame.job);
+            session.soft.cancels.push_back(id);
+        }
+    }
+
+    /// The policy gives up for good what it does not keep: nobody else has the page, and no one can find it.
+    fn drop_for_good(&mut self, s: u16, page: u32) {
+        let b = self.geo.block_of(page);
+        let block = &self.blocks[b];
+        let private = block.home == s && block.content == NONE && block.refs() == 1;
+        if private && block.state == crate::pages::BlockState::Sealed && !self.pages[page as usize].retired() {
+            self.retire_page(b, self.geo.plane_of(page));
+        }
+    }
+
+    /// Of what is missing, the best that can come in time.
+    fn grant_loads(&mut self, s: u16, (seq, plane, step): (SeqId, u16, u64), told: bool, p: &mut Prefetch) {
+        p.wanted.sort_unstable_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        let class = self.geo.class_of(plane);
+        let page_bytes = u64::from(self.geo.classes[usize::from(class)].page_bytes);
+        let percent = u64::from(self.cfg.policy.attention.bandwidth_percent);
+        let count = self.sessions[usize::from(s)].classes[usize::from(class)].count;
+        let soft = &mut self.sessions[usize::from(s)].soft;
+        let waits = soft.queue.len() as u64 * page_bytes;
+        let us = if told { soft.plane_pace.us } else { soft.step_pace.us * STEP_PARTS.0 / STEP_PARTS.1 };
+        let allowed = match us > 0 && soft.link.rate > 0.0 {
+            true => {
+                let bytes = (soft.link.carries(us) * percent / 100).saturating_sub(waits);
+                (bytes as f32 * soft.trust.share) as u64 / page_bytes
+            }
+            false => UNMEASURED_LOADS,
+        };
+        let asked = p.wanted.len();
+        let early = soft.planes[self.sessions[usize::from(s)].seqs[seq as usize].track as usize * self.geo.planes.len() + usize::from(plane)].ahead + 1 >= step && !told;
+        let soft = &mut self.sessions[usize::from(s)].soft;
+        let allowed = if early { allowed.min(soft.short as u64) } else { allowed };
+        let granted = asked.min(allowed as usize).min(QUEUE_MAX - soft.queue.len());
+        if told {
+            soft.short += BLEND * ((asked - granted) as f32 - soft.short);
+            soft.burst += BLEND * (granted as f32 - soft.burst);
+            let there = soft.queue.len() as u32 + granted as u32;
+            soft.refill[usize::from(class)] = burst_frames(soft.burst, count).max(there.min(count / 16));
+        }
+        soft.queue.extend(p.wanted[..granted].iter().map(|&(index, _)| Promotion { seq, index, plane, step }));
+        self.counters.attention_held += (asked - granted) as u64;
+    }
+
+    /// A load for a prediction was sent.
+    pub(super) fn bet(&mut self, s: u16, what: Promotion, page: u32, frame: u32) {
+        let bets = &mut self.sessions[usize::from(s)].soft.bets;
+        if bets.len() < bets.capacity().min(BETS_MAX) {
+            bets.push(Bet { what, page, frame, late: false });
+        }
+    }
+
+    /// A step has read a plane: which loads for it were right, and which came too late. Those that were not of use to the step that
+    /// they came for have one more.
+    pub(super) fn judge(&mut self, s: u16, (seq, plane, step): (SeqId, u16, u64), rest: f32, p: &Prefetch) {
+        let track = self.sessions[usize::from(s)].seqs[seq as usize].track as usize;
+        let least = self.sessions[usize::from(s)].soft.planes[track * self.geo.planes.len() + usize::from(plane)].last_share;
+        let unnamed = rest / (p.ids.len().saturating_sub(p.top.len()).max(1)) as f32;
+        let mut at = 0;
+        while let Some(&bet) = self.sessions[usize::from(s)].soft.bets.get(at) {
+            at += 1;
+            if (bet.what.seq, bet.what.plane) != (seq, plane) || bet.what.step > step {
+                continue;
+            }
+            let frame = *self.frame(s, bet.frame);
+            let shows = frame.page == bet.page && frame.state == FrameState::Present;
+            let comes = frame.page == bet.page && frame.state == FrameState::Incoming;
+            let share = p.top.iter().find(|t| t.0 == bet.what.index).map_or(unnamed, |t| t.1.exp());
+            let bytes = u64::from(self.geo.classes[usize::from(self.geo.class_of(plane))].page_bytes);
+            let fate = if comes {
+                self.sessions[usize::from(s)].soft.bets[at - 1].late = true;
+                if !bet.late {
+                    self.counters.attention_late += 1;
+                    self.sessions[usize::from(s)].soft.trust.judge(Fate::Late);
+                }
+                continue;
+            } else if shows && share >= least {
+                self.counters.attention_used += 1;
+                Fate::Used
+            } else if shows && step <= bet.what.step {
+                continue;
+            } else {
+                self.counters.attention_wasted += 1;
+                self.counters.attention_wasted_bytes += bytes;
+                Fate::Wasted
+            };
+            let soft = &mut self.sessions[usize::from(s)].soft;
+            soft.trust.judge(fate);
+            at -= 1;
+            soft.bets.swap_remove(at);
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Promotions, reads and cancellations as jobs and transfers, as far as there is room behind what anybody waits for.
+
+use super::track::Promotion;
+use crate::actions::ActionBuf;
+use crate::api::{IoClass, NONE};
+use crate::counters::Reason;
+use crate::plan::{Fetch, Take, Want};
+use crate::sessions::Task;
+use crate::space::{Core, NewJob, Pick};
+
+/// A page that was let go stands at the head of its list with no stamp at all.
+const LET_GO: Option<u32> = Some(1);
+
+impl Core {
+    pub(crate) fn pump_prefetch(&mut self, s: u16, buf: &mut ActionBuf) {
+        let soft = &self.sessions[usize::from(s)].soft;
+        if !soft.pressed {
+            return;
+        }
+        self.send_cancels(s, buf);
+        while self.can_send(s, buf) {
+            let Some(what) = self.sessions[usize::from(s)].soft.queue.pop_front() else { break };
+            self.promote(s, what, buf);
+        }
+        while self.can_move(IoClass::Prefetch, buf) {
+            let Some(what) = self.sessions[usize::from(s)].soft.reads.pop_front() else { break };
+            let Some(page) = self.page_of(s, what).filter(|&page| self.only_on_disk(page)) else { continue };
+            let want =
+                Want { class: IoClass::Prefetch, reason: Reason::Attention, take: Take::Spare, planes: (0, 0) };
+            if self.read_in(page, want, buf) != Fetch::UnderWay {
+                // Advice only: it is asked for again when the plane is ranked again.
+                self.sessions[usize::from(s)].soft.reads.clear();
+            }
+        }
+        self.refill(s);
+    }
+
+    fn send_cancels(&mut self, s: u16, buf: &mut ActionBuf) {
+        while self.can_send_last(s, buf) {
+            let Some(id) = self.sessions[usize::from(s)].soft.cancels.pop_front() else { return };
+            let jobs = &self.sessions[usize::from(s)].jobs;
+            let Some(slot) = jobs.slot_of(id) else { continue };
+            let job = jobs[slot];
+            if job.reason == Reason::Attention && job.in_flight && !job.canceling && job.op == NONE {
+                self.counters.attention_canceled += 1;
+                self.call_off(s, slot, buf);
+            }
+        }
+    }
+
+    /// The page of a promotion, if its sequence is still planned for.
+    fn page_of(&self, s: u16, what: Promotion) -> Option<u32> {
+        let q = self.live_seq(s, what.seq).filter(|q| !q.parked && q.track != NONE && what.index < q.blocks)?;
+        debug_assert!(what.index < q.blocks);
+        Some(self.geo.page(self.seq_block(s, what.seq, what.index), what.plane))
+    }
+
+    /// Loads a page into a free frame or in place of one that was let go.
+    fn promote(&mut self, s: u16, what: Promotion, buf: &mut ActionBuf) {
+        let Some(page) = self.page_of(s, what) else { return };
+        if self.find_copy(page, s).is_some() || self.pages[page as usize].host == NONE || self.must_wait(s, page) {
+            return;
+        }
+        let class = self.geo.class_of_page(page);
+        let Some(pick) = self.pick_let_go(s, class) else {
+            self.counters.attention_held += 1;
+            return;
+        };
+        let new = NewJob { task: Task::Load, page, reason: Reason::Attention, op: NONE, source: NONE };
+        self.place(s, pick, new, buf);
+        self.counters.attention_loads += 1;
+        self.bet(s, what, page, pick.frame);
+    }
+
+    fn pick_let_go(&mut self, s: u16, class: u8) -> Option<Pick> {
+        self.pick_free(s, class).or_else(|| self.pick_clean(s, class, LET_GO))
+    }
+
+    /// While a lane is in a step, a frame that shows a page is had at its next boundary only, which is when the next plane is read.
+    /// What a look-ahead asks for comes in time if frames are empty before it asks.
+    fn refill(&mut self, s: u16) {
+        for class in 0..self.geo.classes.len() {
+            let session = &mut self.sessions[usize::from(s)];
+            let wanted = std::mem::take(&mut session.soft.refill[class]);
+            let empty = session.classes[class].free.len + session.evicts.len;
+            for _ in empty..wanted {
+                let Some(pick) = self.pick_clean(s, class as u8, LET_GO) else { break };
+                self.evict(s, pick.frame);
+            }
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! What is known of `approx` sequences, per plane, and how many frames each may fill.
+
+use super::quota::{Link, Pace, Trust};
+use crate::api::{Contract, NONE, PlaneKind, SeqId};
+use crate::sequences::Seq;
+use crate::sessions::Session;
+use crate::space::Core;
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+
+/// `approx` sequences of a session that are planned for. What is beyond them is read like `exact` ones: slower, not otherwise.
+const TRACKS_MAX: usize = 1024;
+/// Promotions, reads and cancellations that wait, each.
+pub(super) const QUEUE_MAX: usize = 1024;
+/// Loads that are judged; what is loaded beyond them is not.
+pub(super) const BETS_MAX: usize = 1 << 14;
+/// Weight of a plane's margin in the price of a frame.
+const PRICE_BLEND: f32 = 0.02;
+/// How far a plane's last page may be from the price before the plane gives a frame or takes one.
+const PRICE_MARGIN: f32 = 0.2;
+
+/// One plane of a tracked sequence.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct PlaneTrack {
+    /// Step + 1 of the newest attention mass.
+    pub mass: u64,
+    /// Step + 1 of the newest look-ahead.
+    pub ahead: u64,
+    /// Frames that it has beyond its even part, or short of it.
+    pub extra: i32,
+    /// Predicted share of the last page that it kept.
+    pub last_share: f32,
+}
+
+/// A tracked sequence.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct SeqTrack {
+    pub live: bool,
+    /// Where and when its newest look-ahead was: step, plane, time.
+    pub ahead_at: (u64, u16, u64),
+    /// The same of the mass of one plane, always the same one.
+    pub mass_at: (u64, u16, u64),
+}
+
+/// A page that shall come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Promotion {
+    pub seq: SeqId,
+    pub index: u32,
+    pub plane: u16,
+    /// Step that it shall be there for.
+    pub step: u64,
+}
+
+/// A load for a prediction of which is not known yet whether it was right.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Bet {
+    pub what: Promotion,
+    pub page: u32,
+    pub frame: u32,
+    /// It had not come when its step read the plane.
+    pub late: bool,
+}
+
+/// Of a session; empty until its first `approx` sequence.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Soft {
+    /// Not everything that its sequences may read fits: predictions count.
+    pub pressed: bool,
+    pub seqs: Vec<SeqTrack>,
+    /// Planes of tracks, track by track.
+    pub planes: Vec<PlaneTrack>,
+    /// Even part of each track and class: frames a plane.
+    pub parts: Vec<u32>,
+    /// Frames of each class that planes gave and none took.
+    pub spare: Vec<u32>,
+    pub bets: Vec<Bet>,
+    pub queue: VecDeque<Promotion>,
+    /// Pages to be read from NVMe.
+    pub reads: VecDeque<Promotion>,
+    /// Jobs to be called off, by id.
+    pub cancels: VecDeque<u32>,
+    pub link: Link,
+    pub trust: Trust,
+    /// From a plane's look-ahead to the next one's.
+    pub plane_pace: Pace,
+    /// From a plane's mass to the same plane's next one.
+    pub step_pace: Pace,
+    /// What the last page of a plane is predicted to get, as a logarithm, over all planes.
+    pub price: f32,
+    /// Loads that a look-ahead asks for and gets, on the average: frames that are kept free for them.
+    pub burst: f32,
+    /// Frames to be emptied for the next look-ahead, per class.
+    pub refill: Vec<u32>,
+    /// Loads that a look-ahead asked for beyond what the link carries in time, on the average: they begin a step earlier.
+    pub short: f32,
+}
+
+impl Soft {
+    pub fn bytes(&self) -> usize {
+        self.seqs.capacity() * size_of::<SeqTrack>()
+            + self.planes.capacity() * size_of::<PlaneTrack>()
+            + (self.parts.capacity() + 2 * self.spare.capacity() + self.cancels.capacity()) * 4
+            + self.bets.capacity() * size_of::<Bet>()
+            + (self.queue.capacity() + self.reads.capacity()) * size_of::<Promotion>()
+    }
+
+    fn begin(&mut self, frames: usize, classes: usize) {
+        if self.spare.is_empty() {
+            self.bets = Vec::with_capacity(frames.min(BETS_MAX));
+            self.spare = vec![0; classes];
+            self.refill = vec![0; classes];
+            self.queue = VecDeque::with_capacity(QUEUE_MAX);
+            self.reads = VecDeque::with_capacity(QUEUE_MAX);
+            self.cancels = VecDeque::with_capacity(QUEUE_MAX);
+        }
+    }
+
+    /// Forgets what waits for a sequence.
+    fn forget(&mut self, seq: SeqId) {
+        self.queue.retain(|p| p.seq != seq);
+        self.reads.retain(|p| p.seq != seq);
+        self.bets.retain(|b| b.what.seq != seq);
+    }
+}
+
+/// Whether the sequence's pages are chosen by what attention is predicted to read.
+pub(crate) fn is_soft(session: &Session, q: &Seq) -> bool {
+    session.soft.pressed && q.track != NONE
+}
+
+impl Core {
+    /// Begins to plan for a sequence that was just made `approx`. Without a free track it is read like an `exact` one.
+    pub(crate) fn track(&mut self, s: u16, seq: SeqId) {
+        if self.prefetch.is_none() {
+            let l = self.cfg.limits;
+            let config = crate::predict::Config { scoring: self.cfg.policy.attention.policy };
+            let prefetch = super::Prefetch::new(self.geo.planes.len(), self.pages.len(), l.seq_blocks_max, config);
+            self.prefetch = Some(Box::new(prefetch));
+        }
+        let (planes, classes) = (self.geo.planes.len(), self.geo.classes.len());
+        let session = &mut self.sessions[usize::from(s)];
+        session.soft.begin(session.frames.len(), classes);
+        let soft = &mut session.soft;
+        let at = soft.seqs.iter().position(|t| !t.live).unwrap_or(soft.seqs.len());
+        if at == TRACKS_MAX {
+            self.counters.untracked += 1;
+            return;
+        }
+        if at == soft.seqs.len() {
+            soft.seqs.push(SeqTrack::default());
+            soft.planes.resize((at + 1) * planes, PlaneTrack::default());
+            soft.parts.resize((at + 1) * classes, 0);
+        }
+        soft.seqs[at] = SeqTrack { live: true, ..SeqTrack::default() };
+        session.seqs[seq as usize].track = at as u32;
+        self.share_frames(s);
+    }
+
+    /// The sequence goes, or is not `approx` any more.
+    pub(crate) fn untrack(&mut self, s: u16, seq: SeqId) {
+        let track = std::mem::replace(&mut self.seq_mut(s, seq).track, NONE);
+        if track == NONE {
+            return;
+        }
+        let planes = self.geo.planes.len();
+        let soft = &mut self.sessions[usize::from(s)].soft;
+        soft.seqs[track as usize] = SeqTrack::default();
+        soft.planes[track as usize * planes..][..planes].fill(PlaneTrack::default());
+        soft.forget(seq);
+        self.share_frames(s);
+    }
+
+    /// Divides the frames of each class evenly over the planes of tracked sequences, by their lengths, and sees whether there is
+    /// pressure at all. What other sequences read comes first, up to half of a class.
+    pub(crate) fn share_frames(&mut self, s: u16) {
+        let classes = self.geo.classes.len();
+        let session = &mut self.sessions[usize::from(s)];
+        let soft = &mut session.soft;
+        let (mut tracked, mut others) = (0u64, 0u64);
+        for q in session.seqs.iter().filter(|q| q.live && !q.parked) {
+            match q.track {
+                NONE => others += u64::from(q.blocks),
+                _ => tracked += u64::from(q.blocks),
+            }
+        }
+        soft.pressed = false;
+        let any = soft.seqs.iter().any(|t| t.live);
+        for class in 0..classes {
+            if !any {
+                break;
+            }
+            let planes = u64::from(self.geo.classes[class].planes);
+            let c = &session.classes[class];
+            let count = u64::from(c.count);
+            soft.pressed |= (tracked + others) * planes > u64::from(c.count - c.scan);
+            let free = burst_frames(soft.burst, c.count);
+            let room = count - (others * planes).min(count / 2) - u64::from(free);
+            for q in session.seqs.iter().filter(|q| q.live && !q.parked && q.track != NONE) {
+                let part = room * u64::from(q.blocks) / (tracked * planes).max(1);
+                soft.parts[q.track as usize * classes + class] = part.min(u64::from(q.blocks)) as u32;
+            }
+            let of_class = soft.planes.chunks(self.geo.planes.len()).flat_map(|planes| planes.iter().zip(&self.geo.planes));
+            let given: i64 = of_class.filter(|(_, p)| usize::from(p.class) == class).map(|(t, _)| i64::from(t.extra)).sum();
+            soft.spare[class] = (-given).max(0) as u32;
+        }
+    }
+
+    /// Whether a sequence's step needs only what it must have, and the rest is chosen.
+    pub(crate) fn is_soft(&self, s: u16, seq: SeqId) -> bool {
+        let session = &self.sessions[usize::from(s)];
+        is_soft(session, &session.seqs[seq as usize])
+    }
+
+    /// Pages of a plane that are kept whatever attention is predicted to read: from the begin, and from this index on.
+    pub(crate) fn hard_pages(&self, q: &Seq, plane: u16) -> (u32, u32) {
+        if self.geo.planes[usize::from(plane)].kind != PlaneKind::Full {
+            return (0, 0);
+        }
+        let a = self.cfg.policy.attention;
+        let sealed = (q.tokens / self.geo.page_tokens).min(u64::from(q.blocks)) as u32;
+        let from = sealed.saturating_sub(u32::from(a.recent)).max(u32::from(a.sinks));
+        (u32::from(a.sinks).min(q.blocks), from.min(q.blocks))
+    }
+
+    /// The pages of a plane that a step's walk has to do with: those before, and those from.
+    pub(crate) fn walked(&self, s: u16, q: &Seq, plane: u16) -> (u32, u32) {
+        match is_soft(&self.sessions[usize::from(s)], q) {
+            true => self.hard_pages(q, plane),
+            false => (0, 0),
+        }
+    }
+
+    /// The first page of a step's walk at or after `index`: soft ones are not the walk's.
+    pub(crate) fn walk_from(&self, s: u16, q: &Seq, plane: u16, index: u32) -> u32 {
+        let (sinks, from) = self.walked(s, q, plane);
+        if index >= sinks { index.max(from) } else { index }
+    }
+
+    /// Frames that a plane of the sequence shall fill, of its `blocks` pages, and how many of them are worth a load.
+    pub(super) fn keep_of(&self, s: u16, q: &Seq, plane: u16) -> (usize, usize) {
+        let soft = &self.sessions[usize::from(s)].soft;
+        let at = q.track as usize;
+        let class = usize::from(self.geo.class_of(plane));
+        let part = soft.parts[at * self.geo.classes.len() + class];
+        let extra = soft.planes[at * self.geo.planes.len() + usize::from(plane)].extra;
+        let (sinks, from) = self.hard_pages(q, plane);
+        let hard = i64::from(sinks + q.blocks - from);
+        let keep = (i64::from(part) + i64::from(extra)).clamp(hard, i64::from(q.blocks)) as usize;
+        let budget = match q.contract {
+            Contract::Approx { permille } => (q.blocks as usize * usize::from(permille)).div_ceil(1000),
+            Contract::Exact | Contract::Bounded { .. } => q.blocks as usize,
+        };
+        (keep, budget)
+    }
+
+    /// A plane whose last page is worth more than another's gets a frame of it: `last` is the predicted logarithm.
+    pub(super) fn trade(&mut self, s: u16, q: &Seq, plane: u16, last: f32) {
+        let class = usize::from(self.geo.class_of(plane));
+        let soft = &mut self.sessions[usize::from(s)].soft;
+        let part = soft.parts[q.track as usize * self.geo.classes.len() + class];
+        let bound = (part / 2) as i32;
+        let track = &mut soft.planes[q.track as usize * self.geo.planes.len() + usize::from(plane)];
+        track.last_share = last.exp();
+        if !last.is_finite() {
+            return;
+        }
+        let over = last - soft.price;
+        soft.price += PRICE_BLEND * over;
+        if over > PRICE_MARGIN && soft.spare[class] > 0 && track.extra < bound {
+            track.extra += 1;
+            soft.spare[class] -= 1;
+        } else if over < -PRICE_MARGIN && track.extra > -bound {
+            track.extra -= 1;
+            soft.spare[class] += 1;
+        }
+    }
+}
+
+/// Frames of a class that are kept free for look-aheads.
+pub(super) fn burst_frames(burst: f32, count: u32) -> u32 {
+    (burst.ceil() as u32).min(count / 16)
+}
