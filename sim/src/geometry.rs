@@ -269,6 +269,7 @@ fn draw_policy(rng: &mut Rng, scan_frames: u32, roomy: bool) -> Policy {
         nvme_admission: Admission::All,
         nvme_bytes_per_day: 0,
         eviction: Eviction::Lru,
+        attention: Attention::default(),
         scan_frames,
         request_timeout_us: 200_000,
     }

@@ -180,6 +180,16 @@ pub(crate) fn check_policy(p: &Policy) -> Result<(), Error> {
     if p.scan_frames == 0 {
         return refuse("scan_frames must be at least 1", p.scan_frames);
     }
+    let a = p.attention;
+    if a.sinks == 0 || a.recent < 2 {
+        return refuse(
+            "sinks must be at least 1 and recent at least 2: agents wait for those pages",
+            a.sinks.min(a.recent),
+        );
+    }
+    if a.bandwidth_percent == 0 || a.bandwidth_percent > 100 {
+        return refuse("bandwidth_percent must be from 1 to 100", a.bandwidth_percent);
+    }
     if p.host_scan_frames == 0 {
         return refuse("host_scan_frames must be at least 1", p.host_scan_frames);
     }

@@ -59,6 +59,7 @@ fn config() -> SpaceConfig {
             nvme_admission: Admission::All,
             nvme_bytes_per_day: 0,
             eviction: Eviction::Lru,
+            attention: Attention::default(),
             scan_frames: 256,
             request_timeout_us: 10_000_000,
         },

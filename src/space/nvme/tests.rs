@@ -192,6 +192,7 @@ fn config(planes: &[Plane]) -> SpaceConfig {
             nvme_admission: Admission::All,
             nvme_bytes_per_day: 0,
             eviction: Eviction::Lru,
+            attention: Attention::default(),
             scan_frames: 2,
             request_timeout_us: 1_000_000,
         },

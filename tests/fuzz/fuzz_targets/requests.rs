@@ -55,6 +55,7 @@ fn config() -> SpaceConfig {
             nvme_admission: Admission::All,
             nvme_bytes_per_day: 0,
             eviction: Eviction::Lru,
+            attention: Attention::default(),
             scan_frames: 2,
             request_timeout_us: 1000,
         },

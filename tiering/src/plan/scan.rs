@@ -101,7 +101,9 @@ impl Core {
             for &q in seqs {
                 let seq = self.sessions[usize::from(s)].seqs[q as usize];
                 let (sinks, from) = self.walked(s, &seq, plane);
-                for index in (self.geo.first_needed(plane, seq.tokens) as u32..seq.blocks).filter(|i| *i < sinks || *i >= from) {
+                for index in
+                    (self.geo.first_needed(plane, seq.tokens) as u32..seq.blocks).filter(|i| *i < sinks || *i >= from)
+                {
                     let page = self.geo.page(self.seq_block(s, q, index), plane);
                     if let Some(f) = self.present(page, s) {
                         self.touch(s, f);

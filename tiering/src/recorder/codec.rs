@@ -2,12 +2,13 @@
 
 use crate::actions::ActionBuf;
 use crate::api::{
-    Admission, Advice, Contract, DiskSlot, Event, Eviction, Level, NONE, Policy, Request, ScoreKind, Status,
+    Admission, Advice, Attention, Contract, DiskSlot, Event, Eviction, Level, NONE, Policy, Request, ScoreKind,
+    Scoring, Status,
 };
 use crate::error::Error;
 
 /// Numbers that an input has at most, before its list.
-const NUMBERS: usize = 16;
+const NUMBERS: usize = 21;
 
 /// What goes with an input besides numbers.
 #[derive(Clone, Copy, Debug)]
@@ -183,6 +184,11 @@ fn policy_numbers(p: &Policy, host_bytes_max: u64, nvme_bytes_max: u64) -> [u64;
         host_bytes_max,
         nvme_bytes_max,
         p.eviction as u64,
+        p.attention.policy as u64,
+        p.attention.drop.into(),
+        p.attention.sinks.into(),
+        p.attention.recent.into(),
+        p.attention.bandwidth_percent.into(),
     ]
 }
 
@@ -213,6 +219,13 @@ fn policy_of(n: &[u64; NUMBERS]) -> Option<Policy> {
             3 => Eviction::CostAware,
             4 => Eviction::Auto,
             _ => return None,
+        },
+        attention: Attention {
+            policy: Scoring::ALL.into_iter().find(|&policy| policy as u64 == n[16])?,
+            drop: n[17] != 0,
+            sinks: n[18] as u16,
+            recent: n[19] as u16,
+            bandwidth_percent: n[20] as u8,
         },
     })
 }
@@ -544,6 +557,7 @@ mod tests {
             nvme_admission: Admission::Budget,
             nvme_bytes_per_day: 1 << 50,
             eviction: Eviction::CostAware,
+            attention: Attention { policy: Scoring::Quest, drop: true, sinks: 11, recent: 12, bandwidth_percent: 13 },
             scan_frames: 1 << 30,
             request_timeout_us: u64::MAX,
         };

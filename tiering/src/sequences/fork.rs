@@ -6,7 +6,7 @@
 
 use super::ops::Next;
 use crate::actions::ActionBuf;
-use crate::api::{BlockId, IoClass, NONE, PlaneKind, SeqId, Status};
+use crate::api::{BlockId, Contract, IoClass, NONE, PlaneKind, SeqId, Status};
 use crate::counters::Reason;
 use crate::mutants::{self, Mutant};
 use crate::pages::{BlockState, FrameState};

@@ -171,6 +171,9 @@ impl Core {
         for page in self.pages_of(b) {
             debug_assert!(self.pages[page as usize].frame == NONE && self.pages[page as usize].host == NONE);
             self.pages[page as usize] = Page::default();
+            if let Some(prefetch) = &mut self.prefetch {
+                prefetch.forget(page);
+            }
         }
         for s in &mut self.sessions {
             if s.drop_mark == b {

@@ -19,7 +19,7 @@ mod send;
 mod track;
 
 pub(crate) use scores::Scores;
-pub(crate) use track::{SeqTrack, Soft};
+pub(crate) use track::Soft;
 
 use crate::predict::{Config, Predictor};
 use serde::{Deserialize, Serialize};
@@ -35,6 +35,8 @@ pub(crate) struct Prefetch {
     top: Vec<(u32, f32)>,
     /// Missing pages that shall come, by index, with their predicted logarithm of a share.
     wanted: Vec<(u32, f32)>,
+    /// Frames that show pages of it, with the same.
+    there: Vec<(u32, f32)>,
 }
 
 impl Prefetch {
@@ -48,6 +50,7 @@ impl Prefetch {
             order: Vec::with_capacity(n),
             top: Vec::with_capacity(n.min(crate::actions::LIST_MAX)),
             wanted: Vec::with_capacity(n),
+            there: Vec::with_capacity(n),
         }
     }
 
@@ -56,9 +59,14 @@ impl Prefetch {
         self.predictor.configure(config);
     }
 
+    /// The page id will stand for something else.
+    pub fn forget(&mut self, page: u32) {
+        self.predictor.forget(page);
+    }
+
     pub fn bytes(&self) -> usize {
         self.predictor.bytes()
             + (self.ids.capacity() + self.scores.capacity() + self.order.capacity()) * 4
-            + (self.top.capacity() + self.wanted.capacity()) * 8
+            + (self.top.capacity() + self.wanted.capacity() + self.there.capacity()) * 8
     }
 }

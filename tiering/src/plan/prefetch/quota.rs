@@ -77,7 +77,7 @@ impl Default for Trust {
 
 /// What became of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(crate) enum Fate {
     Used,
     Wasted,
     Late,
@@ -106,6 +106,43 @@ impl Trust {
             false => (2.0 * self.margin + MARGIN_STEP).min(MARGIN_MAX),
         };
         (self.used, self.wasted, self.late) = (0, 0, 0);
+    }
+}
+
+/// What a frame is worth, as the logarithm of a predicted share: one price for all planes, so that frames are where attention is.
+/// It rises while fewer pages are below it than loads need frames, and falls while there are more.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Price {
+    pub ln: f32,
+    /// What the last page of a plane's even part is predicted to get, on the average.
+    level: f32,
+    /// Pages let go and frames needed, a ranking, on the average.
+    supply: f32,
+    demand: f32,
+}
+
+/// A ranking moves the price by so much.
+const PRICE_STEP: f32 = 0.05;
+/// Frames let go for each that is needed: what is let go is not taken at once, nor in order.
+const SUPPLY: f32 = 1.5;
+/// The price stays within these of the planes' average level.
+const PRICE_RANGE: (f32, f32) = (-3.0, 1.0);
+
+impl Price {
+    pub fn new(level: f32) -> Price {
+        Price { ln: level, level, supply: 0.0, demand: 0.0 }
+    }
+
+    pub fn ranked(&mut self, level: f32, supply: usize, demand: usize) {
+        let blend = |mean: &mut f32, sample: f32| *mean += BLEND * (sample - *mean);
+        if level.is_finite() {
+            blend(&mut self.level, level);
+        }
+        blend(&mut self.supply, supply as f32);
+        blend(&mut self.demand, demand as f32);
+        let short = self.supply < SUPPLY * self.demand;
+        let to = self.ln + if short { PRICE_STEP } else { -PRICE_STEP };
+        self.ln = to.clamp(self.level + PRICE_RANGE.0, self.level + PRICE_RANGE.1);
     }
 }
 
@@ -149,6 +186,20 @@ mod tests {
         link.begin(0, 4000);
         link.end(100, 4000, false);
         assert_eq!((link.rate, link.in_flight), (0.0, 0));
+    }
+
+    #[test]
+    fn the_price_rises_while_frames_are_short_within_bounds() {
+        let mut price = Price::new(-4.0);
+        (0..10).for_each(|_| price.ranked(-4.0, 2, 8));
+        let high = price.ln;
+        assert!(high > -4.0);
+        (0..1000).for_each(|_| price.ranked(-4.0, 2, 8));
+        assert_eq!(price.ln, -3.0);
+        (0..1000).for_each(|_| price.ranked(-4.0, 20, 8));
+        assert_eq!(price.ln, -7.0);
+        price.ranked(f32::INFINITY, 0, 0);
+        assert!(price.ln.is_finite());
     }
 
     #[test]

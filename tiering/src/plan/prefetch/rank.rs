@@ -1,12 +1,12 @@
 //! From scores to what shall come, what may go, and what is called off.
 
-use super::choose::cut;
-use super::quota::Fate;
-use super::track::{BETS_MAX, Bet, Promotion, QUEUE_MAX, burst_frames};
 use super::Prefetch;
+use super::choose::cut;
+use super::quota::{Fate, Price};
+use super::track::{BETS_MAX, Bet, Promotion, QUEUE_MAX, burst_frames};
 use crate::api::{NONE, SeqId};
 use crate::counters::Reason;
-use crate::pages::{FrameState, On};
+use crate::pages::FrameState;
 use crate::space::Core;
 
 /// Loads that are tried before a link and a pace are measured.
@@ -32,13 +32,15 @@ impl Core {
         p.scores.resize(p.ids.len(), 0.0);
         p.predictor.rank(plane, step, &p.ids, &mut p.scores);
         self.bias(s, &q, plane, p);
-        let (keep, budget) = self.keep_of(s, &q, plane);
+        let (part, budget) = self.even_part(s, &q, plane);
         // What is kept beyond the budget is no load's worth.
-        let least = if budget < keep { cut(&p.scores, budget, &mut p.order).last } else { f32::NEG_INFINITY };
-        let cut = cut(&p.scores, keep, &mut p.order);
-        self.trade(s, &q, plane, cut.last);
-        self.sort_out(s, seq, plane, step, (cut.keep, cut.last, least), p);
-        self.grant_loads(s, (seq, plane, step), told, p);
+        let least = if budget < part { cut(&p.scores, budget, &mut p.order).last } else { f32::NEG_INFINITY };
+        let cut = cut(&p.scores, part, &mut p.order);
+        self.sort_out(s, (seq, plane, step), (cut.keep, cut.last.max(least)), p);
+        let granted = self.grant_loads(s, (seq, plane, step), told, p);
+        self.let_go_for(s, plane, granted, cut.last, p);
+        let soft = &mut self.sessions[usize::from(s)].soft;
+        soft.planes[q.track as usize * self.geo.planes.len() + usize::from(plane)].last_share = cut.last.exp();
     }
 
     /// Pages that must stay come first, pages that are gone last; those that are there have the margin's advantage.
@@ -59,49 +61,87 @@ impl Core {
         }
     }
 
-    /// Walks both sides of the cut: touches what is there and shall be, collects what is missing, lets the rest go first.
-    fn sort_out(&mut self, s: u16, seq: SeqId, plane: u16, step: u64, (keep, last, least): (usize, f32, f32), p: &mut Prefetch) {
-        let clock = self.sessions[usize::from(s)].clock;
+    /// Collects what is there of a plane, and what is missing of its even part.
+    fn sort_out(
+        &mut self,
+        s: u16,
+        (seq, plane, step): (SeqId, u16, u64),
+        (part, last): (usize, f32),
+        p: &mut Prefetch,
+    ) {
         let soft = &mut self.sessions[usize::from(s)].soft;
         soft.queue.retain(|w| (w.seq, w.plane) != (seq, plane));
         soft.reads.retain(|w| (w.seq, w.plane) != (seq, plane));
         p.wanted.clear();
+        p.there.clear();
         let on_disk = self.disk.used > 0;
         for (rank, &index) in p.order.iter().enumerate() {
             let (page, score) = (p.ids[index as usize], p.scores[index as usize]);
-            let (stays, copy) = (rank < keep, self.find_copy(page, s));
-            match copy {
-                Some(f) if stays => {
-                    let frame = self.frame(s, f);
-                    if frame.state == FrameState::Present && frame.stamp != clock {
-                        self.touch(s, f);
+            let best = rank < part;
+            match self.find_copy(page, s) {
+                Some(f) => p.there.push((f, score)),
+                None if score == f32::NEG_INFINITY => {}
+                None if on_disk && self.only_on_disk(page) => {
+                    let reads = &mut self.sessions[usize::from(s)].soft.reads;
+                    if score >= last - NEAR && reads.len() < QUEUE_MAX {
+                        reads.push_back(Promotion { seq, index, plane, step });
                     }
                 }
-                Some(f) => self.let_go(s, f),
-                None if stays && score >= least && score > f32::NEG_INFINITY && self.pages[page as usize].host != NONE => {
-                    p.wanted.push((index, score));
+                None if best && score >= last && self.pages[page as usize].host != NONE => {
+                    p.wanted.push((index, score))
                 }
                 None => {}
             }
-            if on_disk && copy.is_none() && score >= last - NEAR && self.only_on_disk(page) {
-                let reads = &mut self.sessions[usize::from(s)].soft.reads;
-                if reads.len() < QUEUE_MAX {
-                    reads.push_back(Promotion { seq, index, plane, step });
-                }
-            }
-            if !stays && self.cfg.policy.attention.drop {
+            if !best && self.cfg.policy.attention.drop {
                 self.drop_for_good(s, page);
             }
         }
+    }
+
+    /// Lets go what is not worth its frame, the least first: what is below the price of a frame, and while that is too little for
+    /// what is to come, what is predicted to get less than that. Touches the rest.
+    fn let_go_for(&mut self, s: u16, plane: u16, granted: usize, level: f32, p: &mut Prefetch) {
+        let class = self.geo.class_of(plane);
+        p.there.sort_unstable_by(|a, b| a.1.total_cmp(&b.1).then(a.0.cmp(&b.0)));
+        let needed = granted.saturating_sub(self.frames_at_hand(s, class, granted));
+        let session = &mut self.sessions[usize::from(s)];
+        let clock = session.clock;
+        let free = session.classes[usize::from(class)].free.len as usize;
+        let price = match session.soft.price {
+            Some(price) => price.ln,
+            None if level.is_finite() => session.soft.price.insert(Price::new(level)).ln,
+            None => f32::NEG_INFINITY,
+        };
+        let below = p.there.iter().take_while(|t| t.1 < price).count();
+        let beaten = p.there.iter().zip(&p.wanted[..needed]).take_while(|(there, comes)| there.1 < comes.1).count();
+        if let Some(price) = &mut session.soft.price {
+            price.ranked(level, below, granted.saturating_sub(free));
+        }
+        let (go, stay) = p.there.split_at(below.max(beaten));
+        for &(f, _) in go.iter().rev() {
+            self.let_go(s, f);
+        }
+        for &(f, _) in stay {
+            let frame = self.frame(s, f);
+            if frame.state == FrameState::Present && frame.stamp != clock {
+                self.touch(s, f);
+            }
+        }
+    }
+
+    /// Frames that are free or whose pages were let go, as far as `enough`.
+    fn frames_at_hand(&self, s: u16, class: u8, enough: usize) -> usize {
+        let session = &self.sessions[usize::from(s)];
+        let c = &session.classes[usize::from(class)];
+        let gone = c.clean.iter(&session.frames).take(enough).take_while(|&f| session.frames[f as usize].stamp == 0);
+        c.free.len as usize + gone.count()
     }
 
     /// A page that need not be there: first to go, and no more loaded.
     fn let_go(&mut self, s: u16, f: u32) {
         let frame = *self.frame(s, f);
         if frame.state == FrameState::Present {
-            if frame.stamp != 0 && matches!(frame.on, On::Clean | On::Dirty) {
-                self.chill(s, f);
-            }
+            self.chill(s, f);
             return;
         }
         let session = &mut self.sessions[usize::from(s)];
@@ -126,13 +166,15 @@ impl Core {
     }
 
     /// Of what is missing, the best that can come in time.
-    fn grant_loads(&mut self, s: u16, (seq, plane, step): (SeqId, u16, u64), told: bool, p: &mut Prefetch) {
+    fn grant_loads(&mut self, s: u16, (seq, plane, step): (SeqId, u16, u64), told: bool, p: &mut Prefetch) -> usize {
         p.wanted.sort_unstable_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
         let class = self.geo.class_of(plane);
         let page_bytes = u64::from(self.geo.classes[usize::from(class)].page_bytes);
         let percent = u64::from(self.cfg.policy.attention.bandwidth_percent);
         let count = self.sessions[usize::from(s)].classes[usize::from(class)].count;
-        let soft = &mut self.sessions[usize::from(s)].soft;
+        let session = &mut self.sessions[usize::from(s)];
+        let at = session.seqs[seq as usize].track as usize * self.geo.planes.len() + usize::from(plane);
+        let soft = &mut session.soft;
         let waits = soft.queue.len() as u64 * page_bytes;
         let us = if told { soft.plane_pace.us } else { soft.step_pace.us * STEP_PARTS.0 / STEP_PARTS.1 };
         let allowed = match us > 0 && soft.link.rate > 0.0 {
@@ -143,8 +185,8 @@ impl Core {
             false => UNMEASURED_LOADS,
         };
         let asked = p.wanted.len();
-        let early = soft.planes[self.sessions[usize::from(s)].seqs[seq as usize].track as usize * self.geo.planes.len() + usize::from(plane)].ahead + 1 >= step && !told;
-        let soft = &mut self.sessions[usize::from(s)].soft;
+        // `ahead` is the newest look-ahead's step + 1: the plane had one for the step before this, and will have one for this.
+        let early = !told && soft.planes[at].ahead >= step;
         let allowed = if early { allowed.min(soft.short as u64) } else { allowed };
         let granted = asked.min(allowed as usize).min(QUEUE_MAX - soft.queue.len());
         if told {
@@ -155,6 +197,7 @@ impl Core {
         }
         soft.queue.extend(p.wanted[..granted].iter().map(|&(index, _)| Promotion { seq, index, plane, step }));
         self.counters.attention_held += (asked - granted) as u64;
+        granted
     }
 
     /// A load for a prediction was sent.
@@ -169,7 +212,8 @@ impl Core {
     /// they came for have one more.
     pub(super) fn judge(&mut self, s: u16, (seq, plane, step): (SeqId, u16, u64), rest: f32, p: &Prefetch) {
         let track = self.sessions[usize::from(s)].seqs[seq as usize].track as usize;
-        let least = self.sessions[usize::from(s)].soft.planes[track * self.geo.planes.len() + usize::from(plane)].last_share;
+        let least =
+            self.sessions[usize::from(s)].soft.planes[track * self.geo.planes.len() + usize::from(plane)].last_share;
         let unnamed = rest / (p.ids.len().saturating_sub(p.top.len()).max(1)) as f32;
         let mut at = 0;
         while let Some(&bet) = self.sessions[usize::from(s)].soft.bets.get(at) {

@@ -25,8 +25,7 @@ impl Core {
         while self.can_move(IoClass::Prefetch, buf) {
             let Some(what) = self.sessions[usize::from(s)].soft.reads.pop_front() else { break };
             let Some(page) = self.page_of(s, what).filter(|&page| self.only_on_disk(page)) else { continue };
-            let want =
-                Want { class: IoClass::Prefetch, reason: Reason::Attention, take: Take::Spare, planes: (0, 0) };
+            let want = Want { class: IoClass::Prefetch, reason: Reason::Attention, take: Take::Spare, planes: (0, 0) };
             if self.read_in(page, want, buf) != Fetch::UnderWay {
                 // Advice only: it is asked for again when the plane is ranked again.
                 self.sessions[usize::from(s)].soft.reads.clear();

@@ -1,6 +1,6 @@
 //! What is known of `approx` sequences, per plane, and how many frames each may fill.
 
-use super::quota::{Link, Pace, Trust};
+use super::quota::{Link, Pace, Price, Trust};
 use crate::api::{Contract, NONE, PlaneKind, SeqId};
 use crate::sequences::Seq;
 use crate::sessions::Session;
@@ -14,10 +14,6 @@ const TRACKS_MAX: usize = 1024;
 pub(super) const QUEUE_MAX: usize = 1024;
 /// Loads that are judged; what is loaded beyond them is not.
 pub(super) const BETS_MAX: usize = 1 << 14;
-/// Weight of a plane's margin in the price of a frame.
-const PRICE_BLEND: f32 = 0.02;
-/// How far a plane's last page may be from the price before the plane gives a frame or takes one.
-const PRICE_MARGIN: f32 = 0.2;
 
 /// One plane of a tracked sequence.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
@@ -26,9 +22,7 @@ pub(crate) struct PlaneTrack {
     pub mass: u64,
     /// Step + 1 of the newest look-ahead.
     pub ahead: u64,
-    /// Frames that it has beyond its even part, or short of it.
-    pub extra: i32,
-    /// Predicted share of the last page that it kept.
+    /// Predicted share of the last page of its even part.
     pub last_share: f32,
 }
 
@@ -72,8 +66,6 @@ pub(crate) struct Soft {
     pub planes: Vec<PlaneTrack>,
     /// Even part of each track and class: frames a plane.
     pub parts: Vec<u32>,
-    /// Frames of each class that planes gave and none took.
-    pub spare: Vec<u32>,
     pub bets: Vec<Bet>,
     pub queue: VecDeque<Promotion>,
     /// Pages to be read from NVMe.
@@ -86,8 +78,8 @@ pub(crate) struct Soft {
     pub plane_pace: Pace,
     /// From a plane's mass to the same plane's next one.
     pub step_pace: Pace,
-    /// What the last page of a plane is predicted to get, as a logarithm, over all planes.
-    pub price: f32,
+    /// What a frame is worth: pages of which less is predicted, as a logarithm, are let go. None before anything was ranked.
+    pub price: Option<Price>,
     /// Loads that a look-ahead asks for and gets, on the average: frames that are kept free for them.
     pub burst: f32,
     /// Frames to be emptied for the next look-ahead, per class.
@@ -100,15 +92,14 @@ impl Soft {
     pub fn bytes(&self) -> usize {
         self.seqs.capacity() * size_of::<SeqTrack>()
             + self.planes.capacity() * size_of::<PlaneTrack>()
-            + (self.parts.capacity() + 2 * self.spare.capacity() + self.cancels.capacity()) * 4
+            + (self.parts.capacity() + self.refill.capacity() + self.cancels.capacity()) * 4
             + self.bets.capacity() * size_of::<Bet>()
             + (self.queue.capacity() + self.reads.capacity()) * size_of::<Promotion>()
     }
 
     fn begin(&mut self, frames: usize, classes: usize) {
-        if self.spare.is_empty() {
+        if self.refill.is_empty() {
             self.bets = Vec::with_capacity(frames.min(BETS_MAX));
-            self.spare = vec![0; classes];
             self.refill = vec![0; classes];
             self.queue = VecDeque::with_capacity(QUEUE_MAX);
             self.reads = VecDeque::with_capacity(QUEUE_MAX);
@@ -200,9 +191,6 @@ impl Core {
                 let part = room * u64::from(q.blocks) / (tracked * planes).max(1);
                 soft.parts[q.track as usize * classes + class] = part.min(u64::from(q.blocks)) as u32;
             }
-            let of_class = soft.planes.chunks(self.geo.planes.len()).flat_map(|planes| planes.iter().zip(&self.geo.planes));
-            let given: i64 = of_class.filter(|(_, p)| usize::from(p.class) == class).map(|(t, _)| i64::from(t.extra)).sum();
-            soft.spare[class] = (-given).max(0) as u32;
         }
     }
 
@@ -237,43 +225,17 @@ impl Core {
         if index >= sinks { index.max(from) } else { index }
     }
 
-    /// Frames that a plane of the sequence shall fill, of its `blocks` pages, and how many of them are worth a load.
-    pub(super) fn keep_of(&self, s: u16, q: &Seq, plane: u16) -> (usize, usize) {
-        let soft = &self.sessions[usize::from(s)].soft;
-        let at = q.track as usize;
+    /// The even part of a plane of the sequence, in pages, and how many of them are worth a load.
+    pub(super) fn even_part(&self, s: u16, q: &Seq, plane: u16) -> (usize, usize) {
         let class = usize::from(self.geo.class_of(plane));
-        let part = soft.parts[at * self.geo.classes.len() + class];
-        let extra = soft.planes[at * self.geo.planes.len() + usize::from(plane)].extra;
+        let part = self.sessions[usize::from(s)].soft.parts[q.track as usize * self.geo.classes.len() + class];
         let (sinks, from) = self.hard_pages(q, plane);
-        let hard = i64::from(sinks + q.blocks - from);
-        let keep = (i64::from(part) + i64::from(extra)).clamp(hard, i64::from(q.blocks)) as usize;
+        let part = part.clamp(sinks + q.blocks - from, q.blocks) as usize;
         let budget = match q.contract {
             Contract::Approx { permille } => (q.blocks as usize * usize::from(permille)).div_ceil(1000),
             Contract::Exact | Contract::Bounded { .. } => q.blocks as usize,
         };
-        (keep, budget)
-    }
-
-    /// A plane whose last page is worth more than another's gets a frame of it: `last` is the predicted logarithm.
-    pub(super) fn trade(&mut self, s: u16, q: &Seq, plane: u16, last: f32) {
-        let class = usize::from(self.geo.class_of(plane));
-        let soft = &mut self.sessions[usize::from(s)].soft;
-        let part = soft.parts[q.track as usize * self.geo.classes.len() + class];
-        let bound = (part / 2) as i32;
-        let track = &mut soft.planes[q.track as usize * self.geo.planes.len() + usize::from(plane)];
-        track.last_share = last.exp();
-        if !last.is_finite() {
-            return;
-        }
-        let over = last - soft.price;
-        soft.price += PRICE_BLEND * over;
-        if over > PRICE_MARGIN && soft.spare[class] > 0 && track.extra < bound {
-            track.extra += 1;
-            soft.spare[class] -= 1;
-        } else if over < -PRICE_MARGIN && track.extra > -bound {
-            track.extra -= 1;
-            soft.spare[class] += 1;
-        }
+        (part, budget)
     }
 }
 
