@@ -132,6 +132,13 @@ pub(crate) fn policy(config: &Config) -> api::Policy {
         }),
         nvme_bytes_per_day: config.nvme.as_ref().and_then(NvmeTier::bytes_per_day).unwrap_or(0),
         eviction: api::Eviction::Lru,
+        attention: api::Attention {
+            policy: config.attention.policy,
+            drop: config.attention.drop,
+            sinks: config.attention.sinks,
+            recent: config.attention.recent,
+            bandwidth_percent: config.attention.bandwidth_percent,
+        },
         scan_frames: config.edges.host_to_tier0.frames,
         request_timeout_us: config.limits.request_timeout.as_micros() as u64,
     }

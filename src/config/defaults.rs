@@ -89,6 +89,17 @@ pub const WEIGHT: u32 = 100;
 /// The canary: its cost is a checksum of one page in so many, far below what can be measured.
 pub const CANARY_ONE_IN: u32 = 256;
 
+/// First pages of a sequence that attention returns to whatever it asks (StreamingLLM, arXiv 2309.17453); agents wait for one.
+pub const SINKS: u16 = 1;
+/// Bounds: a sequence may be shorter.
+pub const SINKS_RANGE: RangeInclusive<u16> = 1..=1024;
+/// Last full pages that every query attends to; agents wait for two.
+pub const RECENT: u16 = 2;
+/// Bounds: a sequence may be shorter.
+pub const RECENT_RANGE: RangeInclusive<u16> = 2..=1024;
+/// What faults and scans need comes first anyway; a tenth is left for what is not foreseen.
+pub const ATTENTION_BANDWIDTH_PERCENT: u8 = 90;
+
 /// Cleaning starts.
 pub const CLEAN_LOW_PERCENT: u8 = 10;
 /// Cleaning stops.

@@ -101,6 +101,12 @@ impl Config {
         all.put(Effect::Now, "edges.nvme_to_host.scan_frames", frames);
         let Scan { frames } = edges.host_to_tier0;
         all.put(Effect::NewSessions, "edges.host_to_tier0.scan_frames", frames);
+        let attention = &self.attention;
+        all.put(Effect::Now, "attention.policy", attention.policy.name());
+        all.put(Effect::Now, "attention.drop", attention.drop);
+        all.put(Effect::Now, "attention.sinks", attention.sinks);
+        all.put(Effect::Now, "attention.recent", attention.recent);
+        all.put(Effect::Now, "attention.bandwidth_percent", attention.bandwidth_percent);
     }
 
     fn limit_settings(&self, all: &mut Settings) {

@@ -22,6 +22,7 @@ use std::time::Duration;
 pub use check::{Finding, Judges, Section, Severity};
 pub use error::ConfigError;
 pub use keys::{Effect, Setting};
+pub use kvtide_tiering::api::Scoring;
 pub use machine::{CgroupLimit, Machine};
 pub use nvme::{Admission, Codec, Demand, Discard, Disk, Encryption, ErrorRate, IoEngine, KeySource, NvmeTier, Place};
 pub use reload::Change;
@@ -42,6 +43,8 @@ pub struct Config {
     pub canary: Canary,
     /// When pages move from one tier to the next.
     pub edges: Edges,
+    /// Which pages of sequences that are read in part stay in tier 0.
+    pub attention: Attention,
     /// Bounds.
     pub limits: Limits,
     /// Who may attach.
@@ -126,6 +129,21 @@ pub struct Cleaning {
 pub struct Scan {
     /// Frames of a class that it streams through; the rest keeps a fixed part.
     pub frames: u32,
+}
+
+/// `[attention]`: which pages of sequences that are read in part (`approx`) stay in tier 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attention {
+    /// How pages are ranked.
+    pub policy: Scoring,
+    /// What ranks too low is given up for good, not only demoted.
+    pub drop: bool,
+    /// First pages that stay whatever their rank.
+    pub sinks: u16,
+    /// Last full pages that stay whatever their rank.
+    pub recent: u16,
+    /// Percent of the measured bandwidth from host memory that predictions may use.
+    pub bandwidth_percent: u8,
 }
 
 /// `[limits]`.

@@ -2,6 +2,7 @@
 
 use super::size::{ByteSize, Reserve};
 use super::{Admission, Codec, Demand, IoEngine};
+use kvtide_tiering::api::Scoring;
 use serde::Deserialize;
 use std::path::PathBuf;
 use toml::Spanned;
@@ -16,6 +17,7 @@ pub(super) struct Raw {
     pub tiers: RawTiers,
     pub canary: RawCanary,
     pub edges: RawEdges,
+    pub attention: RawAttention,
     pub limits: RawLimits,
     pub domains: Vec<RawDomain>,
 }
@@ -143,6 +145,16 @@ pub(super) struct RawCleaning {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RawScan {
     pub scan_frames: Field<u32>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawAttention {
+    pub policy: Field<Scoring>,
+    pub drop: Field<bool>,
+    pub sinks: Field<u16>,
+    pub recent: Field<u16>,
+    pub bandwidth_percent: Field<u8>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -82,6 +82,7 @@ impl Config {
         }
         next.canary = new.canary;
         next.edges = new.edges;
+        next.attention = new.attention;
         next.limits = new.limits;
         next.domains = domains(&self.domains, &new.domains);
         next

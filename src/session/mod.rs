@@ -8,11 +8,13 @@
 mod channel;
 mod jobs;
 mod registry;
+mod scores;
 mod tally;
 mod violation;
 
 pub(crate) use channel::Channel;
 pub(crate) use registry::{Fate, Registry, SessionInfo, SessionTotals};
+pub(crate) use scores::{SCORES_TURN, ScoreAreas, Told};
 pub(crate) use tally::{JobTimes, RequestTimes, SessionTally, Way};
 pub(crate) use violation::{End, Violation};
 
@@ -48,6 +50,8 @@ pub(crate) struct Session {
     done: Receiver<JobDone>,
     pump: Waker,
     posted: bool,
+    /// What its lanes say of attention.
+    pub scores: ScoreAreas,
     in_flight: JobsInFlight<Sent>,
     /// What it has done.
     pub tally: SessionTally,
@@ -129,7 +133,7 @@ pub(crate) struct Notice {
 impl Session {
     /// A session whose rings are empty; `jobs_max` bounds the jobs in flight.
     pub fn new(socket: Socket, side: DaemonSide, jobs_max: u32) -> Session {
-        let DaemonSide { channels, jobs, done, pump, sleeper, bell, lanes: _, scores: _ } = side;
+        let DaemonSide { channels, jobs, done, pump, sleeper, bell, lanes: _, scores } = side;
         let channels = channels.into_iter().zip(0..).map(|(channel, index)| Channel::new(index, channel)).collect();
         let in_flight = JobsInFlight::new(jobs_max);
         Session {
@@ -141,6 +145,7 @@ impl Session {
             done,
             pump,
             posted: false,
+            scores: ScoreAreas::new(scores),
             in_flight,
             notices: VecDeque::new(),
             tally: SessionTally::default(),
@@ -206,7 +211,9 @@ impl Session {
 
     /// Whether the engine has written anything that was not yet taken.
     pub fn has_work(&mut self) -> bool {
-        self.done.available().map_or(true, |count| count > 0) || self.channels.iter_mut().any(Channel::has_requests)
+        self.done.available().map_or(true, |count| count > 0)
+            || self.channels.iter_mut().any(Channel::has_requests)
+            || self.scores.has_some()
     }
 
     /// Wakes whom something was sent to since the last call.

@@ -10,7 +10,7 @@ use super::seats::Seats;
 use super::slabs::Slabs;
 use crate::host::NodeLetter;
 use crate::mail::Outbox;
-use crate::session::{Answer, End, EndedJob, JobTimes, Registry, RequestTimes, Verdict, Violation};
+use crate::session::{Answer, End, EndedJob, JobTimes, Registry, RequestTimes, SCORES_TURN, Told, Verdict, Violation};
 use crate::translate::{self, Scratch};
 use kvtide_tiering::ActionBuf;
 use kvtide_tiering::Error as CoreError;
@@ -149,7 +149,26 @@ impl Space {
                 worked = true;
             }
         }
-        Ok(worked)
+        Ok(worked | self.take_scores(slot, now_us))
+    }
+
+    /// Tells the core what a session's lanes say of attention. False if they said nothing.
+    fn take_scores(&mut self, slot: SessionId, now_us: u64) -> bool {
+        let mut any = false;
+        let lanes = self.seats.session(slot).map_or(0, |session| session.scores.lanes());
+        for lane in 0..lanes {
+            for _ in 0..SCORES_TURN {
+                let Space { seats, core, actions, .. } = self;
+                let Some(session) = seats.session(slot) else { return any };
+                let Some(Told { seq, plane, step, kind, rest }) = session.scores.next(lane) else { break };
+                any = true;
+                let top = session.scores.top();
+                let event = Event::Scores { session: slot, seq, plane, step, kind, rest, top };
+                let result = core.handle(now_us, event, actions);
+                self.after(result);
+            }
+        }
+        any
     }
 
     /// The canary remembers and counts; what is not what was stored is said at once.

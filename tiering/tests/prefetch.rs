@@ -42,10 +42,11 @@ impl Engine {
     }
 
     fn scores(&mut self, kind: ScoreKind, plane: u16, step: u64, best: &[u32]) {
-        let share = 0.9 / best.len() as f64;
+        // What was not there has no share: the others' add up to one.
+        let (share, rest) = if best.is_empty() { (0.0, 1.0) } else { (0.9 / best.len() as f64, 0.1) };
         let top: Vec<_> = best.iter().map(|&i| (i, ln(share))).collect();
         self.w.now += 100;
-        self.w.event(Event::Scores { session: 0, seq: 0, plane, step, kind, rest: ln(0.1), top: &top }).unwrap();
+        self.w.event(Event::Scores { session: 0, seq: 0, plane, step, kind, rest: ln(rest), top: &top }).unwrap();
     }
 
     /// A step whose attention wants `best(plane)`, with look-aheads; returns how many of those were there when they were read.
@@ -61,13 +62,7 @@ impl Engine {
             let wanted = best(plane, step);
             let there: Vec<u32> = wanted.into_iter().filter(|&i| self.resident(i as usize, plane)).collect();
             found += there.len();
-            eprintln!(
-                "step {step} plane {plane} wanted {:?} there {there:?} loads {} held {} cancel {} free",
-                best(plane, step),
-                self.w.core.counters().attention_loads,
-                self.w.core.counters().attention_held,
-                self.w.core.counters().attention_canceled
-            );
+            self.scores(ScoreKind::Query, plane, step, &best(plane, step));
             self.scores(ScoreKind::Mass, plane, step, &there);
         }
         self.w.ok(0, Request::StepEnd { lane: 0, step });

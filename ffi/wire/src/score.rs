@@ -209,6 +209,13 @@ impl<S: Deref<Target = [ScoreSlot]>> ScoreReader<S> {
         self.missed
     }
 
+    /// Whether [`ScoreReader::read`] would find an entry, or the traces of one that is lost.
+    #[must_use]
+    pub fn has_next(&self) -> bool {
+        let slot = &self.slots[self.next as usize & (self.slots.len() - 1)];
+        slot.version.load(Ordering::Acquire) >= 2 * self.next + 2
+    }
+
     /// The oldest entry that was not read yet; `None` when the writer is not ahead, or is just writing it. Looks at no more
     /// than twice as many slots as the lane has, whatever stands in them.
     pub fn read(&mut self) -> Option<Scores> {

@@ -23,6 +23,7 @@ pub(super) fn explain(config: &Config) -> Vec<Section> {
         Some(tier) => all.push(section("nvme", nvme::explain(config, tier))),
         None => all.push(section("nvme", vec!["There is none: no [[tiers.nvme.disks]].".to_owned()])),
     }
+    all.push(section("attention", attention(config)));
     all.push(section("canary", vec![canary(config)]));
     all.push(section("who may attach", config.domains.iter().map(|domain| attach(config, domain)).collect()));
     all
@@ -99,6 +100,25 @@ fn host(config: &Config) -> Section {
         ));
     }
     section("host", lines)
+}
+
+fn attention(config: &Config) -> Vec<String> {
+    let a = &config.attention;
+    let mut lines = vec![format!(
+        "Of sequences under the contract `approx` tier 0 keeps the pages that rank best by {:?}, the first {} and the last {} full ones \
+         always; predictions may use {} % of the bandwidth that is measured. Other sequences are read whole.",
+        a.policy.name(),
+        a.sinks,
+        a.recent,
+        a.bandwidth_percent
+    )];
+    if a.drop {
+        lines.push(
+            "Pages of such sequences that rank too low are given up for good: nothing can read them any more."
+                .to_owned(),
+        );
+    }
+    lines
 }
 
 fn canary(config: &Config) -> String {

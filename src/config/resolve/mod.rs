@@ -55,10 +55,11 @@ pub(super) fn resolve(
     let one_in = file.field("canary.one_in", raw.canary.one_in, defaults::CANARY_ONE_IN);
     let canary = Canary { one_in: one_in.value };
     let edges = tiers::edges(file, raw.edges, overrides, &capacities.host, nvme.is_some())?;
+    let attention = tiers::attention(file, raw.attention)?;
     let sessions_max = file.field("limits.sessions_max", raw.limits.sessions_max.clone(), defaults::SESSIONS_MAX);
     let limits = limits::limits(file, &sessions_max, raw.limits)?;
     let domains = domains::domains(file, raw.domains, &capacities, &sessions_max)?;
-    Ok(Config { daemon, http, host, nvme, canary, edges, limits, domains })
+    Ok(Config { daemon, http, host, nvme, canary, edges, attention, limits, domains })
 }
 
 /// The capacities that quotas must fit into.

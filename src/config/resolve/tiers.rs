@@ -1,11 +1,11 @@
-//! `[tiers.host]` and `[edges]`.
+//! `[tiers.host]`, `[edges]` and `[attention]`.
 
 use super::watermarks;
 use crate::config::ConfigError;
-use crate::config::raw::{RawCleaning, RawEdges, RawHost, RawScan};
+use crate::config::raw::{RawAttention, RawCleaning, RawEdges, RawHost, RawScan};
 use crate::config::size::ByteSize;
 use crate::config::sourced::{File, Sourced};
-use crate::config::{Cleaning, Edges, HostTier, Machine, Overrides, Scan, defaults};
+use crate::config::{Attention, Cleaning, Edges, HostTier, Machine, Overrides, Scan, Scoring, defaults};
 
 /// What an unconfigured host tier gets of this machine: half of what it can give, in whole slabs.
 fn default_capacity(machine: &Machine) -> u64 {
@@ -66,6 +66,21 @@ pub(super) fn edges(
         return Err(file.contradiction(host, &from_nvme, rule));
     }
     Ok(edges)
+}
+
+/// `[attention]`.
+pub(super) fn attention(file: File<'_>, raw: RawAttention) -> Result<Attention, ConfigError> {
+    let sinks = file.field("attention.sinks", raw.sinks, defaults::SINKS);
+    let recent = file.field("attention.recent", raw.recent, defaults::RECENT);
+    let percent =
+        file.field("attention.bandwidth_percent", raw.bandwidth_percent, defaults::ATTENTION_BANDWIDTH_PERCENT);
+    Ok(Attention {
+        policy: file.field("attention.policy", raw.policy, Scoring::Attention).value,
+        drop: file.field("attention.drop", raw.drop, false).value,
+        sinks: file.in_range(&sinks, &defaults::SINKS_RANGE)?,
+        recent: file.in_range(&recent, &defaults::RECENT_RANGE)?,
+        bandwidth_percent: file.in_range(&percent, &(1..=100))?,
+    })
 }
 
 fn scan(file: File<'_>, key: &str, raw: RawScan, default: u32) -> Sourced<u32> {

@@ -8,7 +8,8 @@ use crate::status::Snapshot;
 use kvtide_tiering::{Amount, Edge, Endurance, Fill, REASONS};
 
 /// Names of `kvtide_tiering::Reason`, in its order.
-const REASON_NAMES: [&str; REASONS] = ["demand", "step", "prefetch", "request", "clean", "park", "copy", "resize"];
+const REASON_NAMES: [&str; REASONS] =
+    ["demand", "step", "prefetch", "request", "clean", "park", "copy", "resize", "attention"];
 
 /// Calls `sample` for each space with its labels after `first`.
 pub(super) fn each(snapshot: &Snapshot, samples: &mut Samples, sample: impl Fn(&SpaceStatus, &mut Of<'_>)) {
@@ -278,6 +279,27 @@ pub(super) const FAMILIES: &[Family] = &[
             });
         },
     ),
+    Family::counter(
+        "kvtide_attention_pages",
+        "Pages loaded into tier 0 because attention was predicted to read them, by what became of it.",
+        |snapshot, samples| {
+            each(snapshot, samples, |space, of| {
+                of.whole(&[("outcome", "used")], space.core.attention_used);
+                of.whole(&[("outcome", "late")], space.core.attention_late);
+                of.whole(&[("outcome", "wasted")], space.core.attention_wasted);
+                of.whole(&[("outcome", "canceled")], space.core.attention_canceled);
+            });
+        },
+    ),
+    core_counter!("kvtide_attention_loads", "Loads of pages that attention is predicted to read.", attention_loads),
+    core_counter!(
+        "kvtide_attention_held",
+        "Such pages that were not loaded, for want of time or of a frame.",
+        attention_held
+    ),
+    core_counter!("kvtide_scores", "Entries of score areas that were taken in.", scores),
+    core_counter!("kvtide_scores_refused", "Entries of score areas that cannot be true.", scores_refused),
+    core_counter!("kvtide_scores_late", "Entries of score areas about a step that was over.", scores_late),
     core_counter!("kvtide_transfer_failures", "Transfers between host and NVMe that the device failed.", io_failed),
     core_counter!("kvtide_transfer_retries", "Pages whose read from NVMe failed and was tried again.", io_retries),
     core_counter!("kvtide_checksum_failures", "Pages read from NVMe that are not what was written.", checksum_failed),

@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 
 /// Weight of a new sample in moving averages.
 const BLEND: f32 = 0.125;
+/// Weight of a rate below what was measured before: few loads at once measure the latency of one, not what the link carries.
+const BLEND_DOWN: f32 = 1.0 / 64.0;
 /// Least share of what the bandwidth allows that predictions keep, so that they can prove better again.
 const SHARE_MIN: f32 = 1.0 / 16.0;
 /// What the share grows by per judgement.
@@ -15,8 +17,9 @@ const LOADS_JUDGED: u32 = 32;
 const PRECISION_MIN: f32 = 0.4;
 /// Above this share of loads that came too late, there is more under way than the link carries.
 const LATE_MAX: f32 = 0.2;
-/// Largest margin, a factor of e in predicted shares.
-const MARGIN_MAX: f32 = 1.0;
+/// What a page's predicted share must exceed that of the one that it takes the place of by, as a logarithm: at least and at most.
+const MARGIN_MIN: f32 = 0.1;
+const MARGIN_MAX: f32 = 0.7;
 const MARGIN_STEP: f32 = 0.05;
 
 /// What moves between one tier and the next.
@@ -46,7 +49,8 @@ impl Link {
         let took = now.saturating_sub(self.since);
         if took > 0 && self.ended > 0 {
             let sample = self.ended as f32 / took as f32;
-            self.rate = if self.rate == 0.0 { sample } else { self.rate + BLEND * (sample - self.rate) };
+            let blend = if sample > self.rate { 0.5 } else { BLEND_DOWN };
+            self.rate = if self.rate == 0.0 { sample } else { self.rate + blend * (sample - self.rate) };
             (self.since, self.ended) = (now, 0);
         }
     }
@@ -71,7 +75,7 @@ pub(crate) struct Trust {
 
 impl Default for Trust {
     fn default() -> Self {
-        Trust { share: 1.0, margin: 0.0, used: 0, wasted: 0, late: 0 }
+        Trust { share: 1.0, margin: MARGIN_MIN, used: 0, wasted: 0, late: 0 }
     }
 }
 
@@ -102,8 +106,8 @@ impl Trust {
             false => (self.share / 2.0).max(SHARE_MIN),
         };
         self.margin = match precise {
-            true => (self.margin - MARGIN_STEP).max(0.0),
-            false => (2.0 * self.margin + MARGIN_STEP).min(MARGIN_MAX),
+            true => (self.margin - MARGIN_STEP).max(MARGIN_MIN),
+            false => (2.0 * self.margin).min(MARGIN_MAX),
         };
         (self.used, self.wasted, self.late) = (0, 0, 0);
     }
@@ -209,8 +213,8 @@ mod tests {
             (0..rounds * LOADS_JUDGED).for_each(|_| trust.judge(fate));
             (trust.share, trust.margin)
         };
-        assert_eq!(judge(Fate::Used, 3), (1.0, 0.0));
-        assert_eq!(judge(Fate::Wasted, 2), (0.25, 3.0 * MARGIN_STEP));
+        assert_eq!(judge(Fate::Used, 3), (1.0, MARGIN_MIN));
+        assert_eq!(judge(Fate::Wasted, 2), (0.25, 4.0 * MARGIN_MIN));
         assert_eq!(judge(Fate::Wasted, 9), (SHARE_MIN, MARGIN_MAX));
         let (share, margin) = judge(Fate::Used, 4);
         assert!(share == SHARE_MIN + 4.0 * SHARE_STEP && margin < MARGIN_MAX);

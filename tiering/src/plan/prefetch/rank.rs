@@ -6,16 +6,20 @@ use super::quota::{Fate, Price};
 use super::track::{BETS_MAX, Bet, Promotion, QUEUE_MAX, burst_frames};
 use crate::api::{NONE, SeqId};
 use crate::counters::Reason;
-use crate::pages::FrameState;
+use crate::pages::{FrameState, NO_LANE, On};
 use crate::space::Core;
 
 /// Loads that are tried before a link and a pace are measured.
 const UNMEASURED_LOADS: u64 = 8;
+/// Loads that a ranking may always ask for, so that what was measured low is measured again.
+const LOADS_MIN: u64 = 2;
 /// Of a step, what is left after its own reads for loads a step ahead: three quarters.
 const STEP_PARTS: (u64, u64) = (3, 4);
 /// Pages whose predicted share is at most this factor (as a logarithm) below what is kept are read from NVMe to host ahead of the
 /// steps that may keep them.
 const NEAR: f32 = 1.0;
+/// A page is not worth a load whose predicted share is below this part of an even one: 1 / pages kept.
+const GAIN_MIN: f32 = 0.02;
 /// Planes whose best pages hardly change are ranked every so many steps.
 const STABLE_STEPS: u64 = 4;
 /// Weight of a new sample in moving averages of loads.
@@ -53,7 +57,7 @@ impl Core {
                 f32::INFINITY
             } else if state.retired() || state.lost() || score.is_nan() {
                 f32::NEG_INFINITY
-            } else if margin > 0.0 && self.find_copy(page, s).is_some() {
+            } else if self.find_copy(page, s).is_some() {
                 *score + margin
             } else {
                 *score
@@ -74,6 +78,7 @@ impl Core {
         soft.reads.retain(|w| (w.seq, w.plane) != (seq, plane));
         p.wanted.clear();
         p.there.clear();
+        let least = last.max((GAIN_MIN / part.max(1) as f32).ln());
         let on_disk = self.disk.used > 0;
         for (rank, &index) in p.order.iter().enumerate() {
             let (page, score) = (p.ids[index as usize], p.scores[index as usize]);
@@ -87,7 +92,7 @@ impl Core {
                         reads.push_back(Promotion { seq, index, plane, step });
                     }
                 }
-                None if best && score >= last && self.pages[page as usize].host != NONE => {
+                None if best && score >= least && self.pages[page as usize].host != NONE => {
                     p.wanted.push((index, score))
                 }
                 None => {}
@@ -142,6 +147,11 @@ impl Core {
         let frame = *self.frame(s, f);
         if frame.state == FrameState::Present {
             self.chill(s, f);
+            if frame.on == On::Dirty {
+                // It can go once it is stored.
+                self.unlist(s, f);
+                self.enlist(s, f, On::Early, NO_LANE);
+            }
             return;
         }
         let session = &mut self.sessions[usize::from(s)];
@@ -180,7 +190,7 @@ impl Core {
         let allowed = match us > 0 && soft.link.rate > 0.0 {
             true => {
                 let bytes = (soft.link.carries(us) * percent / 100).saturating_sub(waits);
-                (bytes as f32 * soft.trust.share) as u64 / page_bytes
+                ((bytes as f32 * soft.trust.share) as u64 / page_bytes).max(LOADS_MIN)
             }
             false => UNMEASURED_LOADS,
         };

@@ -1,0 +1,107 @@
+//! What a session's lanes say of attention: read whenever the core thread is awake, told to the core, never answered.
+
+use kvtide_tiering::api::ScoreKind;
+use kvtide_wire::os::session::MappedScores;
+use kvtide_wire::score::{Missed, ScoreKind as WireKind, ScoreReader, Scores};
+
+/// Scores of one lane that one round takes: what a writer is faster with is lost and counted.
+pub(crate) const SCORES_TURN: usize = 64;
+/// Pages of a joined entry: longer ones are cut.
+const PAGES_MAX: usize = 512;
+
+/// Entries that are joined at most: whoever writes as fast as they are read ends no round.
+const JOINED_MAX: usize = 8;
+
+/// One lane's.
+#[derive(Debug)]
+struct Area {
+    reader: ScoreReader<MappedScores>,
+    /// Read, and not told yet: it did not belong to what was told.
+    held: Option<Scores>,
+}
+
+/// The score areas of a session's lanes.
+#[derive(Debug)]
+pub(crate) struct ScoreAreas {
+    lanes: Vec<Area>,
+    top: Vec<(u32, u16)>,
+}
+
+/// One step's scores of a sequence in a plane, over all entries that belong to it. Its pages are [`ScoreAreas::top`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub seq: u32,
+    pub plane: u16,
+    pub step: u64,
+    pub kind: ScoreKind,
+    pub rest: u16,
+}
+
+impl ScoreAreas {
+    /// Areas of which nothing was read yet.
+    pub fn new(lanes: Vec<ScoreReader<MappedScores>>) -> ScoreAreas {
+        let lanes = lanes.into_iter().map(|reader| Area { reader, held: None }).collect();
+        ScoreAreas { lanes, top: Vec::with_capacity(PAGES_MAX) }
+    }
+
+    /// Lanes.
+    pub fn lanes(&self) -> usize {
+        self.lanes.len()
+    }
+
+    /// Whether something can be read now.
+    pub fn has_some(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.held.is_some() || lane.reader.has_next())
+    }
+
+    /// The next scores of a lane, of which one round takes [`SCORES_TURN`]. Entries of one sequence, plane, step and kind that
+    /// follow one another are one.
+    pub fn next(&mut self, lane: usize) -> Option<Told> {
+        self.top.clear();
+        let area = self.lanes.get_mut(lane)?;
+        let first = match area.held.take() {
+            Some(held) => held,
+            None => area.reader.read()?,
+        };
+        let mut last = first;
+        add(&mut self.top, &first);
+        for _ in 1..JOINED_MAX {
+            let Some(more) = area.reader.read() else { break };
+            if key(&more) != key(&first) {
+                area.held = Some(more);
+                break;
+            }
+            add(&mut self.top, &more);
+            last = more;
+        }
+        let kind = match first.kind {
+            WireKind::Mass => ScoreKind::Mass,
+            WireKind::Query => ScoreKind::Query,
+            WireKind::Ahead => ScoreKind::Ahead,
+        };
+        Some(Told { seq: first.seq, plane: first.plane, step: first.step, kind, rest: last.rest.0 })
+    }
+
+    /// Pages of what [`ScoreAreas::next`] returned last.
+    pub fn top(&self) -> &[(u32, u16)] {
+        &self.top
+    }
+
+    /// What could not be read, over all lanes.
+    pub fn missed(&self) -> Missed {
+        self.lanes.iter().map(|lane| lane.reader.missed()).fold(Missed::default(), |a, b| Missed {
+            lost: a.lost + b.lost,
+            torn: a.torn + b.torn,
+            malformed: a.malformed + b.malformed,
+        })
+    }
+}
+
+fn add(top: &mut Vec<(u32, u16)>, scores: &Scores) {
+    let room = PAGES_MAX - top.len();
+    top.extend(scores.top().iter().take(room).map(|named| (named.index, named.log_mass.0)));
+}
+
+fn key(scores: &Scores) -> (WireKind, u32, u16, u64) {
+    (scores.kind, scores.seq, scores.plane, scores.step)
+}
