@@ -9,6 +9,7 @@ use super::baseline::{Oracle, room};
 use super::estimates::Estimates;
 use super::scores::Scores;
 use super::tally::Tally;
+use kvtide_tiering::api::Attention as AttentionPolicy;
 use kvtide_tiering::api::{
     Admission, Contract, Event, Eviction, Limits, Plane, PlaneKind, Policy, Request, ScoreKind, SpaceConfig,
 };
@@ -82,7 +83,6 @@ fn config(trace: &Attention, setup: Setup) -> SpaceConfig {
 }
 
 fn policy(setup: Setup) -> Policy {
-    let _ = setup.scoring;
     Policy {
         clean_low_percent: 100,
         clean_high_percent: 100,
@@ -96,6 +96,7 @@ fn policy(setup: Setup) -> Policy {
         nvme_admission: Admission::All,
         nvme_bytes_per_day: 0,
         eviction: Eviction::Lru,
+        attention: AttentionPolicy { policy: setup.scoring, ..AttentionPolicy::default() },
         scan_frames: 8,
         request_timeout_us: u64::MAX / 2,
     }

@@ -5,7 +5,9 @@ use super::super::ReplayError;
 use super::super::machine::{Bandwidths, Machine};
 use super::super::progress::Progress;
 use super::super::trace::{Requests, requests::BLOCK_TOKENS};
-use kvtide_tiering::api::{Admission, Eviction, Level, Limits, Plane, PlaneKind, Policy, Request, SpaceConfig, Status};
+use kvtide_tiering::api::{
+    Admission, Attention, Eviction, Level, Limits, Plane, PlaneKind, Policy, Request, SpaceConfig, Status,
+};
 
 /// Blocks that the engine computes at once; a request of the client names so many hashes at most.
 const CHUNK: usize = 64;
@@ -82,6 +84,7 @@ fn config(setup: Setup, longest: u32) -> SpaceConfig {
             nvme_admission: setup.admission,
             nvme_bytes_per_day: setup.bytes_per_day,
             eviction: setup.eviction,
+            attention: Attention::default(),
             scan_frames: 8,
             request_timeout_us: u64::MAX / 2,
         },

@@ -98,7 +98,7 @@ impl Trust {
         if all < LOADS_JUDGED {
             return;
         }
-        let judged = (self.used + self.wasted).max(1);
+        let judged = self.used + self.wasted;
         let precise = self.used as f32 >= PRECISION_MIN * judged as f32;
         let in_time = self.late as f32 <= LATE_MAX * all as f32;
         self.share = match precise && in_time {
