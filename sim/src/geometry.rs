@@ -1,7 +1,7 @@
 //! Random spaces: every shape that the design names, small enough that a thousand operations meet every corner.
 
 use crate::base::Rng;
-use kvtide_tiering::api::{Admission, Eviction, Limits, Plane, PlaneKind, Policy, SpaceConfig};
+use kvtide_tiering::api::{Admission, Attention, Eviction, Limits, Plane, PlaneKind, Policy, SpaceConfig};
 use kvtide_tiering::format::SlotLayout;
 use kvtide_wire::geometry::{self as wire, PlaneSpec};
 

@@ -10,7 +10,7 @@ mod restored;
 use super::BenchError;
 use super::report::{Report, Target};
 use device::World;
-use kvtide_tiering::api::{Admission, Eviction, Limits, Plane, PlaneKind, Policy, SpaceConfig};
+use kvtide_tiering::api::{Admission, Attention, Eviction, Limits, Plane, PlaneKind, Policy, SpaceConfig};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region};
 use std::time::{Duration, Instant};
 

@@ -8,7 +8,8 @@ use crate::space::slabs::Slabs;
 use crate::space::{Granted, Region};
 use crossbeam::channel::{Receiver, bounded};
 use kvtide_tiering::api::{
-    Admission, DiskSlot, Eviction, HostFrame, IoClass, IoKind, Limits, Plane, PlaneKind, Policy, SpaceConfig, Status,
+    Admission, Attention, DiskSlot, Eviction, HostFrame, IoClass, IoKind, Limits, Plane, PlaneKind, Policy,
+    SpaceConfig, Status,
 };
 use kvtide_tiering::log::{Blocks, SlabHeader, SpaceKey};
 use kvtide_tiering::node::DiskGrant;

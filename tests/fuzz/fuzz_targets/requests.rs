@@ -4,7 +4,7 @@
 
 use kvtide_fuzz::{Bytes, translate};
 use kvtide_tiering::api::{
-    Action, Admission, Event, Eviction, IoKind, Job, Limits, Plane, PlaneKind, Policy, SessionId, SpaceConfig, Status,
+    Action, Admission, Attention, Event, Eviction, IoKind, Job, Limits, Plane, PlaneKind, Policy, SessionId, SpaceConfig, Status,
 };
 use kvtide_tiering::{ActionBuf, Core, Error};
 use kvtide_wire::entry::{JobDone, Submission};

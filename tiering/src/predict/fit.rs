@@ -6,6 +6,7 @@
 
 use super::float::largest;
 use super::page::{AHEAD, FAST, FRESH, LAST, Page, SLOW, VALUES, real};
+use serde::{Deserialize, Serialize};
 
 /// Features of a page: its values, but in [`FRESH`]'s place the last share of the page before it in the sequence; then recency and
 /// whether it is the first. The rest is 0, so that loops have whole vectors.
@@ -31,7 +32,7 @@ const WEIGHT_STEPS: f32 = 2048.0;
 /// Largest weight of recency and of being first, which are at most 1.
 const PLACE_MAX: f32 = 16.0;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Fit {
     weights: [f32; FEATURES],
     /// Weights of values, in 1/2048.

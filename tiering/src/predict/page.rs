@@ -1,6 +1,7 @@
 //! What is remembered of a page: logarithms of shares, in steps of 1/2048.
 
 use super::Kind;
+use serde::{Deserialize, Serialize};
 
 /// Shares below e^-15.9 count as this.
 pub(super) const LEAST: f32 = -15.9;
@@ -51,7 +52,7 @@ const PEAK_DECAY: i16 = 102; // 0.05
 const DRIFT: i32 = 655; // 0.02
 
 /// 16 bytes a page.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Page {
     pub values: [i16; VALUES],
 }

@@ -4,15 +4,16 @@ use super::fit::{Fit, Lesson};
 use super::float::{exp, exp_sum, ln};
 use super::page::{AHEAD, FLOOR, FRESH, LAST, LEAST, Page, QUERY, fixed, real};
 use super::{Kind, Scoring, Seen};
+use serde::{Deserialize, Serialize};
 
 /// What a predictor ranks by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Config {
     /// The ranking.
     pub scoring: Scoring,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Plane {
     /// Without a look-ahead, and with one.
     pub fits: [Fit; 2],
@@ -27,7 +28,7 @@ pub(super) struct Plane {
 }
 
 /// Attention seen so far, by page id, and what it says about the next step. 26 bytes a page.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Predictor {
     pub(super) config: Config,
     pub(super) planes: Vec<Plane>,
@@ -61,6 +62,11 @@ const SAMPLE: usize = 8;
 /// Queries over which `snapkv` pools.
 const WINDOW: f32 = 32.0;
 
+/// Sums that a ranking keeps.
+fn sums_of(config: Config, pages: usize) -> usize {
+    if matches!(config.scoring, Scoring::H2o | Scoring::SnapKv) { pages } else { 0 }
+}
+
 fn share(ln: f32) -> i16 {
     if ln.is_nan() { FLOOR } else { fixed(ln.clamp(LEAST, 0.0)) }
 }
@@ -90,7 +96,7 @@ impl Predictor {
     pub fn new(planes: usize, pages_max: usize, config: Config) -> Predictor {
         let plane =
             Plane { fits: [Fit::new(false), Fit::new(true)], ahead: None, fresh: None, steps: 0, turnover: 1.0 };
-        let sums = if matches!(config.scoring, Scoring::H2o | Scoring::SnapKv) { pages_max } else { 0 };
+        let sums = sums_of(config, pages_max);
         Predictor {
             config,
             planes: vec![plane; planes],
@@ -99,6 +105,23 @@ impl Predictor {
             named: vec![NOT_NAMED; pages_max],
             scores: vec![0.0; 2 * pages_max],
         }
+    }
+
+    /// Ranks by something else from now on; what was seen stays, but for sums, which begin anew.
+    pub fn configure(&mut self, config: Config) {
+        if config != self.config {
+            self.config = config;
+            self.sums = vec![0.0; sums_of(config, self.pages.len())];
+        }
+    }
+
+    /// Bytes of its tables.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.planes.capacity() * size_of::<Plane>()
+            + self.pages.capacity() * size_of::<Page>()
+            + self.named.capacity() * size_of::<i16>()
+            + (self.sums.capacity() + self.scores.capacity()) * size_of::<f32>()
     }
 
     /// Learns from what a plane's attention over `pages` (ids in index order) looked at, or from what digests say of it. Page
