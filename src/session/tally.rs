@@ -20,6 +20,10 @@ pub(crate) struct SessionTally {
     pub loaded_bytes: u64,
     /// Bytes that it copied from its tier 0 out to host memory.
     pub stored_bytes: u64,
+    /// Scores that it wrote faster than they were read, or that were being overwritten when they were.
+    pub scores_lost: u64,
+    /// Score entries that no correct engine writes.
+    pub scores_malformed: u64,
 }
 
 /// How long requests of a space took, by what was asked for.

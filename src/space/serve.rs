@@ -168,6 +168,10 @@ impl Space {
                 self.after(result);
             }
         }
+        if let Some(session) = self.seats.session(slot).filter(|_| any) {
+            let missed = session.scores.missed();
+            (session.tally.scores_lost, session.tally.scores_malformed) = (missed.lost + missed.torn, missed.malformed);
+        }
         any
     }
 
