@@ -40,8 +40,19 @@ pub(super) struct Fit {
     hessian: [[f64; FEATURES]; FEATURES],
 }
 
+/// Recency by distance from the end: one over the number of pages from there.
+const RECENCIES: [f32; RECENT] = {
+    let mut all = [0.0; RECENT];
+    let mut from_end = 0;
+    while from_end < RECENT {
+        all[from_end] = 1.0 / (1 + from_end) as f32;
+        from_end += 1;
+    }
+    all
+};
+
 fn recency(from_end: usize) -> f32 {
-    if from_end < RECENT { 1.0 / (1 + from_end) as f32 } else { 0.0 }
+    RECENCIES.get(from_end).copied().unwrap_or(0.0)
 }
 
 impl Fit {
@@ -80,8 +91,8 @@ impl Fit {
             *score = (sum + i32::from(before) * of_before) as f32 * SCALE;
             before = values[LAST];
         }
-        for (from_end, score) in scores.iter_mut().rev().take(RECENT).enumerate() {
-            *score += self.weights[RECENCY] * recency(from_end);
+        for (score, recency) in scores.iter_mut().rev().zip(&RECENCIES) {
+            *score += self.weights[RECENCY] * recency;
         }
         scores[0] += self.weights[FIRST];
         largest(scores)
