@@ -20,6 +20,9 @@ const STEP_PARTS: (u64, u64) = (3, 4);
 const NEAR: f32 = 1.0;
 /// A page is not worth a load whose predicted share is below this part of an even one: 1 / pages kept.
 const GAIN_MIN: f32 = 0.02;
+/// Pages of a plane that are worth a load, in percent of its even part: what is predicted to rank a little too low often ranks high
+/// enough, and gives precision for coverage (measured on traces of a trained decoder: 100 gives .44 at .75).
+const REACH_PERCENT: usize = 135;
 /// Planes whose best pages hardly change are ranked every so many steps.
 const STABLE_STEPS: u64 = 4;
 /// Weight of a new sample in moving averages of loads.
@@ -37,9 +40,10 @@ impl Core {
         p.predictor.rank(plane, step, &p.ids, &mut p.scores);
         self.bias(s, &q, plane, p);
         let (part, budget) = self.even_part(s, &q, plane);
-        // What is kept beyond the budget is no load's worth.
+        // What is beyond the budget is not read, and no load's worth.
+        let reach = (part * REACH_PERCENT / 100).min(budget.max(part));
         let least = if budget < part { cut(&p.scores, budget, &mut p.order).last } else { f32::NEG_INFINITY };
-        let cut = cut(&p.scores, part, &mut p.order);
+        let cut = cut(&p.scores, reach, &mut p.order);
         self.sort_out(s, (seq, plane, step), (cut.keep, cut.last.max(least)), p);
         let granted = self.grant_loads(s, (seq, plane, step), told, p);
         self.let_go_for(s, plane, granted, cut.last, p);
