@@ -59,6 +59,23 @@ fn few_distinct_keys_are_kept_to_the_steps_of_their_codes() {
     }
 }
 
+/// The mean of an exponential over a cloud lies above the exponential of its centre.
+#[test]
+fn a_group_counts_for_its_width_too() {
+    let mut next = random(11);
+    let keys: Vec<f32> = (0..64 * 32).map(|i| (i % 32) as f32 / 32.0 + next()).collect();
+    let sketch = sketch_of(&keys, 32, 1);
+    let (mut off, mut of_the_centre) = (0.0, 0.0);
+    for _ in 0..200 {
+        let query: Vec<f32> = (0..32).map(|_| next()).collect();
+        let want = exact(&query, &keys, 0.8);
+        let centre: f32 = query.iter().enumerate().map(|(c, q)| 0.8 * q * c as f32 / 32.0).sum();
+        off += (score_of(&query, &sketch, 0.8) - want) / 200.0;
+        of_the_centre += (centre + 64f32.ln() - want) / 200.0;
+    }
+    assert!(of_the_centre < -0.8 && off.abs() < 0.25, "off by {off}, the centre alone by {of_the_centre}");
+}
+
 /// Pages differ as in a model: each has a few clusters of its own, and a query looks at one cluster of one page.
 #[test]
 fn the_page_that_a_query_looks_at_is_found() {
