@@ -51,15 +51,13 @@ impl Oracle {
         self.sets.get(step * self.planes + plane).is_some_and(|set| set.binary_search(&page).is_ok())
     }
 
-    /// Pages of a plane that the oracle brings in at each step, in the mean over steps: the most of all planes.
-    pub(super) fn moves(&self) -> f64 {
-        let steps = self.sets.len() / self.planes;
-        let moves = |plane: usize| {
-            let new =
-                |step: usize| self.at(step, plane).iter().filter(|page| !self.has(step - 1, plane, **page)).count();
-            (1..steps).map(new).sum::<usize>() as f64 / steps.saturating_sub(1).max(1) as f64
+    /// The most pages that the oracle brings in for one plane of one step.
+    pub(super) fn moves(&self) -> usize {
+        let new = |at: usize| {
+            let (step, plane) = (at / self.planes, at % self.planes);
+            self.sets[at].iter().filter(|page| !self.has(step - 1, plane, **page)).count()
         };
-        (0..self.planes).map(moves).fold(0.0, f64::max)
+        (self.planes..self.sets.len()).map(new).max().unwrap_or(0)
     }
 }
 

@@ -11,7 +11,7 @@ use super::scores::Scores;
 use super::tally::Tally;
 use kvtide_tiering::api::Attention as AttentionPolicy;
 use kvtide_tiering::api::{
-    Admission, Contract, Event, Eviction, Limits, Plane, PlaneKind, Policy, Request, ScoreKind, SpaceConfig,
+    self, Admission, Contract, Event, Eviction, Limits, Plane, PlaneKind, Policy, Request, ScoreKind, SpaceConfig,
 };
 use kvtide_tiering::predict::{Estimate, Scoring};
 
@@ -98,6 +98,7 @@ fn policy(setup: Setup) -> Policy {
         eviction: Eviction::Lru,
         attention: AttentionPolicy { policy: setup.scoring, ..AttentionPolicy::default() },
         scan_frames: 8,
+        attention: api::Attention { policy: setup.scoring, ..api::Attention::default() },
         request_timeout_us: u64::MAX / 2,
     }
 }
@@ -212,6 +213,8 @@ impl Engine<'_> {
         for plane in 0..trace.planes {
             let position = number * trace.planes as u64 + plane as u64;
             self.machine.at(Some(position))?;
+            self.read.clear();
+            self.read.resize(pages, false);
             self.wait_for_needed(step, plane, position)?;
             self.look(step, plane);
             let asked = self.setup.scoring.estimate() != Estimate::None;
@@ -220,7 +223,11 @@ impl Engine<'_> {
                 self.scores.of(shares);
                 self.tell(number, plane + 1, ScoreKind::Ahead)?;
             }
-            self.machine.advance(self.machine.now_ns() + self.setup.plane_ns)?;
+            // Attention, then the rest of the layer; between them the engine looks whether tables have changed.
+            let half = self.setup.plane_ns / 2;
+            self.machine.advance(self.machine.now_ns() + half)?;
+            self.machine.at(Some(position))?;
+            self.machine.advance(self.machine.now_ns() + self.setup.plane_ns - half)?;
             if asked {
                 self.scores.of(self.known.estimates.at(step, plane, false, pages));
                 self.tell(number, plane, ScoreKind::Query)?;
@@ -243,6 +250,9 @@ impl Engine<'_> {
             let (block, plane) = (self.blocks[index], plane as u16);
             if !self.machine.agent.shows(block, plane) {
                 self.faulted.push((block, plane));
+                // As in passes: what is there is read before the rest is waited for, and may go then.
+                self.read_now(usize::from(plane));
+                self.machine.agent.has_read();
                 let (seq, index) = (SEQ, index as u32);
                 self.machine.must(Request::Fault { lane: LANE, use_pos: position, seq, index, plane })?;
                 // What was given up for it is out of use at the next boundary: this is one.
@@ -257,11 +267,16 @@ impl Engine<'_> {
         self.arrivals(step);
         let Known { trace, oracle, .. } = self.known;
         trace.mass(step, plane, &mut self.mass);
-        self.read.clear();
-        let blocks = &self.blocks[..trace.pages_at(step)];
-        self.read.extend(blocks.iter().map(|block| self.machine.agent.shows(*block, plane as u16)));
+        self.read_now(plane);
         self.tally.used(oracle, (step, plane), &self.read, &self.mass);
         (self.used_ns[plane], self.used[plane]) = (self.machine.now_ns(), step);
+    }
+
+    /// Reads what is there of a plane.
+    fn read_now(&mut self, plane: usize) {
+        for (read, block) in self.read.iter_mut().zip(&self.blocks) {
+            *read |= self.machine.agent.shows(*block, plane as u16);
+        }
     }
 
     /// Counts the loads that ended since the last look.

@@ -1,26 +1,30 @@
-//! What digests make of a trace's queries, by the shipped digest arithmetic: each page's estimated share of a plane's attention, as an agent
-//! would tell it.
+//! What digests make of a trace's queries, by the shipped sketches, and for prior work by its own digests: each page's estimated share of
+//! a plane's attention, as an agent would tell it.
 
 use super::super::ReplayError;
 use super::super::progress::Progress;
 use super::super::trace::Attention;
+use half::f16;
 use kvtide_tiering::predict::{Estimate, Scoring};
-use kvtide_wire::digest::{self, sketch};
+use kvtide_wire::digest::sketch;
 
 /// Which digest is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Digest {
     /// The sketch that ours is built on.
     Sketch,
-    /// The smaller of the bounds by the box and by the ball of a page's keys, for Quest and ArkVale.
-    Bound,
+    /// Channelwise minimum and maximum, as Quest keeps them.
+    Box,
+    /// Channelwise mean and mean distance from it, as ArkVale keeps them.
+    Ball,
 }
 
 impl Digest {
     /// What a policy's estimates come from.
     pub(super) fn of(scoring: Scoring) -> Digest {
         match scoring.estimate() {
-            Estimate::Box | Estimate::Ball => Digest::Bound,
+            Estimate::Box => Digest::Box,
+            Estimate::Ball => Digest::Ball,
             Estimate::Sketch | Estimate::None => Digest::Sketch,
         }
     }
@@ -81,6 +85,29 @@ struct Book {
     keys: Vec<f32>,
 }
 
+/// Writes two numbers a channel, as f16, of its column of the keys.
+fn pairs(keys: &[f32], channels: usize, out: &mut [u8], of: fn(&[f32]) -> (f32, f32)) {
+    let mut column = Vec::with_capacity(keys.len() / channels);
+    for (channel, out) in out.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+        column.clear();
+        column.extend(keys.iter().skip(channel).step_by(channels));
+        let (first, second) = of(&column);
+        let [[a, b], [c, d]] = [first, second].map(|number| f16::from_f32(number).to_le_bytes());
+        *out = [a, b, c, d];
+    }
+}
+
+/// Least and most.
+fn ends(column: &[f32]) -> (f32, f32) {
+    column.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(least, most), key| (least.min(*key), most.max(*key)))
+}
+
+/// Mean, and mean distance from it.
+fn centre(column: &[f32]) -> (f32, f32) {
+    let mean = column.iter().sum::<f32>() / column.len() as f32;
+    (mean, column.iter().map(|key| (key - mean).abs()).sum::<f32>() / column.len() as f32)
+}
+
 fn refused(error: kvtide_wire::Error) -> ReplayError {
     ReplayError::Odd(format!("digests of this trace: {error}"))
 }
@@ -96,7 +123,7 @@ impl Book {
         }
         let stride = match digest {
             Digest::Sketch => sketch::bytes(channels, groups),
-            Digest::Bound => digest::bytes(channels),
+            Digest::Box | Digest::Ball => 2 * 2 * channels,
         };
         let mut scratch = vec![0.0; sketch::scratch(tokens, channels, groups.max(1))];
         let mut bytes = vec![0; trace.planes * trace.pages * trace.kv_heads * stride];
@@ -109,10 +136,10 @@ impl Book {
                     let at = ((plane * trace.pages + page) * trace.kv_heads + head) * stride;
                     let out = &mut bytes[at..at + stride];
                     match digest {
-                        Digest::Sketch => sketch::build(&keys, channels, &mut scratch, out),
-                        Digest::Bound => digest::build(&keys, channels, out),
+                        Digest::Sketch => sketch::build(&keys, channels, &mut scratch, out).map_err(refused)?,
+                        Digest::Box => pairs(&keys, channels, out, ends),
+                        Digest::Ball => pairs(&keys, channels, out, centre),
                     }
-                    .map_err(refused)?;
                 }
             }
         }
@@ -171,9 +198,18 @@ impl Book {
             Digest::Sketch => {
                 sketch::score(queries, trace.head_dim, digest, trace.softmax_scale, &mut self.sums).map_err(refused)
             }
-            Digest::Bound => {
+            Digest::Box | Digest::Ball => {
                 for (sum, query) in self.sums.iter_mut().zip(queries.chunks_exact(trace.head_dim)) {
-                    *sum = trace.softmax_scale * digest::bound(query, digest).map_err(refused)?;
+                    let pairs = query.iter().zip(digest.as_chunks::<4>().0);
+                    let most = pairs.map(|(q, &[a, b, c, d])| {
+                        let (first, second) =
+                            (f16::from_le_bytes([a, b]).to_f32(), f16::from_le_bytes([c, d]).to_f32());
+                        match self.digest {
+                            Digest::Box => (q * first).max(q * second),
+                            _ => q * first + q.abs() * second,
+                        }
+                    });
+                    *sum = trace.softmax_scale * most.sum::<f32>();
                 }
                 Ok(())
             }
@@ -191,7 +227,7 @@ impl Book {
             let most = scores().fold(f32::NEG_INFINITY, f32::max);
             *sum = match self.digest {
                 Digest::Sketch => most + scores().map(|score| (score - most).exp()).sum::<f32>().ln(),
-                Digest::Bound => most,
+                Digest::Box | Digest::Ball => most,
             };
         }
     }

@@ -38,7 +38,9 @@ pub(super) struct Figures {
 /// What holds for every policy.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
+    /// Of a page on a link, and of one of the trace's own.
     pub(super) page_bytes: u32,
+    pub(super) own_bytes: u32,
     pub(super) digest_bytes: usize,
     pub(super) plane_ns: u64,
 }
@@ -69,7 +71,7 @@ impl Figures {
             demanded_pages: tally.demanded,
             stall_us_per_token: outcome.stall_ns as f64 / outcome.steps.max(1) as f64 / 1000.0,
             step_us: tally.recall.len() as f64 * sizes.plane_ns as f64 / 1000.0,
-            digest_percent: sizes.digest_bytes as f64 * 100.0 / f64::from(sizes.page_bytes),
+            digest_percent: sizes.digest_bytes as f64 * 100.0 / f64::from(sizes.own_bytes),
             planes: planes.collect(),
         }
     }

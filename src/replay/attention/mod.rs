@@ -21,6 +21,8 @@ use std::path::{Path, PathBuf};
 
 /// Bytes of a number in KV: bf16. Keys and values.
 const KV_BYTES: usize = 2 * 2;
+/// Bytes of KV of a token and layer: an 8B model with 8 KV heads of 128 channels in bf16.
+const TOKEN_BYTES: usize = 4096;
 
 /// What `kvtide replay attention` takes.
 #[derive(Clone, Debug, clap::Args)]
@@ -46,10 +48,10 @@ pub(super) struct Args {
     /// Bandwidth between host memory and NVMe, in GB/s
     #[arg(long, value_name = "GBPS", default_value_t = 6.0, value_parser = gbps)]
     nvme_gbps: f64,
-    /// Time of a plane in microseconds; if not given, what the oracle's loads of the busiest plane take in the mean
+    /// Time of a plane in microseconds; if not given, what the oracle's loads for one plane of one step take at most: so the bandwidth suffices
     #[arg(long, value_name = "MICROSECONDS", value_parser = plane_us)]
     plane_us: Option<f64>,
-    /// Bytes of a page; if not given, those of the trace's heads in bf16
+    /// Bytes that a page takes on a link; if not given, 4096 a token, as a layer of an 8B model with grouped queries has
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(64..=(1 << 30)))]
     page_bytes: Option<u32>,
     /// Print one JSON object and nothing else
@@ -72,28 +74,31 @@ pub(super) fn run(args: &Args) -> Result<String, ReplayError> {
     let trace = read(&args.trace)?;
     let page_bytes = match args.page_bytes {
         Some(bytes) => bytes,
-        None => own_page_bytes(&trace)?,
+        None => bytes_of(&trace, &[trace.page_tokens, TOKEN_BYTES])?,
     };
+    // What digests may take is a share of the pages that they stand for.
+    let own_bytes = bytes_of(&trace, &[trace.page_tokens, trace.kv_heads, trace.head_dim, KV_BYTES])?;
     check_capacity(&trace, args.capacity_percent)?;
     let bandwidths = Bandwidths { host: args.host_gbps, nvme: args.nvme_gbps };
     let oracle = Oracle::new(&trace, args.capacity_percent);
-    let sketch = Estimates::new(&trace, page_bytes, Digest::Sketch)?;
     let chosen = || Scoring::ALL.into_iter().filter(|scoring| args.all || scoring.name() == args.policy);
-    let bound = match chosen().any(|scoring| Digest::of(scoring) == Digest::Bound) {
-        true => Some(Estimates::new(&trace, page_bytes, Digest::Bound)?),
-        false => None,
-    };
+    let mut asked: Vec<(Digest, Estimates)> = Vec::new();
+    for digest in chosen().map(Digest::of) {
+        if asked.iter().all(|(known, _)| *known != digest) {
+            asked.push((digest, Estimates::new(&trace, own_bytes, digest)?));
+        }
+    }
     // 10^9 bytes a second are a byte a nanosecond.
-    let oracle_ns = oracle.moves() * f64::from(page_bytes) / args.host_gbps;
+    let oracle_ns = oracle.moves() as f64 * f64::from(page_bytes) / args.host_gbps;
     let plane_ns = args.plane_us.map_or(oracle_ns, |us| us * 1000.0).ceil().max(1.0) as u64;
     let mut rows: Vec<(&str, Figures)> = Vec::new();
     for scoring in chosen() {
-        let estimates = bound.as_ref().filter(|_| Digest::of(scoring) == Digest::Bound).unwrap_or(&sketch);
+        let Some((_, estimates)) = asked.iter().find(|(digest, _)| *digest == Digest::of(scoring)) else { continue };
         let (capacity_percent, host_percent) = (args.capacity_percent, args.host_percent);
         let setup = Setup { scoring, capacity_percent, host_percent, bandwidths, page_bytes, plane_ns };
         let outcome = drive::replay(Known { trace: &trace, oracle: &oracle, estimates }, setup, scoring.name())?;
         let baselines = Baselines::new(&trace, &oracle, estimates, args.capacity_percent);
-        let sizes = Sizes { page_bytes, digest_bytes: estimates.digest_bytes, plane_ns };
+        let sizes = Sizes { page_bytes, own_bytes, digest_bytes: estimates.digest_bytes, plane_ns };
         rows.push((scoring.name(), Figures::of(&outcome, &baselines, sizes)));
     }
     if let Some(path) = &args.chart {
@@ -129,12 +134,12 @@ fn read(path: &Path) -> Result<Attention, ReplayError> {
     Attention::parse(bytes).map_err(|broken| ReplayError::trace(path, broken))
 }
 
-fn own_page_bytes(trace: &Attention) -> Result<u32, ReplayError> {
+fn bytes_of(trace: &Attention, factors: &[usize]) -> Result<u32, ReplayError> {
     let bytes =
-        [trace.kv_heads, trace.head_dim, KV_BYTES].iter().try_fold(trace.page_tokens, |all, n| all.checked_mul(*n));
+        factors.iter().try_fold(1usize, |all, factor| all.checked_mul(*factor)).filter(|&bytes| bytes <= 1 << 30);
     bytes.and_then(|bytes| u32::try_from(bytes).ok()).ok_or_else(|| ReplayError::Setting {
         what: "the page size of the trace",
-        value: format!("{bytes:?}"),
+        value: format!("{} tokens", trace.page_tokens),
         expected: "one of at most 1 GiB; --page-bytes gives another".into(),
     })
 }

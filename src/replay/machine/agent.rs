@@ -45,6 +45,8 @@ pub struct Agent {
     /// Position of the lane's plane, step × planes + plane, while it is in a step.
     position: Option<u64>,
     boundaries: u64,
+    /// The lane has read what there was for its position, and waits for the rest.
+    read: bool,
     waiting: VecDeque<Waiting>,
     /// Jobs that were begun, and that the core did not hear of yet.
     begun: Vec<Waiting>,
@@ -65,6 +67,7 @@ impl Agent {
             table: vec![NONE; blocks_max as usize * usize::from(planes)],
             position: None,
             boundaries: 0,
+            read: false,
             waiting: VecDeque::new(),
             begun: Vec::new(),
             cancels: VecDeque::new(),
@@ -85,8 +88,13 @@ impl Agent {
 
     /// The lane is at a boundary.
     pub fn at(&mut self, position: Option<u64>) {
-        self.position = position;
+        (self.position, self.read) = (position, false);
         self.applied();
+    }
+
+    /// The lane has read what there is for its position: it holds that up no more.
+    pub fn has_read(&mut self) {
+        self.read = true;
     }
 
     /// The lane has applied every change of the table so far.
@@ -127,12 +135,14 @@ impl Agent {
         Some((id, direction(&job)))
     }
 
-    /// What a job takes away is out of use: after the lane's use of it, at a boundary of the lane, or at once outside of a step.
+    /// What a job takes away is out of use: after the lane's use of it and its next boundary, or at once outside of a step.
     fn may_begin(&self, waiting: &Waiting) -> bool {
         let Some(position) = self.position else { return true };
         let passed = self.boundaries > waiting.since;
         match (waiting.job, victim(&waiting.job)) {
-            (_, Some(Victim { after: Some((_, after)), .. })) => position > after,
+            (_, Some(Victim { after: Some((_, after)), .. })) => {
+                passed && (position > after || self.read && position == after)
+            }
             (_, Some(_)) | (Job::Evict { .. } | Job::Drop { .. }, None) => passed,
             (Job::Move { .. }, None) => false,
             _ => true,
@@ -185,5 +195,56 @@ fn victim(job: &Job) -> Option<Victim> {
         | Job::Copy { victim, .. }
         | Job::LoadCopy { victim, .. } => victim,
         Job::Store { .. } | Job::Drop { .. } | Job::Evict { .. } | Job::Cancel { .. } | Job::Move { .. } => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvtide_tiering::api::HostFrame;
+
+    fn load(block: u32, plane: u16, victim: Option<Victim>) -> Job {
+        Job::Load { block, plane, frame: 0, from: HostFrame { slab: 0, slot: 0 }, victim }
+    }
+
+    fn shown(agent: &Agent) -> Vec<(u32, u16)> {
+        (0..2).flat_map(|block| (0..2).map(move |plane| (block, plane))).filter(|&(b, p)| agent.shows(b, p)).collect()
+    }
+
+    #[test]
+    fn a_frame_is_taken_over_after_its_last_use_and_a_boundary() {
+        let mut agent = Agent::new(2, 2);
+        agent.take(1, Job::Map { block: 0, plane: 0, frame: 0, victim: None }, 0);
+        assert_eq!(agent.start(true, true), Some((1, Direction::None)));
+        agent.ended(1, 0);
+        assert_eq!(shown(&agent), [(0, 0)]);
+        // In plane 1 of step 1, position 3: what anybody may still read goes at the next boundary, even of the same plane.
+        agent.at(Some(3));
+        agent.take(2, load(1, 0, Some(Victim { block: 0, plane: 0, after: None })), 10);
+        assert_eq!(agent.start(true, true), None);
+        agent.at(Some(3));
+        assert_eq!(agent.start(false, true), None, "the link is busy");
+        assert_eq!(agent.start(true, true), Some((2, Direction::Load)));
+        assert_eq!(shown(&agent), [], "the victim is gone, the page has not come");
+        agent.ended(2, 20);
+        assert_eq!((shown(&agent), agent.loads), (vec![(1, 0)], 1));
+        assert_eq!(agent.arrived, [Arrived { block: 1, plane: 0, ordered_ns: 10, ended_ns: 20 }]);
+        // What this lane uses at position 4 goes after that.
+        agent.take(3, load(0, 0, Some(Victim { block: 1, plane: 0, after: Some((0, 4)) })), 30);
+        for (position, begins) in [(Some(4), false), (Some(4), false), (Some(5), true)] {
+            agent.at(position);
+            assert_eq!(agent.start(true, true).is_some(), begins, "{position:?}");
+        }
+    }
+
+    #[test]
+    fn outside_of_a_step_nothing_is_held_and_a_job_that_waits_can_be_withdrawn() {
+        let mut agent = Agent::new(2, 2);
+        agent.at(Some(0));
+        agent.take(1, Job::Evict { block: 0, plane: 0, frame: 0 }, 0);
+        assert!(agent.start(true, true).is_none() && agent.withdraw(1) && !agent.withdraw(1));
+        agent.take(2, Job::Drop { block: 0 }, 0);
+        agent.at(None);
+        assert_eq!(agent.start(true, true), Some((2, Direction::None)));
     }
 }
