@@ -11,7 +11,7 @@ use super::scores::Scores;
 use super::tally::Tally;
 use kvtide_tiering::api::Attention as AttentionPolicy;
 use kvtide_tiering::api::{
-    self, Admission, Contract, Event, Eviction, Limits, Plane, PlaneKind, Policy, Request, ScoreKind, SpaceConfig,
+    Admission, Contract, Event, Eviction, Limits, Plane, PlaneKind, Policy, Request, ScoreKind, SpaceConfig,
 };
 use kvtide_tiering::predict::{Estimate, Scoring};
 
@@ -98,7 +98,6 @@ fn policy(setup: Setup) -> Policy {
         eviction: Eviction::Lru,
         attention: AttentionPolicy { policy: setup.scoring, ..AttentionPolicy::default() },
         scan_frames: 8,
-        attention: api::Attention { policy: setup.scoring, ..api::Attention::default() },
         request_timeout_us: u64::MAX / 2,
     }
 }
