@@ -1,7 +1,7 @@
 //! Random spaces: every shape that the design names, small enough that a thousand operations meet every corner.
 
 use crate::base::Rng;
-use kvtide_tiering::api::{Admission, Attention, Eviction, Limits, Plane, PlaneKind, Policy, SpaceConfig};
+use kvtide_tiering::api::{Admission, Attention, Eviction, Limits, Plane, PlaneKind, Policy, Retention, SpaceConfig};
 use kvtide_tiering::format::SlotLayout;
 use kvtide_wire::geometry::{self as wire, PlaneSpec};
 
@@ -270,6 +270,7 @@ fn draw_policy(rng: &mut Rng, scan_frames: u32, roomy: bool) -> Policy {
         nvme_bytes_per_day: 0,
         eviction: Eviction::Lru,
         attention: Attention::default(),
+        retention: Retention::default(),
         scan_frames,
         request_timeout_us: 200_000,
     }

@@ -139,6 +139,7 @@ pub(crate) fn policy(config: &Config) -> api::Policy {
             recent: config.attention.recent,
             bandwidth_percent: config.attention.bandwidth_percent,
         },
+        retention: api::Retention::default(),
         scan_frames: config.edges.host_to_tier0.frames,
         request_timeout_us: config.limits.request_timeout.as_micros() as u64,
     }

@@ -159,6 +159,44 @@ impl Default for Attention {
     }
 }
 
+impl Eviction {
+    /// All of them, by the names that configurations and tools have for them.
+    pub const NAMES: [(&'static str, Eviction); 5] = [
+        ("lru", Eviction::Lru),
+        ("s3-fifo", Eviction::S3Fifo),
+        ("arc", Eviction::Arc),
+        ("cost-aware", Eviction::CostAware),
+        ("auto", Eviction::Auto),
+    ];
+
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Eviction::NAMES.iter().find(|(_, e)| *e == self).map_or("", |(name, _)| name)
+    }
+
+    /// The one of that name.
+    #[must_use]
+    pub fn of_name(name: &str) -> Option<Eviction> {
+        Eviction::NAMES.iter().find(|(n, _)| *n == name).map(|(_, e)| *e)
+    }
+}
+
+/// What else decides how long published contents stay that nobody refers to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Retention {
+    /// Microseconds after the last use at which a content is given up in any case, at most a tenth later; 0: never.
+    pub ttl_us: u64,
+    /// Contents of sequences of high priority go after all others while they are at most so many percent of all.
+    pub high_share_percent: u8,
+}
+
+impl Default for Retention {
+    fn default() -> Retention {
+        Retention { ttl_us: 0, high_share_percent: 50 }
+    }
+}
+
 /// Policy of a space: what may differ without changing any result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
@@ -187,6 +225,8 @@ pub struct Policy {
     pub nvme_bytes_per_day: u64,
     /// In which order published, unreferenced contents are given up.
     pub eviction: Eviction,
+    /// And what else decides how long they stay.
+    pub retention: Retention,
     /// Tier-0 frames of a class that a cyclic scan streams through; the rest keeps a fixed part resident.
     pub scan_frames: u32,
     /// What attention-driven prefetch does for `approx` sequences.

@@ -177,6 +177,9 @@ pub(crate) fn check_policy(p: &Policy) -> Result<(), Error> {
     if p.nvme_low_percent > p.nvme_high_percent || p.nvme_high_percent > 100 {
         return refuse("nvme_low_percent <= nvme_high_percent <= 100 must hold", p.nvme_low_percent);
     }
+    if p.retention.high_share_percent > 100 {
+        return refuse("high_share_percent must be at most 100", p.retention.high_share_percent);
+    }
     if p.scan_frames == 0 {
         return refuse("scan_frames must be at least 1", p.scan_frames);
     }

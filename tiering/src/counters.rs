@@ -113,6 +113,8 @@ pub struct Counters {
     pub prefetch_wasted: u64,
     /// Published blocks dropped from the last tier.
     pub cache_drops: u64,
+    /// Of those, dropped because nobody had used them for so long.
+    pub expired: u64,
     /// Pages retired because they left their window.
     pub retired: u64,
     /// Page faults of lanes.

@@ -10,6 +10,7 @@ pub mod api;
 mod config;
 mod counters;
 mod error;
+pub mod evict;
 pub mod format;
 mod lists;
 pub mod log;

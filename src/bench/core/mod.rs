@@ -10,7 +10,7 @@ mod restored;
 use super::BenchError;
 use super::report::{Report, Target};
 use device::World;
-use kvtide_tiering::api::{Admission, Attention, Eviction, Limits, Plane, PlaneKind, Policy, SpaceConfig};
+use kvtide_tiering::api::{Admission, Attention, Eviction, Limits, Plane, PlaneKind, Policy, Retention, SpaceConfig};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region};
 use std::time::{Duration, Instant};
 
@@ -60,6 +60,7 @@ fn config() -> SpaceConfig {
             nvme_bytes_per_day: 0,
             eviction: Eviction::Lru,
             attention: Attention::default(),
+            retention: Retention::default(),
             scan_frames: 256,
             request_timeout_us: 10_000_000,
         },

@@ -8,7 +8,7 @@ use crate::space::slabs::Slabs;
 use crate::space::{Granted, Region};
 use crossbeam::channel::{Receiver, bounded};
 use kvtide_tiering::api::{
-    Admission, Attention, DiskSlot, Eviction, HostFrame, IoClass, IoKind, Limits, Plane, PlaneKind, Policy,
+    Admission, Attention, DiskSlot, Eviction, HostFrame, IoClass, IoKind, Limits, Plane, PlaneKind, Policy, Retention,
     SpaceConfig, Status,
 };
 use kvtide_tiering::log::{Blocks, SlabHeader, SpaceKey};
@@ -194,6 +194,7 @@ fn config(planes: &[Plane]) -> SpaceConfig {
             nvme_bytes_per_day: 0,
             eviction: Eviction::Lru,
             attention: Attention::default(),
+            retention: Retention::default(),
             scan_frames: 2,
             request_timeout_us: 1_000_000,
         },

@@ -4,7 +4,7 @@
 
 use kvtide_fuzz::{Bytes, translate};
 use kvtide_tiering::api::{
-    Action, Admission, Attention, Event, Eviction, IoKind, Job, Limits, Plane, PlaneKind, Policy, SessionId, SpaceConfig, Status,
+    Action, Admission, Attention, Event, Eviction, IoKind, Job, Limits, Plane, PlaneKind, Policy, Retention, SessionId, SpaceConfig, Status,
 };
 use kvtide_tiering::{ActionBuf, Core, Error};
 use kvtide_wire::entry::{JobDone, Submission};
@@ -56,6 +56,7 @@ fn config() -> SpaceConfig {
             nvme_bytes_per_day: 0,
             eviction: Eviction::Lru,
             attention: Attention::default(),
+            retention: Retention::default(),
             scan_frames: 2,
             request_timeout_us: 1000,
         },

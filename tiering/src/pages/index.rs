@@ -1,10 +1,11 @@
-//! The index of published content: hash → content, parents and children, and the least recently used of those that nobody
-//! refers to. Presence is closed under ancestors: removing a content removes its descendants.
+//! The index of published content: hash → content, parents and children, and the order of those that nobody refers to. Presence is closed under ancestors: removing a content removes its descendants.
 //!
 //! Records are compact: there may be many times as many contents on NVMe as blocks.
 
 use super::part::{IDS_MAX, Part};
 use crate::api::NONE;
+use crate::api::{Eviction, Retention};
+use crate::evict::{Care, Order};
 use crate::lists::{Linked, Links, List};
 use serde::{Deserialize, Serialize};
 
@@ -29,7 +30,9 @@ pub(crate) struct Content {
     pub parent: u32,
     /// Newest child; children chain by `sibling` and `elder`.
     pub child: u32,
+    /// With the rest of what `order` knows of it in the highest bits.
     sibling: u32,
+    /// With most of the queue of `order` in the highest bits.
     elder: u32,
     /// First of its parts, and (in the two highest bits) which list it stands in.
     head: u32,
@@ -38,6 +41,21 @@ pub(crate) struct Content {
 const _: () = assert!(size_of::<Content>() == 44);
 
 const LISTED: u32 = 30;
+/// Bits of an id in `sibling` and `elder`; all of them: none.
+const ID_BITS: u32 = 29;
+const NO_ID: u32 = (1 << ID_BITS) - 1;
+/// In the highest bits of `sibling`: the highest bit of the queue, whether a use is under way, whether a use was counted.
+const QUEUE_TOP: u32 = 1 << ID_BITS;
+const IN_USE: u32 = 2 << ID_BITS;
+const KNOWN: u32 = 4 << ID_BITS;
+
+fn id_of(packed: u32) -> u32 {
+    if packed & NO_ID == NO_ID { NONE } else { packed & NO_ID }
+}
+
+fn with_id(packed: u32, id: u32) -> u32 {
+    packed & !NO_ID | id & NO_ID
+}
 
 impl Default for Content {
     fn default() -> Self {
@@ -46,8 +64,8 @@ impl Default for Content {
             hash: [0; 4],
             parent: NONE,
             child: NONE,
-            sibling: NONE,
-            elder: NONE,
+            sibling: NO_ID,
+            elder: NO_ID,
             head: Part::End.pack(),
         }
     }
@@ -91,7 +109,29 @@ impl Content {
 
     /// The next older content with the same parent.
     pub fn elder(&self) -> u32 {
-        self.elder
+        id_of(self.elder)
+    }
+
+    fn sibling(&self) -> u32 {
+        id_of(self.sibling)
+    }
+
+    fn set_elder(&mut self, c: u32) {
+        self.elder = with_id(self.elder, c);
+    }
+
+    fn set_sibling(&mut self, c: u32) {
+        self.sibling = with_id(self.sibling, c);
+    }
+
+    /// The queue of `order` that it belongs to while nobody refers to it.
+    fn queue(&self) -> u8 {
+        (self.elder >> ID_BITS) as u8 | u8::from(self.sibling & QUEUE_TOP != 0) << 3
+    }
+
+    fn set_queue(&mut self, queue: u8) {
+        self.elder = self.elder & NO_ID | u32::from(queue & 7) << ID_BITS;
+        self.sibling = self.sibling & !QUEUE_TOP | if queue & 8 != 0 { QUEUE_TOP } else { 0 };
     }
 }
 
@@ -120,17 +160,15 @@ pub(crate) struct Index {
     /// Ids plus one; 0: empty.
     table: Vec<u32>,
     free: List,
-    /// Contents with a block that nobody refers to, least recently used first.
-    pub idle: List,
-    /// Contents only on NVMe, least recently used first: they were so before those in `idle`.
-    pub cold: List,
+    /// In which order those go that are [`Listed::Idle`] or [`Listed::Cold`].
+    pub order: Order,
     /// The content below which the last leaf to go was looked for, and that leaf's parent, below which the next one is.
     descent: (u32, u32),
 }
 
 impl Index {
     /// For so many contents at most. Memory is touched as they come.
-    pub fn new(max: u32, shards: u16) -> Index {
+    pub fn new(max: u32, shards: u16, eviction: Eviction, retention: Retention) -> Index {
         let several = shards > 1;
         Index {
             recs: Vec::with_capacity(max as usize),
@@ -139,8 +177,7 @@ impl Index {
             max,
             table: vec![0; max as usize + max as usize / 2 + 1],
             free: List::default(),
-            idle: List::default(),
-            cold: List::default(),
+            order: Order::new(max, eviction, retention),
             descent: (NONE, NONE),
         }
     }
@@ -188,10 +225,11 @@ impl Index {
             }
         };
         let elder = if parent == NONE { NONE } else { self.recs[parent as usize].child };
-        self.recs[c as usize] = Content { hash: words_of(hash), parent, elder, ..Content::default() };
+        self.recs[c as usize] = Content { hash: words_of(hash), parent, ..Content::default() };
+        self.recs[c as usize].set_elder(elder);
         if parent != NONE {
             if elder != NONE {
-                self.recs[elder as usize].sibling = c;
+                self.recs[elder as usize].set_sibling(c);
             }
             self.recs[parent as usize].child = c;
         }
@@ -200,7 +238,7 @@ impl Index {
             at = self.after(at);
         }
         self.table[at] = c + 1;
-        self.enter(c, Listed::Idle);
+        self.enter(c, Listed::Idle, self.order.now());
         Some(c)
     }
 
@@ -208,13 +246,14 @@ impl Index {
     pub fn remove(&mut self, c: u32) {
         let rec = self.recs[c as usize];
         debug_assert!(rec.listed() != Listed::Free && rec.child == NONE);
-        if rec.sibling != NONE {
-            self.recs[rec.sibling as usize].elder = rec.elder;
+        let (sibling, elder) = (rec.sibling(), rec.elder());
+        if sibling != NONE {
+            self.recs[sibling as usize].set_elder(elder);
         } else if rec.parent != NONE {
-            self.recs[rec.parent as usize].child = rec.elder;
+            self.recs[rec.parent as usize].child = elder;
         }
-        if rec.elder != NONE {
-            self.recs[rec.elder as usize].sibling = rec.sibling;
+        if elder != NONE {
+            self.recs[elder as usize].set_sibling(sibling);
         }
         self.leave(c);
         self.unlink_hash(rec.hash(), c);
@@ -253,29 +292,35 @@ impl Index {
     }
 
     fn leave(&mut self, c: u32) {
-        match self.recs[c as usize].listed() {
-            Listed::Idle => self.idle.remove(&mut self.recs, c),
-            Listed::Cold => self.cold.remove(&mut self.recs, c),
-            Listed::Free | Listed::Active => {}
+        let (listed, queue) = (self.recs[c as usize].listed(), self.recs[c as usize].queue());
+        if matches!(listed, Listed::Idle | Listed::Cold) {
+            self.order.leave(&mut self.recs, c, queue, listed == Listed::Cold);
         }
         self.recs[c as usize].set_listed(Listed::Active);
     }
 
-    /// Puts a content that stands in no list at the end of one.
-    fn enter(&mut self, c: u32, listed: Listed) {
+    /// Puts a content that stands in no list at the end of one. `since`: when it was used last, on the clock of `order`.
+    fn enter(&mut self, c: u32, listed: Listed, since: u64) {
         self.recs[c as usize].set_listed(listed);
-        match listed {
-            Listed::Idle => self.idle.push_back(&mut self.recs, c),
-            Listed::Cold => self.cold.push_back(&mut self.recs, c),
-            Listed::Free | Listed::Active => {}
+        if matches!(listed, Listed::Idle | Listed::Cold) {
+            let queue = self.recs[c as usize].queue();
+            self.order.enter(&mut self.recs, c, queue, listed == Listed::Cold, since);
         }
     }
 
     fn relist(&mut self, c: u32, listed: Listed) {
-        if self.recs[c as usize].listed() != listed {
-            self.leave(c);
-            self.enter(c, listed);
+        let rec = &self.recs[c as usize];
+        let was = rec.listed();
+        if was == listed {
+            return;
         }
+        let since = match (was, listed) {
+            // Those that become cold are the first of their queue, or near it.
+            (Listed::Idle, Listed::Cold) => self.order.idle.since(rec.queue()),
+            _ => self.order.now(),
+        };
+        self.leave(c);
+        self.enter(c, listed, since);
     }
 
     /// How many parts the content has.
@@ -336,13 +381,56 @@ impl Index {
         self.change(c, |parts| parts.hot += 1);
     }
 
-    /// The content was used: it is the last of its list to go.
-    pub fn touch(&mut self, c: u32) {
-        match self.recs[c as usize].listed() {
-            Listed::Idle => self.idle.move_back(&mut self.recs, c),
-            Listed::Cold => self.cold.move_back(&mut self.recs, c),
-            Listed::Free | Listed::Active => {}
+    /// A use of the content begins: it is looked up, or computed again.
+    pub fn begin_use(&mut self, c: u32) {
+        self.recs[c as usize].sibling |= IN_USE;
+    }
+
+    /// A sequence has done with the content. Whoever else uses it at the same time does not make another use of it.
+    pub fn end_use(&mut self, c: u32, care: Care) {
+        let rec = self.recs[c as usize];
+        if rec.sibling & IN_USE == 0 || rec.listed() != Listed::Active {
+            return;
         }
+        let queue = self.order.used(rec.hash(), rec.queue(), rec.sibling & KNOWN != 0, rec.child == NONE, care);
+        let rec = &mut self.recs[c as usize];
+        rec.sibling = rec.sibling & !IN_USE | KNOWN;
+        rec.set_queue(queue);
+    }
+
+    /// The content is wanted: it is the last of its queue to go.
+    pub fn touch(&mut self, c: u32) {
+        let listed = self.recs[c as usize].listed();
+        if matches!(listed, Listed::Idle | Listed::Cold) {
+            self.leave(c);
+            self.enter(c, listed, self.order.now());
+        }
+    }
+
+    /// The content that goes first of those with a block, or of those without one.
+    pub fn first(&mut self) -> (Option<u32>, Option<u32>) {
+        let [idle, cold] = self.order.first();
+        match (idle, cold) {
+            (Some(i), Some(c)) if i.before(c) => (Some(i.at), None),
+            (_, Some(c)) => (None, Some(c.at)),
+            (i, None) => (i.map(|i| i.at), None),
+        }
+    }
+
+    /// The content that goes first of those without a block.
+    pub fn first_cold(&mut self) -> Option<u32> {
+        self.order.first()[1].map(|f| f.at)
+    }
+
+    /// Contents with a block that nobody refers to, from the first to go on, some of them twice.
+    pub fn near_first(&mut self) -> impl Iterator<Item = u32> + '_ {
+        let first = self.order.first()[0].map_or(NONE, |f| f.at);
+        self.order.idle.near(&self.recs, first)
+    }
+
+    /// Contents with a block that nobody refers to, each queue's least recently used first.
+    pub fn idle(&self) -> impl Iterator<Item = u32> + '_ {
+        self.order.idle.near(&self.recs, NONE)
     }
 
     /// A leaf below `c`: its deepest newest descendant.
@@ -363,11 +451,6 @@ impl Index {
 
     pub fn live_len(&self) -> u32 {
         self.recs.len() as u32 - self.free.len
-    }
-
-    /// The content after `at` in the idle or the cold list.
-    pub fn next_in_list(&self, at: u32) -> u32 {
-        self.recs[at as usize].links.next
     }
 
     pub fn bytes(&self) -> usize {
@@ -394,7 +477,7 @@ mod tests {
         fn behaves_like_a_map(ops in prop::collection::vec((0u8..7, 0u128..24), 1..400), shards in 1u16..3) {
             // Hashes that fold to few homes, so that probing and deletion meet chains.
             let hash = |k: u128| (k % 3) | (k << 64) | (k ^ (k % 3));
-            let mut index = Index::new(16, shards);
+            let mut index = Index::new(16, shards, Eviction::Auto, Retention::default());
             let mut model: BTreeMap<u128, (u32, bool, bool)> = BTreeMap::new();
             for (op, k) in ops {
                 let h = hash(k);
@@ -417,7 +500,13 @@ mod tests {
                         index.remove(leaf);
                     },
                     4 => if let Some((c, active, false)) = model.get_mut(&h) {
-                        if *active { index.deactivate(*c) } else { index.activate(*c) }
+                        if *active {
+                            index.begin_use(*c);
+                            index.end_use(*c, Care::Neutral);
+                            index.deactivate(*c);
+                        } else {
+                            index.activate(*c);
+                        }
                         *active = !*active;
                     },
                     5 => if let Some((c, false, cold)) = model.get_mut(&h) {
@@ -436,9 +525,11 @@ mod tests {
                     let parts = index.parts(c);
                     prop_assert_eq!(parts, Parts { all: 1, hot: u16::from(!cold), active: u16::from(active) });
                 }
-                let listed = |list: &List| list.iter(&index.recs).count();
-                prop_assert_eq!(listed(&index.idle), model.values().filter(|m| !m.1 && !m.2).count());
-                prop_assert_eq!(listed(&index.cold), model.values().filter(|m| !m.1 && m.2).count());
+                let order = &index.order;
+                let listed = |queues: &crate::evict::Queues| queues.iter(&index.recs).count();
+                prop_assert_eq!(listed(&order.idle), model.values().filter(|m| !m.1 && !m.2).count());
+                prop_assert_eq!(listed(&order.cold), model.values().filter(|m| !m.1 && m.2).count());
+                prop_assert_eq!(order.idle.len() as usize, listed(&order.idle));
             }
         }
     }

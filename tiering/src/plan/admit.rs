@@ -3,8 +3,8 @@
 
 use super::admission::worthy;
 use super::budget::Bucket;
-use super::touches::Touches;
 use crate::api::{Admission, BlockId, Level, NONE, SpaceConfig};
+use crate::evict::Touches;
 use crate::pages::{Keep, Part};
 use crate::space::{Core, Why};
 use serde::{Deserialize, Serialize};

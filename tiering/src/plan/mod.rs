@@ -14,7 +14,6 @@ mod prefetch;
 mod read_in;
 mod scan;
 mod squeeze;
-mod touches;
 mod write_down;
 
 pub use admit::Endurance;

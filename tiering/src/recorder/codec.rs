@@ -2,13 +2,13 @@
 
 use crate::actions::ActionBuf;
 use crate::api::{
-    Admission, Advice, Attention, Contract, DiskSlot, Event, Eviction, Level, NONE, Policy, Request, ScoreKind,
+    Admission, Advice, Attention, Contract, DiskSlot, Event, Eviction, Level, NONE, Policy, Request, Retention, ScoreKind,
     Scoring, Status,
 };
 use crate::error::Error;
 
 /// Numbers that an input has at most, before its list.
-const NUMBERS: usize = 21;
+const NUMBERS: usize = 23;
 
 /// What goes with an input besides numbers.
 #[derive(Clone, Copy, Debug)]
@@ -189,6 +189,8 @@ fn policy_numbers(p: &Policy, host_bytes_max: u64, nvme_bytes_max: u64) -> [u64;
         p.attention.sinks.into(),
         p.attention.recent.into(),
         p.attention.bandwidth_percent.into(),
+        p.retention.ttl_us,
+        p.retention.high_share_percent.into(),
     ]
 }
 
@@ -227,6 +229,7 @@ fn policy_of(n: &[u64; NUMBERS]) -> Option<Policy> {
             recent: n[19] as u16,
             bandwidth_percent: n[20] as u8,
         },
+        retention: Retention { ttl_us: n[21], high_share_percent: n[22] as u8 },
     })
 }
 
@@ -558,6 +561,7 @@ mod tests {
             nvme_bytes_per_day: 1 << 50,
             eviction: Eviction::CostAware,
             attention: Attention { policy: Scoring::Quest, drop: true, sinks: 11, recent: 12, bandwidth_percent: 13 },
+            retention: Retention { ttl_us: 1 << 40, high_share_percent: 99 },
             scan_frames: 1 << 30,
             request_timeout_us: u64::MAX,
         };

@@ -66,6 +66,7 @@ impl Core {
                 break;
             }
             self.touch_content(hash, shard);
+            self.index.begin_use(c);
             self.counters.nvme_hits += u64::from(self.is_far(b));
             self.add_ref(s, b);
             self.keep(b, Why::Mapped);

@@ -125,6 +125,7 @@ impl Core {
             }
         };
         self.touch_content(hash, block.shard);
+        self.index.begin_use(c);
         if let Some(part) = self.part_of(c, block.shard) {
             if let Part::Hot(other) = part {
                 self.keep(other, Why::Published(level));
@@ -146,12 +147,12 @@ impl Core {
         Ok(c)
     }
 
-    /// The index is full: the least recently used content makes room for one that stands on `above`.
+    /// The index is full: the content that goes first makes room for one that stands on `above`.
     fn make_room(&mut self, above: u32) -> Result<(), Status> {
         if above != NONE {
             self.index.touch(above);
         }
-        match self.least_used_leaf() {
+        match self.first_leaf() {
             Some(leaf) if leaf != above => self.drop_leaf(leaf),
             _ => return Err(Status::NotAdmitted),
         }

@@ -6,8 +6,10 @@
 
 use super::Core;
 use crate::api::{BlockId, NONE};
+use crate::evict::Care;
 use crate::mutants::{self, Mutant};
 use crate::pages::{BlockState, FrameState, Keep, NO_LANE, NO_SESSION, On, Page};
+use crate::sequences::NEUTRAL_PRIORITY;
 
 impl Core {
     /// Something in flight names the block: its id and its frames stay.
@@ -52,6 +54,11 @@ impl Core {
 
     /// One reference of session `s` ends; the last one's end frees a block that is not published.
     pub(crate) fn drop_ref(&mut self, s: u16, b: BlockId) {
+        let content = self.blocks[b].content;
+        if content != NONE {
+            let care = self.care_for(s, b);
+            self.index.end_use(content, care);
+        }
         let block = &mut self.blocks[b];
         let home = block.home;
         let was_shared = block.refs_other > 0;
@@ -85,6 +92,17 @@ impl Core {
             } else {
                 self.index.deactivate(content);
             }
+        }
+    }
+
+    /// How much the sequence of session `s` that uses the block cares for it.
+    fn care_for(&self, s: u16, b: BlockId) -> Care {
+        let block = &self.blocks[b];
+        let seq = self.sessions[usize::from(s)].seqs.get(block.seq as usize).filter(|_| block.home == s);
+        match seq.map_or(std::cmp::Ordering::Equal, |q| q.priority.cmp(&NEUTRAL_PRIORITY)) {
+            std::cmp::Ordering::Less => Care::Low,
+            std::cmp::Ordering::Equal => Care::Neutral,
+            std::cmp::Ordering::Greater => Care::High,
         }
     }
 

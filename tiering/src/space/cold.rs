@@ -28,25 +28,13 @@ impl Core {
         if !self.has_nvme() {
             return false;
         }
-        let mut next = self.index.idle.head;
-        for _ in 0..NEAR {
-            if next == NONE {
-                return false;
-            }
-            let c = next;
-            next = self.index.next_in_list(c);
-            let mut any = false;
-            loop {
-                let found = self.parts(c).filter_map(Part::block).find(|&b| self.may_cool(b));
-                let Some(b) = found else { break };
-                self.cool_block(c, b);
-                any = true;
-            }
-            if any {
-                return true;
-            }
+        let coolable = |core: &Core, c: u32| core.parts(c).filter_map(Part::block).any(|b| core.may_cool(b));
+        let Some(c) = self.index.idle().take(NEAR).find(|&c| coolable(self, c)) else { return false };
+        loop {
+            let found = self.parts(c).filter_map(Part::block).find(|&b| self.may_cool(b));
+            let Some(b) = found else { return true };
+            self.cool_block(c, b);
         }
-        false
     }
 
     fn cool_block(&mut self, c: u32, b: BlockId) {

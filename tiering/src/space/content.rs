@@ -6,6 +6,8 @@ use crate::pages::{Keep, Link, Logged, Part};
 
 /// Frames that one look for a part to drop passes over.
 const PARTS_MAX: usize = 256;
+/// Contents that one tick drops for their age.
+const EXPIRE_MAX: usize = 1024;
 /// Contents that one look for one to drop passes over.
 pub(crate) const NEAR: usize = 256;
 
@@ -47,19 +49,54 @@ impl Core {
         }
     }
 
-    /// Drops the least recently used content that nobody refers to, leaf first. False when there is none.
+    /// Drops the content that goes first of those that nobody refers to, leaf first. False when there is none.
     pub(crate) fn drop_idle_content(&mut self) -> bool {
-        match self.least_used_leaf() {
+        match self.first_leaf() {
             Some(leaf) => self.drop_leaf(leaf),
             None => return false,
         }
         true
     }
 
-    /// The leaf of the least recently used content that nobody refers to.
-    pub(crate) fn least_used_leaf(&mut self) -> Option<u32> {
-        let c = if self.index.cold.is_empty() { self.index.idle.head } else { self.index.cold.head };
-        (c != NONE).then(|| self.index.next_leaf(c))
+    /// The leaf of the content that goes first of those that nobody refers to.
+    pub(crate) fn first_leaf(&mut self) -> Option<u32> {
+        let (idle, cold) = self.index.first();
+        idle.or(cold).map(|c| self.index.next_leaf(c))
+    }
+
+    /// The order of contents learns how many of them the tiers hold.
+    pub(crate) fn size_order(&mut self) {
+        let shards = u64::from(self.cfg.shards);
+        let block_bytes: u64 = self.geo.classes.iter().map(|c| u64::from(c.stride) * u64::from(c.planes)).sum();
+        let granted: u64 =
+            (self.geo.classes.iter().zip(&self.host.classes)).map(|(c, h)| h.granted * u64::from(c.stride)).sum();
+        let refused = self.host.classes.iter().any(|h| h.refused);
+        let host = if refused { granted } else { self.cfg.limits.host_bytes_max } / block_bytes / shards;
+        if !self.has_nvme() {
+            return self.index.order.set_size(host, 0);
+        }
+        let slots = match self.disk.refused {
+            true => u64::from(self.disk.usable()),
+            false => self.cfg.limits.nvme_bytes_max / self.slot_bytes,
+        };
+        let contents = (slots / shards).min(u64::from(self.cfg.limits.contents_max));
+        self.index.order.set_size(contents.max(host), host.min(contents));
+    }
+
+    /// Contents that nobody has used for so long as the policy says are dropped, whatever room there is; some at a time.
+    pub(crate) fn expire_contents(&mut self) {
+        self.index.order.tick(self.now);
+        for _ in 0..EXPIRE_MAX {
+            let Some(c) = self.index.order.expired() else { return };
+            self.counters.expired += 1;
+            self.drop_below(c);
+        }
+    }
+
+    /// What the ghosts of the space say of other sizes and policies.
+    #[must_use]
+    pub fn eviction_advice(&self) -> crate::evict::Advice {
+        self.index.order.advice()
     }
 
     /// Drops a content that nothing stands on.
@@ -71,22 +108,29 @@ impl Core {
     /// The same, of those that have blocks: it makes a block's id and its host frames free.
     pub(crate) fn drop_hot_content(&mut self) -> bool {
         // What is below others may be on NVMe alone: a leaf is rather what is looked for.
-        let leaf = {
-            let mut near = self.index.idle.iter(&self.index.recs).take(NEAR);
-            near.find(|&c| self.index.recs[c as usize].child == NONE)
-        };
-        let c = leaf.unwrap_or(self.index.idle.head);
-        self.drop_below(c)
+        let first = self.index.near_first().next();
+        let leaf = self.near_idle(|core, c| core.index.recs[c as usize].child == NONE);
+        self.drop_below(leaf.or(first).unwrap_or(NONE))
+    }
+
+    /// Of the contents with a block that go first, one that is as wanted.
+    fn near_idle(&mut self, wanted: impl Fn(&Core, u32) -> bool) -> Option<u32> {
+        let first = self.index.near_first().next()?;
+        self.index.order.idle.near(&self.index.recs, first).take(NEAR).find(|&c| wanted(self, c))
     }
 
     /// The same, of those that have slots on NVMe.
     pub(crate) fn drop_stored_content(&mut self) -> bool {
-        if !self.index.cold.is_empty() {
-            return self.drop_below(self.index.cold.head);
+        let (idle, cold) = self.index.first();
+        if idle.is_some() || cold.is_none() {
+            let stored =
+                |core: &Core, c: u32| core.parts(c).any(|p| p.block().is_none_or(|b| core.blocks[b].slot != NONE));
+            if let Some(found) = self.near_idle(stored) {
+                return self.drop_below(found);
+            }
         }
-        let stored = |&c: &u32| self.parts(c).any(|part| part.block().is_none_or(|b| self.blocks[b].slot != NONE));
-        let found = self.index.idle.iter(&self.index.recs).take(NEAR).find(stored);
-        self.drop_below(found.unwrap_or(NONE))
+        let cold = cold.or_else(|| self.index.first_cold());
+        self.drop_below(cold.unwrap_or(NONE))
     }
 
     /// Drops a content, or what stands on it first. False when there is none.

@@ -162,6 +162,7 @@ impl Core {
         if let Some(prefetch) = &mut self.prefetch {
             prefetch.configure(crate::predict::Config { scoring: policy.attention.policy });
         }
+        self.index.order.configure(policy.eviction, policy.retention);
         self.wear.set_rate(self.now, policy.nvme_bytes_per_day);
         self.cfg.limits.host_bytes_max = host_bytes_max;
         if self.has_nvme() {
@@ -179,6 +180,8 @@ impl Core {
             self.host.classes[class].refused = false;
             self.return_idle_slabs(class as u8, true);
         }
+        self.size_order();
+        self.expire_contents();
         self.trim_host();
         if self.has_nvme() {
             self.disk.refused = false;

@@ -139,7 +139,7 @@ impl Core {
             log: notes::Log::default(),
             wear: Wear::new(&cfg, slot_bytes),
             slot_bytes,
-            index: Index::new(l.contents_max, cfg.shards),
+            index: Index::new(l.contents_max, cfg.shards, cfg.policy.eviction, cfg.policy.retention),
             chunks: Chunks::new(chunks as u32),
             sessions: vec![Session::default(); sessions],
             deadlines: Deadlines::default(),
@@ -251,6 +251,7 @@ impl Core {
             + self.notes.bytes()
             + self.wear.bytes()
             + self.index.bytes()
+            + self.index.order.bytes()
             + self.chunks.bytes()
             + self.sessions.capacity() * size_of::<Session>()
             + self.sessions.iter().map(Session::bytes).sum::<usize>()

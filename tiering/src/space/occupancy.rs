@@ -108,7 +108,7 @@ impl Core {
             blocks: self.blocks.recs.len() as u32 - self.blocks.free.len,
             blocks_max: self.blocks.recs.len() as u32,
             published: self.index.live_len(),
-            cold: self.index.cold.len,
+            cold: self.index.order.cold.len(),
             sessions: self.attached().count() as u32,
             pins: self.attached().map(|s| s.pins.len() as u64).sum(),
             host_frames: self.host.classes.iter().map(|c| c.granted).sum(),

@@ -118,6 +118,7 @@ pub fn config(planes: Vec<Plane>) -> SpaceConfig {
             nvme_bytes_per_day: 0,
             eviction: Eviction::Lru,
             attention: Attention::default(),
+            retention: Retention::default(),
             scan_frames: 4,
             request_timeout_us: 1_000_000,
         },

@@ -52,7 +52,7 @@ impl Core {
         ensure!(cold == self.disk.cold, "{} slots of contents, counted {cold}", self.disk.cold);
         let of_contents = self.blocks.recs.iter().filter(|b| b.content != NONE).count();
         ensure!(of_contents == published, "{of_contents} blocks are published, {published} are parts");
-        let lists = (self.index.idle.len, self.index.cold.len);
+        let lists = (self.index.order.idle.len(), self.index.order.cold.len());
         let counted = [Listed::Idle, Listed::Cold].map(|l| self.index.live().filter(|(_, c)| c.listed() == l).count());
         ensure!([lists.0 as usize, lists.1 as usize] == counted, "contents idle, cold: {lists:?}, counted {counted:?}");
         Ok(())

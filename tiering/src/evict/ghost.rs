@@ -1,0 +1,243 @@
+//! A cache of names alone: what a policy would hit if it had a size. Large ones see a sample of the contents only, and are as much
+//! smaller (SHARDS, Waldspurger et al., FAST 2015); what is told of it holds for the whole within a few parts of a thousand.
+
+use super::queues::Queues;
+use super::reuse::Reuse;
+use super::{Rule, SHARE, class_of};
+use crate::api::Eviction;
+use crate::lists::{Linked, Links, List};
+use serde::{Deserialize, Serialize};
+
+/// One name.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+struct Entry {
+    links: Links,
+    key: u64,
+    /// When it was used last.
+    used: u64,
+    uses: u8,
+    queue: u8,
+    /// In the cache, not only remembered.
+    kept: bool,
+}
+
+impl Linked for Entry {
+    fn links(&self) -> &Links {
+        &self.links
+    }
+    fn links_mut(&mut self) -> &mut Links {
+        &mut self.links
+    }
+}
+
+/// A cache of names, and as many names again that it remembers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Ghost {
+    entries: Vec<Entry>,
+    /// Ids plus one by key, open addressing, at most half full; 0: empty.
+    table: Vec<u32>,
+    free: List,
+    kept: Queues,
+    gone: Queues,
+    max: u32,
+    /// Names that it keeps, of the contents that it stands for.
+    cap: u32,
+    /// One content of so many, as a power of two, is seen.
+    shift: u32,
+    /// Of ARC: names used once that it wants to keep.
+    once: f64,
+    pub hits: f64,
+    pub uses: f64,
+}
+
+impl Ghost {
+    /// For so many names at most.
+    pub fn new(max: u32) -> Ghost {
+        Ghost {
+            entries: Vec::with_capacity(2 * max as usize + 1),
+            table: vec![0; (4 * max as usize + 4).next_power_of_two()],
+            free: List::default(),
+            kept: Queues::default(),
+            gone: Queues::default(),
+            max,
+            cap: 0,
+            shift: 0,
+            once: 0.0,
+            hits: 0.0,
+            uses: 0.0,
+        }
+    }
+
+    /// Stands for a cache of so many contents from now on.
+    pub fn set_size(&mut self, contents: u64) {
+        self.shift = u64::BITS - (contents / (u64::from(self.max) + 1)).leading_zeros();
+        self.cap = ((contents >> self.shift) as u32).min(self.max);
+        self.once = self.once.min(f64::from(self.cap));
+    }
+
+    /// Whether it sees a content. `mixed`: its hash, all bits alike.
+    pub fn sees(&self, mixed: u64) -> bool {
+        self.cap > 0 && mixed.trailing_zeros() >= self.shift
+    }
+
+    /// The share of its names that ARC would let those take that were used once.
+    pub fn once(&self) -> u32 {
+        (self.once * f64::from(SHARE) / f64::from(self.cap.max(1))) as u32
+    }
+
+    /// A content was used; true if it was there. What is learnt of when it was used before goes to `reuse`.
+    pub fn used(&mut self, mixed: u64, end: bool, rule: Rule<'_>, now: u64, reuse: Option<&mut Reuse>) -> bool {
+        let found = self.find(mixed);
+        let (id, hit) = match found {
+            Some(id) => {
+                let entry = self.entries[id as usize];
+                if let Some(reuse) = reuse {
+                    reuse.saw(entry.queue, now - entry.used, true);
+                }
+                if !entry.kept {
+                    self.adapt(entry.uses == 1);
+                }
+                self.leave(id);
+                (id, entry.kept)
+            }
+            None => {
+                self.make_room(reuse, now);
+                (self.insert(mixed), false)
+            }
+        };
+        let entry = &mut self.entries[id as usize];
+        entry.uses = entry.uses.saturating_add(1);
+        (entry.used, entry.queue) = (now, class_of(entry.uses, end));
+        self.enter(id, true, now, now);
+        self.shrink(rule, now);
+        self.hits += f64::from(u8::from(hit));
+        self.uses += 1.0;
+        hit
+    }
+
+    /// ARC: what comes back of those used once wants more room for them, what comes back of the others less.
+    fn adapt(&mut self, once: bool) {
+        let (ones, all) = (f64::from(self.gone.once()), f64::from(self.gone.len()));
+        let more = all - ones;
+        let step = if once { (more / ones.max(1.0)).max(1.0) } else { -(ones / more.max(1.0)).max(1.0) };
+        self.once = (self.once + step).clamp(0.0, f64::from(self.cap));
+    }
+
+    fn shrink(&mut self, rule: Rule<'_>, now: u64) {
+        let rule = match rule.policy {
+            Eviction::Arc => Rule { once: self.once(), ..rule },
+            _ => rule,
+        };
+        while self.kept.len() > self.cap {
+            let Some(first) = self.kept.first(rule, &Queues::default(), 0, now) else { return };
+            let used = self.entries[first.at as usize].used;
+            self.leave(first.at);
+            self.enter(first.at, false, used, now);
+        }
+    }
+
+    /// As many names as it keeps are remembered, and one fewer before another comes.
+    fn make_room(&mut self, mut reuse: Option<&mut Reuse>, now: u64) {
+        while self.kept.len() + self.gone.len() >= 2 * self.cap.max(1) && self.gone.len() > 0 {
+            // ARC's rule: names used once, kept or not, are no more than the cache holds.
+            let once = self.kept.once() + self.gone.once() >= self.cap;
+            let oldest = self.gone.oldest_once(once).or(self.gone.least_recent());
+            let Some(id) = oldest else { return };
+            let entry = self.entries[id as usize];
+            if let Some(reuse) = reuse.as_deref_mut() {
+                reuse.saw(entry.queue, now - entry.used, false);
+            }
+            self.leave(id);
+            self.forget(id);
+        }
+    }
+
+    /// Names that are followed: class, and uses since they were used.
+    pub fn followed(&self, now: u64) -> impl Iterator<Item = (u8, u64)> + '_ {
+        let all = self.kept.iter(&self.entries).chain(self.gone.iter(&self.entries));
+        all.map(move |(queue, id)| (queue, now - self.entries[id as usize].used))
+    }
+
+    /// What was counted counts less from now on.
+    pub fn age(&mut self, keep: f64) {
+        self.hits *= keep;
+        self.uses *= keep;
+    }
+
+    /// The share of all uses that would have been hits. What the sample saw too much or too little of is what everybody uses all
+    /// the time, which hits with any size (SHARDS-adj).
+    pub fn share(&self, all: f64) -> f64 {
+        let expected = all / (1u64 << self.shift) as f64;
+        ((self.hits + expected - self.uses) / expected.max(1.0)).clamp(0.0, 1.0)
+    }
+
+    fn leave(&mut self, id: u32) {
+        let Entry { queue, kept, .. } = self.entries[id as usize];
+        let set = if kept { &mut self.kept } else { &mut self.gone };
+        set.remove(&mut self.entries, id, queue);
+    }
+
+    fn enter(&mut self, id: u32, kept: bool, since: u64, now: u64) {
+        self.entries[id as usize].kept = kept;
+        let queue = self.entries[id as usize].queue;
+        let set = if kept { &mut self.kept } else { &mut self.gone };
+        set.push(&mut self.entries, id, queue, since, now);
+    }
+
+    fn home(&self, key: u64) -> usize {
+        // The low bits are those of the sample.
+        (key >> 32) as usize & (self.table.len() - 1)
+    }
+
+    fn find(&self, key: u64) -> Option<u32> {
+        let mut at = self.home(key);
+        loop {
+            match self.table[at] {
+                0 => return None,
+                id if self.entries[id as usize - 1].key == key => return Some(id - 1),
+                _ => at = (at + 1) & (self.table.len() - 1),
+            }
+        }
+    }
+
+    fn insert(&mut self, key: u64) -> u32 {
+        let id = self.free.pop_front(&mut self.entries).unwrap_or_else(|| {
+            self.entries.push(Entry::default());
+            self.entries.len() as u32 - 1
+        });
+        self.entries[id as usize] = Entry { key, ..Entry::default() };
+        let mut at = self.home(key);
+        while self.table[at] != 0 {
+            at = (at + 1) & (self.table.len() - 1);
+        }
+        self.table[at] = id + 1;
+        id
+    }
+
+    /// Backward-shift deletion.
+    fn forget(&mut self, id: u32) {
+        let mask = self.table.len() - 1;
+        let mut hole = self.home(self.entries[id as usize].key);
+        while self.table[hole] != id + 1 {
+            hole = (hole + 1) & mask;
+        }
+        let mut at = hole;
+        loop {
+            at = (at + 1) & mask;
+            if self.table[at] == 0 {
+                break;
+            }
+            let home = self.home(self.entries[self.table[at] as usize - 1].key);
+            if at.wrapping_sub(home) & mask >= at.wrapping_sub(hole) & mask {
+                self.table[hole] = self.table[at];
+                hole = at;
+            }
+        }
+        self.table[hole] = 0;
+        self.free.push_back(&mut self.entries, id);
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<Entry>() + self.table.capacity() * size_of::<u32>()
+    }
+}

@@ -1,0 +1,140 @@
+//! How old the items of a queue are: a few marks at items that came in at a known time, closer together where the queue is young.
+//! So an item carries no stamp, and its age is known to within a part of itself.
+
+use crate::api::NONE;
+use serde::{Deserialize, Serialize};
+
+/// Marks of a queue.
+const MARKS: usize = 32;
+/// Uses between marks, at least.
+pub(super) const GAP: u64 = 32;
+
+/// The marks of one queue, oldest first: each at the first item that came in at its time or later, before the next mark's. The
+/// first is at the head.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Marks {
+    at: [u32; MARKS],
+    since: [u64; MARKS],
+    len: u8,
+}
+
+impl Marks {
+    /// An item came in at the end of the queue, at `since`, which is never before that of an earlier one: `now` is no later.
+    pub fn pushed(&mut self, at: u32, since: u64, now: u64) {
+        let len = usize::from(self.len);
+        if len > 0 && since < self.since[len - 1] + GAP {
+            return;
+        }
+        if len == MARKS {
+            self.thin(now);
+        }
+        let len = usize::from(self.len);
+        (self.at[len], self.since[len]) = (at, since);
+        self.len += 1;
+    }
+
+    /// Does without the mark that says least: that stands closest between its neighbours for its age.
+    fn thin(&mut self, now: u64) {
+        let mut least = (1, 0, 1);
+        for i in 1..MARKS - 1 {
+            let gap = self.since[i + 1] - self.since[i - 1];
+            let age = now.saturating_sub(self.since[i]) + GAP;
+            // gap / age < least gap / least age, exactly.
+            let less = u128::from(gap) * u128::from(least.2) < u128::from(least.1) * u128::from(age);
+            if i == 1 || less {
+                least = (i, gap, age);
+            }
+        }
+        self.drop(least.0);
+    }
+
+    fn drop(&mut self, i: usize) {
+        let len = usize::from(self.len);
+        self.at.copy_within(i + 1..len, i);
+        self.since.copy_within(i + 1..len, i);
+        self.len -= 1;
+    }
+
+    /// An item goes; the one after it is `next`.
+    pub fn removed(&mut self, at: u32, next: u32) {
+        let len = usize::from(self.len);
+        let Some(i) = self.at[..len].iter().position(|&mark| mark == at) else { return };
+        let after = if i + 1 < len { self.at[i + 1] } else { NONE };
+        match next == after {
+            true => self.drop(i),
+            false => self.at[i] = next,
+        }
+    }
+
+    /// Since when the items from the newest mark on are there; 0 if there is none.
+    pub fn newest(&self) -> u64 {
+        self.get().last().map_or(0, |m| m.1)
+    }
+
+    /// The marks, oldest first: an item, and since when.
+    pub fn get(&self) -> impl DoubleEndedIterator<Item = (u32, u64)> + '_ {
+        (0..usize::from(self.len)).map(|i| (self.at[i], self.since[i]))
+    }
+
+    /// The item at the head, and when it was there for sure.
+    pub fn head(&self) -> Option<(u32, u64)> {
+        let until = if self.len > 1 { self.since[1] } else { self.since[0] + GAP };
+        (self.len > 0).then_some((self.at[0], until))
+    }
+
+    /// The mark of a time, if it is still there.
+    pub fn of(&self, since: u64) -> Option<u32> {
+        self.get().find(|m| m.1 == since).map(|m| m.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    proptest! {
+        /// Against a queue that knows every item's time: the first mark is at the head, marks are in order, and no item's age is
+        /// taken for more than it is, nor for less than two thirds of it.
+        #[test]
+        fn ages_are_known_to_a_part(ops in prop::collection::vec((0u8..4, 0u64..5_000), 1..600)) {
+            let (mut marks, mut model) = (Marks::default(), VecDeque::<(u32, u64)>::new());
+            let (mut now, mut next) = (0, 0);
+            for (op, n) in ops {
+                if op < 3 {
+                    now += n;
+                    model.push_back((next, now));
+                    marks.pushed(next, now, now);
+                    next += 1;
+                } else if !model.is_empty() {
+                    let i = n as usize % model.len();
+                    let (at, _) = model.remove(i).unwrap();
+                    marks.removed(at, model.get(i).map_or(NONE, |m| m.0));
+                }
+                prop_assert_eq!(marks.get().next().map(|m| m.0), model.front().map(|m| m.0));
+                let mut all = marks.get().peekable();
+                let mut since = 0;
+                for &(at, came) in &model {
+                    if let Some(mark) = all.next_if(|m| m.0 == at) {
+                        prop_assert!(mark.1 >= since && mark.1 <= came);
+                        since = mark.1;
+                    }
+                    prop_assert!(since <= came, "an item younger than its mark");
+                }
+                prop_assert!(all.next().is_none(), "a mark at an item that is not there, or out of order");
+            }
+        }
+    }
+
+    #[test]
+    fn old_marks_stand_further_apart() {
+        let mut marks = Marks::default();
+        (0..1 << 20).for_each(|now| marks.pushed(now as u32, now, now));
+        let all: Vec<u64> = marks.get().map(|m| (1 << 20) - m.1).collect();
+        assert_eq!(all.len(), MARKS);
+        for pair in all.windows(2) {
+            assert!(pair[0] - pair[1] <= pair[0] * 2 / 3 + GAP, "from {} to {} there is no mark", pair[0], pair[1]);
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! The order of one space: its queues, its ghosts, and what it remembers of contents that are gone.
+
+use super::advice::Advice;
+use super::ghosts::Ghosts;
+use super::queues::{First, HIGH, LOW, Queues};
+use super::touches::Touches;
+use super::{Rule, SHARE, class_of, uses_of};
+use crate::api::{Eviction, Retention};
+use crate::lists::Linked;
+use serde::{Deserialize, Serialize};
+
+/// Contents that are remembered for each that there may be, and most of all: two bytes each.
+const REMEMBERED: (u32, u32) = (8, 1 << 18);
+/// Times in a TTL at which the order notes how far it has come: what is given up for its age is so at most a part of so many late.
+const PERIODS: usize = 16;
+
+/// In which order contents are given up that nobody refers to.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Order {
+    /// Those of which a part has a block.
+    pub idle: Queues,
+    /// Those only on NVMe.
+    pub cold: Queues,
+    /// Uses so far: the clock of everything here.
+    now: u64,
+    policy: Eviction,
+    retention: Retention,
+    memory: Touches,
+    ghosts: Ghosts,
+    /// How far the clock was at the last times that are a period apart, oldest first, and when the next one is.
+    periods: [u64; PERIODS],
+    period_ends_us: u64,
+}
+
+/// How much a sequence cares for its contents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Care {
+    Low,
+    Neutral,
+    High,
+}
+
+impl Order {
+    pub fn new(contents_max: u32, policy: Eviction, retention: Retention) -> Order {
+        Order {
+            idle: Queues::default(),
+            cold: Queues::default(),
+            now: 0,
+            policy,
+            retention,
+            memory: Touches::new(contents_max.saturating_mul(REMEMBERED.0).min(REMEMBERED.1)),
+            ghosts: Ghosts::new(contents_max),
+            periods: [0; PERIODS],
+            period_ends_us: 0,
+        }
+    }
+
+    /// The policy is another from now on. What stands in a queue stays there until it is used.
+    pub fn configure(&mut self, policy: Eviction, retention: Retention) {
+        (self.policy, self.retention) = (policy, retention);
+    }
+
+    /// All tiers hold so many contents, host memory so many of them (0: it is all there is).
+    pub fn set_size(&mut self, contents: u64, host: u64) {
+        self.ghosts.set_size(contents, host);
+    }
+
+    /// The policy that is followed.
+    pub fn follow(&self) -> Eviction {
+        match self.policy {
+            Eviction::Auto => self.ghosts.best,
+            policy => policy,
+        }
+    }
+
+    /// A use of a content is over, that stood in queue `before` when it was not in use last. Returns the queue to stand in.
+    pub fn used(&mut self, hash: u128, before: u8, known: bool, end: bool, care: Care) -> u8 {
+        self.now += 1;
+        let remembered = self.memory.touch(hash);
+        let at_least = if known && before < LOW { uses_of(before) } else { 0 };
+        let follow = self.follow();
+        self.ghosts.used(hash, end, follow, self.now);
+        let horizon = self.horizon();
+        self.ghosts.look(self.now, horizon);
+        match care {
+            Care::Low => LOW,
+            Care::High => HIGH,
+            // Least recently used, to the last one: all in one queue.
+            Care::Neutral if self.policy == Eviction::Lru => 0,
+            Care::Neutral => class_of(remembered.max(at_least).saturating_add(1), end),
+        }
+    }
+
+    /// Uses that come within a TTL, by the rate of the last one.
+    fn horizon(&self) -> f64 {
+        let begun = self.periods[0];
+        if self.retention.ttl_us == 0 || begun == 0 { f64::MAX } else { (self.now - begun).max(1) as f64 }
+    }
+
+    /// Puts a content that came to be idle, or cold, into its queue.
+    pub fn enter<T: Linked>(&mut self, items: &mut [T], at: u32, queue: u8, cold: bool, since: u64) {
+        let set = if cold { &mut self.cold } else { &mut self.idle };
+        set.push(items, at, queue, since.min(self.now), self.now);
+    }
+
+    pub fn leave<T: Linked>(&mut self, items: &mut [T], at: u32, queue: u8, cold: bool) {
+        let set = if cold { &mut self.cold } else { &mut self.idle };
+        set.remove(items, at, queue);
+    }
+
+    /// Now, on the clock of uses.
+    pub fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// What goes first of the idle ones, and of the cold ones.
+    pub fn first(&mut self) -> [Option<First>; 2] {
+        let policy = self.follow();
+        let high = self.retention.high_share_percent;
+        let high = u32::from(high) * SHARE / 100;
+        let rule = Rule { policy, once: self.ghosts.once(), values: &self.ghosts.values };
+        let idle = self.idle.first(rule, &self.cold, high, self.now);
+        [idle, self.cold.first(rule, &self.idle, high, self.now)]
+    }
+
+    /// Time has passed: a content that was used before the clock stood where this says is to go for its age.
+    pub fn tick(&mut self, now_us: u64) {
+        if self.retention.ttl_us == 0 {
+            (self.periods, self.period_ends_us) = ([0; PERIODS], 0);
+            return;
+        }
+        let period = (self.retention.ttl_us / (PERIODS as u64 - 1)).max(1);
+        if self.period_ends_us == 0 {
+            self.period_ends_us = now_us.saturating_add(period);
+        }
+        let mut missed = 0;
+        while now_us >= self.period_ends_us && missed < PERIODS {
+            self.period_ends_us = self.period_ends_us.saturating_add(period);
+            self.periods.rotate_left(1);
+            self.periods[PERIODS - 1] = self.now;
+            // What comes in a later period is told apart from what came in this one.
+            self.now += super::marks::GAP;
+            missed += 1;
+        }
+        if now_us >= self.period_ends_us {
+            self.period_ends_us = now_us.saturating_add(period);
+        }
+    }
+
+    /// A content that has not been used for the whole of the TTL.
+    pub fn expired(&self) -> Option<u32> {
+        if self.retention.ttl_us == 0 || self.periods[0] == 0 {
+            return None;
+        }
+        self.cold.used_before(self.periods[0]).or_else(|| self.idle.used_before(self.periods[0]))
+    }
+
+    /// What the ghosts say.
+    pub fn advice(&self) -> Advice {
+        self.ghosts.advice(self.policy, self.follow())
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.memory.bytes() + self.ghosts.bytes()
+    }
+}

@@ -1,0 +1,194 @@
+//! Contents that may be given up, in queues by class, each in the order of last use.
+
+use super::marks::Marks;
+use super::reuse::Values;
+use super::{CLASSES, Rule, SHARE, SMALL, is_once};
+use crate::api::{Eviction, NONE};
+use crate::lists::{Linked, List};
+use serde::{Deserialize, Serialize};
+
+/// Queue of what goes before anything else: contents of sequences of low priority.
+pub(crate) const LOW: u8 = CLASSES as u8;
+/// Queue of what stays before anything else, as long as it is within its share.
+pub(crate) const HIGH: u8 = LOW + 1;
+const QUEUES: usize = CLASSES + 2;
+/// How long a choice among all ages of all classes stands, in uses: what else could be better changes little in that time.
+const CHOICE: u64 = 64;
+
+/// One queue.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+struct Queue {
+    list: List,
+    marks: Marks,
+}
+
+/// All queues of a set of items; the items themselves are the caller's, who also remembers in which queue each of them stands.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Queues {
+    queues: [Queue; QUEUES],
+    len: u32,
+    /// Of them, in the classes of what was used once.
+    once: u32,
+    /// The age of the class that the cost-aware rule found to go first, and until when that stands.
+    choice: Choice,
+}
+
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+struct Choice {
+    queue: u8,
+    since: u64,
+    until: u64,
+}
+
+/// What a rule would give up first.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct First {
+    pub at: u32,
+    /// Smaller goes first, among those that one rule found in several sets at one time.
+    key: f64,
+}
+
+impl Queues {
+    /// Puts an item at the end of a queue. `since`: when it was used last, as far as is known; `now` or earlier.
+    pub fn push<T: Linked>(&mut self, items: &mut [T], at: u32, queue: u8, since: u64, now: u64) {
+        let q = &mut self.queues[usize::from(queue)];
+        q.list.push_back(items, at);
+        q.marks.pushed(at, since.max(q.marks.newest()), now);
+        self.len += 1;
+        self.once += u32::from(is_once(usize::from(queue)));
+    }
+
+    /// Takes an item out of its queue.
+    pub fn remove<T: Linked>(&mut self, items: &mut [T], at: u32, queue: u8) {
+        let q = &mut self.queues[usize::from(queue)];
+        q.marks.removed(at, items[at as usize].links().next);
+        q.list.remove(items, at);
+        self.len -= 1;
+        self.once -= u32::from(is_once(usize::from(queue)));
+    }
+
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Of them, those of classes used once.
+    pub fn once(&self) -> u32 {
+        self.once
+    }
+
+    /// The least recently used item of the classes used once, or of the others.
+    pub fn oldest_once(&self, once: bool) -> Option<u32> {
+        self.oldest(|i| is_once(i) == once).map(|f| f.at)
+    }
+
+    /// An item that was surely used before the clock stood there.
+    pub fn used_before(&self, clock: u64) -> Option<u32> {
+        self.queues.iter().find_map(|q| {
+            let (at, until) = q.marks.head()?;
+            (until <= clock).then_some(at)
+        })
+    }
+
+    /// Since when the item at the head of a queue is there, which is about when it was used last; `u64::MAX` if there is none.
+    pub fn since(&self, queue: u8) -> u64 {
+        self.queues[usize::from(queue)].marks.get().next().map_or(u64::MAX, |m| m.1)
+    }
+
+    /// The queue whose head was used least recently, of some.
+    fn oldest(&self, of: impl Fn(usize) -> bool) -> Option<First> {
+        let mut first: Option<First> = None;
+        for (_, q) in self.queues.iter().enumerate().filter(|(i, _)| of(*i)) {
+            if let Some((at, since)) = q.marks.get().next() {
+                let key = since as f64;
+                // Of one age, what was used less: it is rather what others do not stand on.
+                if first.is_none_or(|f| key < f.key) {
+                    first = Some(First { at, key });
+                }
+            }
+        }
+        first
+    }
+
+    /// The least recently used item of all.
+    pub fn least_recent(&self) -> Option<u32> {
+        self.oldest(|_| true).map(|f| f.at)
+    }
+
+    /// What goes first by a rule. `others`: how many items of how many classes used once stand in other sets of the same cache;
+    /// `high`: share of all that the queue of high priority may take, of [`SHARE`].
+    pub fn first(&mut self, rule: Rule<'_>, others: &Queues, high: u32, now: u64) -> Option<First> {
+        let class = |i: usize| i < CLASSES;
+        let key = |f: First, key: f64| First { key, ..f };
+        if let Some(low) = self.oldest(|i| i == usize::from(LOW)) {
+            return Some(key(low, low.key - 1e18));
+        }
+        let (len, once) = (u64::from(self.len + others.len), u64::from(self.once + others.once));
+        let highs = self.queues[usize::from(HIGH)].list.len + others.queues[usize::from(HIGH)].list.len;
+        let top = self.oldest(|i| i == usize::from(HIGH));
+        if let Some(top) = top.filter(|_| u64::from(highs) * u64::from(SHARE) > len * u64::from(high)) {
+            return Some(key(top, top.key - 1e18));
+        }
+        let over = |share: u32| once * u64::from(SHARE) > len * u64::from(share);
+        let split = |share: u32| {
+            let once = self.oldest(is_once);
+            let more = self.oldest(|i| class(i) && !is_once(i));
+            // What the rule does not want goes only if there is nothing else, in any set.
+            let (wanted, other) = if over(share) { (once, more) } else { (more, once) };
+            wanted.or(other.map(|f| key(f, f.key + 1e18)))
+        };
+        let found = match rule.policy {
+            Eviction::Lru => self.oldest(class),
+            Eviction::S3Fifo => split(SMALL),
+            Eviction::Arc => split(rule.once),
+            Eviction::CostAware | Eviction::Auto => self.least_worth(rule.values, now),
+        };
+        found.or(top.map(|f| key(f, f64::MAX)))
+    }
+
+    /// The oldest item of the age of a class that is worth least.
+    fn least_worth(&mut self, values: &Values, now: u64) -> Option<First> {
+        let worth = |queue: usize, since: u64| values.get(queue, now.saturating_sub(since));
+        let Choice { queue, since, until } = self.choice;
+        if now < until
+            && let Some(at) = self.queues[usize::from(queue)].marks.of(since)
+        {
+            return Some(First { at, key: worth(usize::from(queue), since) });
+        }
+        let mut first: Option<First> = None;
+        for (i, q) in self.queues[..CLASSES].iter().enumerate() {
+            for (at, since) in q.marks.get() {
+                let key = worth(i, since);
+                if first.is_none_or(|f| key < f.key) {
+                    first = Some(First { at, key });
+                    self.choice = Choice { queue: i as u8, since, until: now + CHOICE };
+                }
+            }
+        }
+        first
+    }
+
+    /// Items from `at` on in the order of its queue, then those of the other queues, each least recently used first.
+    pub fn near<'a, T: Linked>(&'a self, items: &'a [T], at: u32) -> impl Iterator<Item = u32> + 'a {
+        let mut here = at;
+        let rest = std::iter::from_fn(move || {
+            let found = here;
+            (found != NONE).then(|| {
+                here = items[found as usize].links().next;
+                found
+            })
+        });
+        rest.chain(self.queues.iter().flat_map(|q| q.list.iter(items)))
+    }
+
+    /// All items, for checks.
+    pub fn iter<'a, T: Linked>(&'a self, items: &'a [T]) -> impl Iterator<Item = (u8, u32)> + 'a {
+        self.queues.iter().enumerate().flat_map(|(i, q)| q.list.iter(items).map(move |at| (i as u8, at)))
+    }
+}
+
+impl First {
+    /// Whether it goes before another.
+    pub fn before(self, other: First) -> bool {
+        self.key < other.key
+    }
+}
