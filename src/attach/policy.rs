@@ -131,7 +131,6 @@ pub(crate) fn policy(config: &Config) -> api::Policy {
             Admission::Budget => api::Admission::Budget,
         }),
         nvme_bytes_per_day: config.nvme.as_ref().and_then(NvmeTier::bytes_per_day).unwrap_or(0),
-        eviction: api::Eviction::Lru,
         attention: api::Attention {
             policy: config.attention.policy,
             drop: config.attention.drop,
@@ -139,7 +138,11 @@ pub(crate) fn policy(config: &Config) -> api::Policy {
             recent: config.attention.recent,
             bandwidth_percent: config.attention.bandwidth_percent,
         },
-        retention: api::Retention::default(),
+        eviction: config.eviction.policy,
+        retention: api::Retention {
+            ttl_us: config.eviction.ttl.as_micros() as u64,
+            high_share_percent: config.eviction.high_share_percent,
+        },
         scan_frames: config.edges.host_to_tier0.frames,
         request_timeout_us: config.limits.request_timeout.as_micros() as u64,
     }

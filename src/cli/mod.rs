@@ -2,6 +2,7 @@
 //!
 //! It parses and hands over. What a command does lives in its own room; errors end up on stderr here, in one form.
 
+mod advise;
 mod check_config;
 mod daemon;
 mod fsck;
@@ -36,6 +37,8 @@ enum Command {
     Demo(demo::Args),
     /// Says how a running daemon stands.
     Status(status::StatusArgs),
+    /// Says what more host memory, more NVMe space or another policy would buy, by the ghost caches of a running daemon.
+    Advise(advise::AdviseArgs),
     /// Shows a running daemon live, by tier, disk, space and session; q quits.
     Top(top::TopArgs),
     /// Measures what this project promises, each figure beside its target.
@@ -67,6 +70,7 @@ pub fn kvtide() -> ExitCode {
         Command::CheckConfig(args) => check_config::run(&args),
         Command::Fsck(args) => fsck::run(&args),
         Command::Status(args) => status::run(&args),
+        Command::Advise(args) => advise::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),

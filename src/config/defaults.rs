@@ -41,6 +41,15 @@ pub const HOST_HIGH_PERCENT: u8 = 95;
 /// They stop.
 pub const HOST_LOW_PERCENT: u8 = 90;
 
+/// Eviction: what sampled ghost caches say hits most, since no one policy does everywhere.
+pub const EVICTION: &str = "auto";
+/// Published content stays as long as there is room.
+pub const TTL_S: u64 = 0;
+/// At most a year.
+pub const TTL_S_RANGE: RangeInclusive<u64> = 0..=366 * 24 * 3600;
+/// What sequences of high priority keep before others is half of the cache: the rest still learns what others want.
+pub const HIGH_SHARE_PERCENT: u8 = 50;
+
 /// NVMe slab: blocks of one space lie together, and a disk of a terabyte has few thousand regions.
 pub const NVME_SLAB: u64 = 256 << 20;
 /// A default slab leaves a small disk room for several spaces.

@@ -56,6 +56,7 @@ impl Config {
         let mut all = Settings(Vec::new());
         self.daemon_settings(&mut all);
         self.tier_settings(&mut all);
+        self.eviction_settings(&mut all);
         self.limit_settings(&mut all);
         // One that a reload closed is not in the file any more.
         let open = |domain: &&Domain| !domain.uids.is_empty() || !domain.tokens.is_empty();
@@ -107,6 +108,13 @@ impl Config {
         all.put(Effect::Now, "attention.sinks", attention.sinks);
         all.put(Effect::Now, "attention.recent", attention.recent);
         all.put(Effect::Now, "attention.bandwidth_percent", attention.bandwidth_percent);
+    }
+
+    fn eviction_settings(&self, all: &mut Settings) {
+        let eviction = &self.eviction;
+        all.put(Effect::Now, "eviction.policy", quoted(eviction.policy.name()));
+        all.put(Effect::Now, "eviction.ttl_s", eviction.ttl.as_secs());
+        all.put(Effect::Now, "eviction.high_share_percent", eviction.high_share_percent);
     }
 
     fn limit_settings(&self, all: &mut Settings) {

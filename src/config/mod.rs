@@ -45,6 +45,8 @@ pub struct Config {
     pub edges: Edges,
     /// Which pages of sequences that are read in part stay in tier 0.
     pub attention: Attention,
+    /// Which published content is given up, and when.
+    pub eviction: Eviction,
     /// Bounds.
     pub limits: Limits,
     /// Who may attach.
@@ -175,6 +177,17 @@ pub struct Limits {
     pub jobs_max: u32,
     /// Deadline of requests that bring none.
     pub request_timeout: Duration,
+}
+
+/// `[eviction]`: published content that no sequence uses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Eviction {
+    /// In which order it goes.
+    pub policy: kvtide_tiering::api::Eviction,
+    /// How long after its last use it goes in any case; zero: never.
+    pub ttl: Duration,
+    /// Percent of it that contents of sequences of high priority may be before they go like others.
+    pub high_share_percent: u8,
 }
 
 /// `[[domains]]`: a trust domain.

@@ -18,6 +18,7 @@ pub(super) struct Raw {
     pub canary: RawCanary,
     pub edges: RawEdges,
     pub attention: RawAttention,
+    pub eviction: RawEviction,
     pub limits: RawLimits,
     pub domains: Vec<RawDomain>,
 }
@@ -155,6 +156,14 @@ pub(super) struct RawAttention {
     pub sinks: Field<u16>,
     pub recent: Field<u16>,
     pub bandwidth_percent: Field<u8>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawEviction {
+    pub policy: Field<String>,
+    pub ttl_s: Field<u64>,
+    pub high_share_percent: Field<u8>,
 }
 
 #[derive(Debug, Default, Deserialize)]

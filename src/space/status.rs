@@ -4,6 +4,7 @@ use super::canary::CanaryTally;
 use super::nvme::NvmeTally;
 use super::serve::{Space, Tally};
 use crate::session::{JobTimes, RequestTimes, SessionTally};
+use kvtide_tiering::evict::Advice;
 use kvtide_tiering::{Counters, Endurance, Occupancy};
 use serde::Serialize;
 
@@ -32,6 +33,8 @@ pub(crate) struct SpaceStatus {
     pub occupancy: Occupancy,
     /// What the core counts.
     pub core: Counters,
+    /// What its ghost caches say of other sizes and policies.
+    pub eviction: Advice,
     /// What it may write to NVMe.
     pub endurance: Endurance,
     /// What the shell around it counts.
@@ -87,6 +90,7 @@ impl Space {
             transfers: self.nvme.in_flight(),
             occupancy: self.core.occupancy(),
             core: *self.core.counters(),
+            eviction: self.core.eviction_advice(),
             endurance: self.core.endurance(),
             shell: self.tally,
             nvme: self.nvme.tally,

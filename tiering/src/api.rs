@@ -124,6 +124,7 @@ pub enum Admission {
 /// In which order host memory and NVMe give up published contents that nobody refers to. Whatever the order, what other contents
 /// stand on goes after them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Eviction {
     /// Least recently used first; of one use, the deepest block first.
     Lru,

@@ -77,11 +77,32 @@ pub(crate) struct Space {
     pub transfers: u64,
     pub occupancy: Occupancy,
     pub core: Core,
+    pub eviction: Eviction,
     pub endurance: Endurance,
     pub nvme: Unreadable,
     pub canary: Canary,
     pub request_times: RequestTimes,
     pub attached: Vec<Attached>,
+}
+
+/// What the ghost caches of a space say.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Eviction {
+    pub configured: String,
+    pub follow: String,
+    pub content_bytes: u64,
+    pub contents: u64,
+    pub host: u64,
+    pub policies: Vec<(String, Option<f64>)>,
+    pub curve: Vec<Curve>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Curve {
+    pub contents: u64,
+    pub hits: Option<f64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]

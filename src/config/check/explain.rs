@@ -78,6 +78,7 @@ fn host(config: &Config) -> Section {
     let slabs = host.capacity_bytes / host.slab_bytes;
     let taken = if host.prefault { "all taken before the daemon is ready" } else { "taken as spaces need them" };
     let gone = if config.nvme.is_some() { "once they are on NVMe" } else { "for good" };
+    let order = config.eviction.policy.name();
     let mut lines = vec![
         format!("It holds {} in slabs of {}: {slabs}, {taken}.", both(host.capacity_bytes), ByteSize(host.slab_bytes)),
         format!(
@@ -85,6 +86,10 @@ fn host(config: &Config) -> Section {
             share(host.capacity_bytes, host.high_percent),
             share(host.capacity_bytes, host.low_percent)
         ),
+        match config.eviction.ttl.as_secs() {
+            0 => format!("They go in the order of \"{order}\", and stay while there is room."),
+            ttl => format!("They go in the order of \"{order}\", and {ttl} s after their last use in any case."),
+        },
     ];
     if config.nvme.is_some() {
         let cleaning = config.edges.host_to_nvme;

@@ -3,6 +3,7 @@
 mod daemon;
 mod disks;
 mod domains;
+mod eviction;
 mod limits;
 mod nvme;
 mod tiers;
@@ -59,7 +60,8 @@ pub(super) fn resolve(
     let sessions_max = file.field("limits.sessions_max", raw.limits.sessions_max.clone(), defaults::SESSIONS_MAX);
     let limits = limits::limits(file, &sessions_max, raw.limits)?;
     let domains = domains::domains(file, raw.domains, &capacities, &sessions_max)?;
-    Ok(Config { daemon, http, host, nvme, canary, edges, attention, limits, domains })
+    let eviction = eviction::eviction(file, raw.eviction)?;
+    Ok(Config { daemon, http, host, nvme, canary, edges, attention, eviction, limits, domains })
 }
 
 /// The capacities that quotas must fit into.

@@ -35,6 +35,13 @@ impl Of<'_> {
         self.samples.real(&[own, &self.common].concat(), value_us as f64 * 1e-6);
     }
 
+    /// A share, if it is known.
+    fn share(&mut self, own: &[(&'static str, &str)], value: Option<f64>) {
+        if let Some(value) = value {
+            self.samples.real(&[own, &self.common].concat(), value);
+        }
+    }
+
     fn spread(&mut self, own: &[(&'static str, &str)], histogram: &Histogram) {
         self.samples.spread(&[own, &self.common].concat(), histogram);
     }
@@ -227,6 +234,41 @@ pub(super) const FAMILIES: &[Family] = &[
         "Of those, only on NVMe: an index entry and a slot, and nothing in memory.",
         |snapshot, samples| {
             each(snapshot, samples, |space, of| of.whole(&[], space.occupancy.cold.into()));
+        },
+    ),
+    core_counter!(
+        "kvtide_expired_contents",
+        "Contents dropped because nobody had used them for the whole of the TTL.",
+        expired
+    ),
+    Family::gauge(
+        "kvtide_ghost_hit_ratio",
+        "Recent uses of contents that a policy would have served from the tiers below tier 0 as they are, by its ghost cache.",
+        |snapshot, samples| {
+            each(snapshot, samples, |space, of| {
+                for (policy, hits) in space.eviction.policies {
+                    of.share(&[("policy", policy.name())], hits);
+                }
+            });
+        },
+    ),
+    Family::gauge(
+        "kvtide_ghost_size_hit_ratio",
+        "Recent uses of contents that other sizes would have served under the policy that is followed, by their ghost caches.",
+        |snapshot, samples| {
+            each(snapshot, samples, |space, of| {
+                let sizes = ["all/4", "all/2", "all*2", "all*4", "host", "host*2"];
+                for (size, point) in sizes.into_iter().zip(space.eviction.curve) {
+                    of.share(&[("size", size)], point.hits);
+                }
+            });
+        },
+    ),
+    Family::gauge(
+        "kvtide_eviction_policy",
+        "1 for the policy that decides now which contents are given up first.",
+        |snapshot, samples| {
+            each(snapshot, samples, |space, of| of.whole(&[("policy", space.eviction.follow.name())], 1));
         },
     ),
     Family::gauge(

@@ -11,7 +11,7 @@ use super::scores::Scores;
 use super::tally::Tally;
 use kvtide_tiering::api::Attention as AttentionPolicy;
 use kvtide_tiering::api::{
-    Admission, Contract, Event, Eviction, Limits, Plane, PlaneKind, Policy, Request, ScoreKind, SpaceConfig,
+    Admission, Contract, Event, Eviction, Limits, Plane, PlaneKind, Policy, Request, Retention, ScoreKind, SpaceConfig,
 };
 use kvtide_tiering::predict::{Estimate, Scoring};
 
@@ -97,6 +97,7 @@ fn policy(setup: Setup) -> Policy {
         nvme_bytes_per_day: 0,
         eviction: Eviction::Lru,
         attention: AttentionPolicy { policy: setup.scoring, ..AttentionPolicy::default() },
+        retention: Retention::default(),
         scan_frames: 8,
         request_timeout_us: u64::MAX / 2,
     }

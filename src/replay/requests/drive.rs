@@ -6,7 +6,7 @@ use super::super::machine::{Bandwidths, Machine};
 use super::super::progress::Progress;
 use super::super::trace::{Requests, requests::BLOCK_TOKENS};
 use kvtide_tiering::api::{
-    Admission, Attention, Eviction, Level, Limits, Plane, PlaneKind, Policy, Request, SpaceConfig, Status,
+    Admission, Attention, Eviction, Level, Limits, Plane, PlaneKind, Policy, Request, Retention, SpaceConfig, Status,
 };
 
 /// Blocks that the engine computes at once; a request of the client names so many hashes at most.
@@ -85,6 +85,7 @@ fn config(setup: Setup, longest: u32) -> SpaceConfig {
             nvme_bytes_per_day: setup.bytes_per_day,
             eviction: setup.eviction,
             attention: Attention::default(),
+            retention: Retention::default(),
             scan_frames: 8,
             request_timeout_us: u64::MAX / 2,
         },

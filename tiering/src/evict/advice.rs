@@ -22,6 +22,8 @@ pub struct Advice {
     pub configured: Eviction,
     /// The one that is followed now.
     pub follow: Eviction,
+    /// Bytes of a content, of all shards.
+    pub content_bytes: u64,
     /// Contents that all tiers below tier 0 hold.
     pub contents: u64,
     /// Contents that host memory holds; 0 if that is all of it.

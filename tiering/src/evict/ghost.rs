@@ -241,3 +241,66 @@ impl Ghost {
         self.entries.capacity() * size_of::<Entry>() + self.table.capacity() * size_of::<u32>()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::reuse::Values;
+    use super::*;
+
+    /// Names as a service makes them: some that everybody uses, many that come back for a while, many that never do.
+    fn uses(n: u64) -> impl Iterator<Item = u64> {
+        let mut seed = 1u64;
+        (0..n).map(move |i| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let r = seed >> 33;
+            match r % 8 {
+                0 => r % 64,
+                1..=4 => 1_000 + i / 200 * 50 + r % 400,
+                _ => 1 << 40 | i,
+            }
+        })
+    }
+
+    fn mixed(n: u64) -> u64 {
+        (n + 1).wrapping_mul(0x9e37_79b1_85eb_ca87).rotate_left(29).wrapping_mul(0xd6e8_feb8_6659_fd93).rotate_left(32)
+    }
+
+    fn play(names: u32, contents: u64, policy: Eviction) -> f64 {
+        let values = Values::new();
+        let (mut ghost, mut all) = (Ghost::new(names), 0.0);
+        ghost.set_size(contents);
+        for (now, n) in uses(60_000).enumerate() {
+            all += 1.0;
+            if ghost.sees(mixed(n)) {
+                ghost.used(mixed(n), false, Rule { policy, once: 0, values: &values }, now as u64, None);
+                assert!(ghost.kept.len() <= ghost.cap && ghost.kept.len() + ghost.gone.len() <= 2 * ghost.cap);
+            }
+        }
+        ghost.share(all)
+    }
+
+    /// Within a hundredth of a list that is kept in order.
+    #[test]
+    fn hits_what_an_lru_of_the_size_hits() {
+        let (mut list, mut hits) = (std::collections::VecDeque::new(), 0);
+        for n in uses(60_000) {
+            if let Some(i) = list.iter().position(|&m| m == n) {
+                hits += 1;
+                list.remove(i);
+            } else if list.len() == 600 {
+                list.pop_front();
+            }
+            list.push_back(n);
+        }
+        let (exact, ghost) = (f64::from(hits) / 60_000.0, play(1024, 600, Eviction::Lru));
+        assert!((exact - ghost).abs() < 0.01, "{ghost} for {exact}");
+    }
+
+    #[test]
+    fn a_sample_says_what_the_whole_says() {
+        for policy in [Eviction::Lru, Eviction::S3Fifo, Eviction::Arc, Eviction::CostAware] {
+            let (whole, sample) = (play(4096, 4000, policy), play(512, 4000, policy));
+            assert!((whole - sample).abs() < 0.04, "{policy:?}: {sample} for {whole}");
+        }
+    }
+}

@@ -192,3 +192,68 @@ impl First {
         self.key < other.key
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lists::Links;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Default)]
+    struct Item(Links);
+    impl Linked for Item {
+        fn links(&self) -> &Links {
+            &self.0
+        }
+        fn links_mut(&mut self) -> &mut Links {
+            &mut self.0
+        }
+    }
+
+    proptest! {
+        /// Against plain lists of (item, when): which queue each rule takes from, and that it takes the oldest there.
+        #[test]
+        fn each_rule_takes_the_oldest_of_whom_it_wants(
+            ops in prop::collection::vec((0u8..4, 0u8..14, 1u64..400), 1..200), share in 0u32..=SHARE, high in 0u32..=SHARE,
+        ) {
+            let values = Values::new();
+            let (mut items, mut queues, mut model) = (vec![Item::default(); 200], Queues::default(), Vec::<(u32, u8, u64)>::new());
+            let mut now = 0;
+            for (i, (op, queue, gap)) in ops.into_iter().enumerate() {
+                now += 32 + gap;
+                if op > 0 {
+                    queues.push(&mut items, i as u32, queue, now, now);
+                    model.push((i as u32, queue, now));
+                } else if !model.is_empty() {
+                    let (at, queue, _) = model.remove(gap as usize % model.len());
+                    queues.remove(&mut items, at, queue);
+                }
+                let of = |wanted: &dyn Fn(u8) -> bool| model.iter().filter(|m| wanted(m.1)).min_by_key(|m| m.2).map(|m| m.0);
+                let count = |wanted: &dyn Fn(u8) -> bool| model.iter().filter(|m| wanted(m.1)).count() as u64;
+                let once = |q: u8| q < 2;
+                let more = |q: u8| (2..LOW).contains(&q);
+                let whole = u64::from(SHARE);
+                let crowded = count(&|q| q == HIGH) * whole > model.len() as u64 * u64::from(high);
+                for (policy, share) in [(Eviction::Lru, 0), (Eviction::S3Fifo, SMALL), (Eviction::Arc, share)] {
+                    let rule = Rule { policy, once: share, values: &values };
+                    let over = count(&once) * whole > model.len() as u64 * u64::from(share);
+                    let by_rule = match policy {
+                        Eviction::Lru => of(&|q| q < LOW),
+                        _ if over => of(&once).or(of(&more)),
+                        _ => of(&more).or(of(&once)),
+                    };
+                    let crowd = if crowded { of(&|q| q == HIGH) } else { None };
+                    let expected = of(&|q| q == LOW).or(crowd).or(by_rule).or(of(&|q| q == HIGH));
+                    // Marks are few: with many items in a queue ages are known roughly, and here there are at most 200 in 14.
+                    let first = queues.first(rule, &Queues::default(), high, now).map(|f| f.at);
+                    prop_assert_eq!(first, expected, "{:?}", policy);
+                }
+                let rule = Rule { policy: Eviction::CostAware, once: 0, values: &values };
+                let first = queues.first(rule, &Queues::default(), SHARE, now + CHOICE).map(|f| f.at);
+                prop_assert_eq!(first.is_some(), !model.is_empty());
+                prop_assert_eq!(queues.len() as usize, model.len());
+                prop_assert_eq!(queues.once() as u64, count(&once));
+            }
+        }
+    }
+}

@@ -22,8 +22,8 @@ fn age_of(uses: u64) -> usize {
     if n == 0 {
         return 0;
     }
-    let octave = 63 - n.leading_zeros();
-    let half = if octave > 0 { (n >> (octave - 1)) & 1 } else { 0 };
+    let octave = n.ilog2();
+    let half = uses >> (octave + YOUNG.ilog2() - 1) & 1;
     (1 + 2 * octave as usize + half as usize).min(AGES - 1)
 }
 

@@ -96,7 +96,10 @@ impl Core {
     /// What the ghosts of the space say of other sizes and policies.
     #[must_use]
     pub fn eviction_advice(&self) -> crate::evict::Advice {
-        self.index.order.advice()
+        crate::evict::Advice {
+            content_bytes: self.slot_bytes * u64::from(self.cfg.shards),
+            ..self.index.order.advice()
+        }
     }
 
     /// Drops a content that nothing stands on.

@@ -120,6 +120,8 @@ fn geometry(rng: &mut Rng) -> SpaceConfig {
     cfg.policy.scan_frames = 1 + rng.below(5) as u32;
     cfg.policy.clean_low_percent = rng.below(50) as u8;
     cfg.policy.clean_high_percent = 50 + rng.below(50) as u8;
+    cfg.policy.eviction = Eviction::NAMES[rng.below(5) as usize].1;
+    cfg.policy.retention.ttl_us = if rng.one_in(2) { 0 } else { 1 << (10 + rng.below(20)) };
     cfg.limits.host_bytes_max = 1 << (16 + rng.below(6));
     if rng.below(3) > 0 {
         cfg.limits.nvme_bytes_max = 1 << (16 + rng.below(6));

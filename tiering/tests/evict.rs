@@ -1,0 +1,177 @@
+//! Which published content goes first: leaf-safe under every policy, least recently used to the last one under that, and by
+//! priority and age.
+#![allow(clippy::unwrap_used)]
+
+mod fake;
+use fake::*;
+use kvtide_tiering::ActionBuf;
+use kvtide_tiering::api::*;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+const PAGE: u32 = 4096;
+
+fn world(eviction: Eviction, retention: Retention, host: u32, slots: u32) -> World {
+    let mut cfg = config(vec![full(PAGE)]);
+    cfg.limits.host_bytes_max = u64::from(host) * u64::from(PAGE);
+    cfg.limits.nvme_bytes_max = u64::from(slots) * u64::from(PAGE);
+    (cfg.policy.eviction, cfg.policy.retention) = (eviction, retention);
+    let mut w = World::new(cfg);
+    (w.node_frames, w.slab_frames) = (vec![host], host);
+    (w.disk.node_slots, w.disk.slab_slots) = (slots, slots.max(1));
+    w.attach(0, 1, &[32]);
+    w.event(Event::Tick).unwrap();
+    w
+}
+
+/// A sequence of these blocks behind what is cached of them, at a priority; it is published and goes.
+fn run(w: &mut World, hashes: &[u128], priority: u8) -> usize {
+    w.ok(0, Request::SeqCreate { seq: 0 });
+    let found = match w.call(0, Request::Map { seq: 0, hashes }) {
+        Done { status: Status::Ok, value, .. } => value as usize,
+        _ => 0,
+    };
+    w.fill(0, 0, (hashes.len() - found) as u32, 1);
+    let (parent, rest) = (if found == 0 { 0 } else { hashes[found - 1] }, &hashes[found..]);
+    w.ok(0, Request::Publish { seq: 0, first: found as u32, parent, hashes: rest, level: Level::Published });
+    let advice = Advice::Priority(priority);
+    w.ok(0, Request::Advise { seq: 0, first: 0, count: hashes.len() as u32, advice });
+    w.ok(0, Request::SeqDrop { seq: 0 });
+    w.now += 1;
+    w.event(Event::Tick).unwrap();
+    found
+}
+
+/// How much of a prefix could be mapped now. Asks a copy of the core: to ask is to use.
+fn there(w: &World, hashes: &[u128]) -> usize {
+    let (mut core, mut buf) = (w.core.clone(), ActionBuf::new(64, 1024));
+    let ask = |core: &mut kvtide_tiering::Core, buf: &mut ActionBuf, request| {
+        buf.clear();
+        core.handle(w.now, Event::Request { session: 0, channel: 0, tag: 0, timeout_us: 0, request }, buf).unwrap();
+        buf.actions().iter().find_map(|a| match a {
+            Action::Complete { status: Status::Ok, value, .. } => Some(*value as usize),
+            _ => None,
+        })
+    };
+    ask(&mut core, &mut buf, Request::SeqCreate { seq: 1 }).unwrap();
+    ask(&mut core, &mut buf, Request::Map { seq: 1, hashes }).unwrap_or(0)
+}
+
+/// Prefixes of a small tree: the block at a depth is named by the choices up to there.
+fn prefix(choices: &[u8]) -> Vec<u128> {
+    let mut hash = 1;
+    choices
+        .iter()
+        .map(|&c| {
+            hash = hash * 7 + 1 + u128::from(c);
+            hash
+        })
+        .collect()
+}
+
+fn used_again() -> impl Strategy<Value = Vec<Vec<u8>>> {
+    prop::collection::vec(prop::collection::vec(0u8..3, 1..7), 20..60)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Whatever the policy and the tiers: what is found of a prefix is found of every request that begins so, the tables agree, and
+    /// something is cached at all.
+    #[test]
+    fn presence_is_closed_under_ancestors(runs in used_again(), policy in 0usize..5, slots in prop::sample::select(vec![0u32, 40])) {
+        let mut w = world(Eviction::NAMES[policy].1, Retention::default(), 24, slots);
+        let mut found = 0;
+        for choices in &runs {
+            let hashes = prefix(choices);
+            found += run(&mut w, &hashes, 128);
+            w.core.check().unwrap();
+            for other in &runs {
+                let hashes = prefix(other);
+                let whole = there(&w, &hashes);
+                for part in 1..hashes.len() {
+                    prop_assert_eq!(there(&w, &hashes[..part]), whole.min(part));
+                }
+            }
+        }
+        prop_assert!(found > 0 || runs.len() < 25);
+    }
+
+    /// LRU, deepest first of one use: what is there was used after all that is not.
+    #[test]
+    fn lru_gives_up_what_was_used_longest_ago(runs in used_again()) {
+        let mut w = world(Eviction::Lru, Retention::default(), 24, 0);
+        let (mut used, mut clock) = (BTreeMap::<u128, u64>::new(), 0);
+        for choices in &runs {
+            let hashes = prefix(choices);
+            run(&mut w, &hashes, 128);
+            for &hash in hashes.iter().rev() {
+                clock += 1;
+                used.insert(hash, clock);
+            }
+            let mut kept = BTreeMap::new();
+            for choices in &runs {
+                let hashes = prefix(choices);
+                let whole = there(&w, &hashes);
+                hashes.iter().enumerate().for_each(|(i, &hash)| { kept.insert(hash, i < whole); });
+            }
+            let of = |there: bool| used.iter().filter(move |(hash, _)| kept[hash] == there).map(|(_, &at)| at);
+            let (oldest, newest) = (of(true).min(), of(false).max());
+            prop_assert!(oldest.is_none_or(|oldest| newest.is_none_or(|newest| newest < oldest)), "{oldest:?} {newest:?}");
+        }
+    }
+}
+
+#[test]
+fn priority_decides_before_the_policy() {
+    for (_, policy) in Eviction::NAMES {
+        let mut w = world(policy, Retention::default(), 32, 0);
+        run(&mut w, &prefix(&[0, 0, 0]), 200);
+        for i in 0..12 {
+            run(&mut w, &prefix(&[1, i, 0]), 128);
+            run(&mut w, &prefix(&[2, i, 0]), 20);
+        }
+        assert_eq!(there(&w, &prefix(&[0, 0, 0])), 3, "{policy:?}: of high priority, and within its share");
+        let left = |w: &World, of: u8| (0..12).map(|i| there(w, &prefix(&[of, i, 0])).saturating_sub(1)).sum::<usize>();
+        let (neutral, low) = (left(&w, 1), left(&w, 2));
+        assert!(neutral > 2 * low, "{policy:?}: {neutral} blocks of neutral priority are left and {low} of low");
+    }
+}
+
+/// High priority is no way to have it all.
+#[test]
+fn high_priority_has_its_share_only() {
+    let mut w = world(Eviction::Auto, Retention { high_share_percent: 25, ..Retention::default() }, 32, 0);
+    for i in 0..30 {
+        run(&mut w, &prefix(&[0, i, 0]), 200);
+        run(&mut w, &prefix(&[1, i, 0]), 128);
+    }
+    let left = |of: u8| (0..30).map(|i| there(&w, &prefix(&[of, i, 0])).saturating_sub(1)).sum::<usize>();
+    assert!(left(0) < left(1), "{} of high priority, {} of neutral", left(0), left(1));
+}
+
+#[test]
+fn what_nobody_uses_for_the_ttl_goes_and_not_before() {
+    const TTL_US: u64 = 3_600_000_000;
+    for slots in [0, 40] {
+        let mut w = world(Eviction::Auto, Retention { ttl_us: TTL_US, ..Retention::default() }, 64, slots);
+        let (old, young) = (prefix(&[0, 0]), prefix(&[1, 1]));
+        let mut pass = |w: &mut World, us: u64| {
+            // The daemon ticks often.
+            for _ in 0..64 {
+                w.now += us / 64;
+                w.event(Event::Tick).unwrap();
+            }
+        };
+        run(&mut w, &old, 128);
+        pass(&mut w, TTL_US / 2);
+        run(&mut w, &young, 128);
+        pass(&mut w, TTL_US * 49 / 100);
+        assert_eq!((there(&w, &old), there(&w, &young)), (2, 2), "not before its time");
+        pass(&mut w, TTL_US / 4);
+        assert_eq!((there(&w, &old), there(&w, &young)), (0, 2));
+        assert_eq!(w.core.counters().expired, 2);
+        pass(&mut w, TTL_US / 2);
+        assert_eq!(there(&w, &young), 0);
+    }
+}
