@@ -63,7 +63,7 @@ fn prefix(choices: &[u8]) -> Vec<u128> {
     choices
         .iter()
         .map(|&c| {
-            hash = hash * 7 + 1 + u128::from(c);
+            hash = hash * 131 + 1 + u128::from(c);
             hash
         })
         .collect()
@@ -115,6 +115,7 @@ proptest! {
                 let whole = there(&w, &hashes);
                 hashes.iter().enumerate().for_each(|(i, &hash)| { kept.insert(hash, i < whole); });
             }
+            let kept = &kept;
             let of = |there: bool| used.iter().filter(move |(hash, _)| kept[hash] == there).map(|(_, &at)| at);
             let (oldest, newest) = (of(true).min(), of(false).max());
             prop_assert!(oldest.is_none_or(|oldest| newest.is_none_or(|newest| newest < oldest)), "{oldest:?} {newest:?}");

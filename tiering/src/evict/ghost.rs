@@ -57,8 +57,8 @@ impl Ghost {
             entries: Vec::with_capacity(2 * max as usize + 1),
             table: vec![0; (4 * max as usize + 4).next_power_of_two()],
             free: List::default(),
-            kept: Queues::default(),
-            gone: Queues::default(),
+            kept: Queues::new(),
+            gone: Queues::new(),
             max,
             cap: 0,
             shift: 0,
@@ -129,7 +129,7 @@ impl Ghost {
             _ => rule,
         };
         while self.kept.len() > self.cap {
-            let Some(first) = self.kept.first(rule, &Queues::default(), 0, now) else { return };
+            let Some(first) = self.kept.first(rule, None, 0, now) else { return };
             let used = self.entries[first.at as usize].used;
             self.leave(first.at);
             self.enter(first.at, false, used, now);
@@ -238,7 +238,10 @@ impl Ghost {
     }
 
     pub fn bytes(&self) -> usize {
-        self.entries.capacity() * size_of::<Entry>() + self.table.capacity() * size_of::<u32>()
+        self.entries.capacity() * size_of::<Entry>()
+            + self.table.capacity() * size_of::<u32>()
+            + self.kept.bytes()
+            + self.gone.bytes()
     }
 }
 

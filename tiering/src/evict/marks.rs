@@ -15,6 +15,8 @@ pub(super) const GAP: u64 = 32;
 pub(super) struct Marks {
     at: [u32; MARKS],
     since: [u64; MARKS],
+    /// When the last of its items came in.
+    until: [u64; MARKS],
     len: u8,
 }
 
@@ -23,13 +25,14 @@ impl Marks {
     pub fn pushed(&mut self, at: u32, since: u64, now: u64) {
         let len = usize::from(self.len);
         if len > 0 && since < self.since[len - 1] + GAP {
+            self.until[len - 1] = self.until[len - 1].max(since);
             return;
         }
         if len == MARKS {
             self.thin(now);
         }
         let len = usize::from(self.len);
-        (self.at[len], self.since[len]) = (at, since);
+        (self.at[len], self.since[len], self.until[len]) = (at, since, since);
         self.len += 1;
     }
 
@@ -45,6 +48,7 @@ impl Marks {
                 least = (i, gap, age);
             }
         }
+        self.until[least.0 - 1] = self.until[least.0];
         self.drop(least.0);
     }
 
@@ -52,6 +56,7 @@ impl Marks {
         let len = usize::from(self.len);
         self.at.copy_within(i + 1..len, i);
         self.since.copy_within(i + 1..len, i);
+        self.until.copy_within(i + 1..len, i);
         self.len -= 1;
     }
 
@@ -76,10 +81,9 @@ impl Marks {
         (0..usize::from(self.len)).map(|i| (self.at[i], self.since[i]))
     }
 
-    /// The item at the head, and when it was there for sure.
+    /// The item at the head, and when it had come in at the latest.
     pub fn head(&self) -> Option<(u32, u64)> {
-        let until = if self.len > 1 { self.since[1] } else { self.since[0] + GAP };
-        (self.len > 0).then_some((self.at[0], until))
+        (self.len > 0).then_some((self.at[0], self.until[0]))
     }
 
     /// The mark of a time, if it is still there.
@@ -113,6 +117,7 @@ mod tests {
                     marks.removed(at, model.get(i).map_or(NONE, |m| m.0));
                 }
                 prop_assert_eq!(marks.get().next().map(|m| m.0), model.front().map(|m| m.0));
+                prop_assert!(marks.head().is_none_or(|(_, until)| until >= model[0].1));
                 let mut all = marks.get().peekable();
                 let mut since = 0;
                 for &(at, came) in &model {

@@ -43,8 +43,8 @@ pub(crate) enum Care {
 impl Order {
     pub fn new(contents_max: u32, policy: Eviction, retention: Retention) -> Order {
         Order {
-            idle: Queues::default(),
-            cold: Queues::default(),
+            idle: Queues::new(),
+            cold: Queues::new(),
             now: 0,
             policy,
             retention,
@@ -119,8 +119,8 @@ impl Order {
         let high = self.retention.high_share_percent;
         let high = u32::from(high) * SHARE / 100;
         let rule = Rule { policy, once: self.ghosts.once(), values: &self.ghosts.values };
-        let idle = self.idle.first(rule, &self.cold, high, self.now);
-        [idle, self.cold.first(rule, &self.idle, high, self.now)]
+        let idle = self.idle.first(rule, Some(&self.cold), high, self.now);
+        [idle, self.cold.first(rule, Some(&self.idle), high, self.now)]
     }
 
     /// Time has passed: a content that was used before the clock stood where this says is to go for its age.
@@ -161,6 +161,6 @@ impl Order {
     }
 
     pub fn bytes(&self) -> usize {
-        self.memory.bytes() + self.ghosts.bytes()
+        self.memory.bytes() + self.ghosts.bytes() + self.idle.bytes() + self.cold.bytes()
     }
 }

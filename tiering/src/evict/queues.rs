@@ -23,9 +23,10 @@ struct Queue {
 }
 
 /// All queues of a set of items; the items themselves are the caller's, who also remembers in which queue each of them stands.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Queues {
-    queues: [Queue; QUEUES],
+    /// On the heap: there are many sets, and their owner is moved about.
+    queues: Vec<Queue>,
     len: u32,
     /// Of them, in the classes of what was used once.
     once: u32,
@@ -49,6 +50,15 @@ pub(crate) struct First {
 }
 
 impl Queues {
+    pub fn new() -> Queues {
+        Queues { queues: vec![Queue::default(); QUEUES], len: 0, once: 0, choice: Choice::default() }
+    }
+
+    /// Bytes of the queues themselves.
+    pub fn bytes(&self) -> usize {
+        self.queues.capacity() * size_of::<Queue>()
+    }
+
     /// Puts an item at the end of a queue. `since`: when it was used last, as far as is known; `now` or earlier.
     pub fn push<T: Linked>(&mut self, items: &mut [T], at: u32, queue: u8, since: u64, now: u64) {
         let q = &mut self.queues[usize::from(queue)];
@@ -114,18 +124,19 @@ impl Queues {
         self.oldest(|_| true).map(|f| f.at)
     }
 
-    /// What goes first by a rule. `others`: how many items of how many classes used once stand in other sets of the same cache;
+    /// What goes first by a rule. `other`: the other set of the same cache, for shares are of both;
     /// `high`: share of all that the queue of high priority may take, of [`SHARE`].
-    pub fn first(&mut self, rule: Rule<'_>, others: &Queues, high: u32, now: u64) -> Option<First> {
+    pub fn first(&mut self, rule: Rule<'_>, other: Option<&Queues>, high: u32, now: u64) -> Option<First> {
         let class = |i: usize| i < CLASSES;
         let key = |f: First, key: f64| First { key, ..f };
         if let Some(low) = self.oldest(|i| i == usize::from(LOW)) {
             return Some(key(low, low.key - 1e18));
         }
-        let (len, once) = (u64::from(self.len + others.len), u64::from(self.once + others.once));
-        let highs = self.queues[usize::from(HIGH)].list.len + others.queues[usize::from(HIGH)].list.len;
+        let both = |of: fn(&Queues) -> u32| u64::from(of(self)) + other.map_or(0, |other| u64::from(of(other)));
+        let (len, once) = (both(|q| q.len), both(|q| q.once));
+        let highs = both(|q| q.queues[usize::from(HIGH)].list.len);
         let top = self.oldest(|i| i == usize::from(HIGH));
-        if let Some(top) = top.filter(|_| u64::from(highs) * u64::from(SHARE) > len * u64::from(high)) {
+        if let Some(top) = top.filter(|_| highs * u64::from(SHARE) > len * u64::from(high)) {
             return Some(key(top, top.key - 1e18));
         }
         let over = |share: u32| once * u64::from(SHARE) > len * u64::from(share);
@@ -217,7 +228,7 @@ mod tests {
             ops in prop::collection::vec((0u8..4, 0u8..14, 1u64..400), 1..200), share in 0u32..=SHARE, high in 0u32..=SHARE,
         ) {
             let values = Values::new();
-            let (mut items, mut queues, mut model) = (vec![Item::default(); 200], Queues::default(), Vec::<(u32, u8, u64)>::new());
+            let (mut items, mut queues, mut model) = (vec![Item::default(); 200], Queues::new(), Vec::<(u32, u8, u64)>::new());
             let mut now = 0;
             for (i, (op, queue, gap)) in ops.into_iter().enumerate() {
                 now += 32 + gap;
@@ -245,11 +256,11 @@ mod tests {
                     let crowd = if crowded { of(&|q| q == HIGH) } else { None };
                     let expected = of(&|q| q == LOW).or(crowd).or(by_rule).or(of(&|q| q == HIGH));
                     // Marks are few: with many items in a queue ages are known roughly, and here there are at most 200 in 14.
-                    let first = queues.first(rule, &Queues::default(), high, now).map(|f| f.at);
+                    let first = queues.first(rule, None, high, now).map(|f| f.at);
                     prop_assert_eq!(first, expected, "{:?}", policy);
                 }
                 let rule = Rule { policy: Eviction::CostAware, once: 0, values: &values };
-                let first = queues.first(rule, &Queues::default(), SHARE, now + CHOICE).map(|f| f.at);
+                let first = queues.first(rule, None, SHARE, now + CHOICE).map(|f| f.at);
                 prop_assert_eq!(first.is_some(), !model.is_empty());
                 prop_assert_eq!(queues.len() as usize, model.len());
                 prop_assert_eq!(queues.once() as u64, count(&once));

@@ -2,8 +2,8 @@
 
 use crate::actions::ActionBuf;
 use crate::api::{
-    Admission, Advice, Attention, Contract, DiskSlot, Event, Eviction, Level, NONE, Policy, Request, Retention, ScoreKind,
-    Scoring, Status,
+    Admission, Advice, Attention, Contract, DiskSlot, Event, Eviction, Level, NONE, Policy, Request, Retention,
+    ScoreKind, Scoring, Status,
 };
 use crate::error::Error;
 
