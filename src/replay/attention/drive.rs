@@ -34,6 +34,8 @@ pub(super) struct Setup {
     pub(super) scoring: Scoring,
     /// Tier 0, in percent of the pages of the step.
     pub(super) capacity_percent: f64,
+    /// What a step may read of a plane, in percent of its pages: the budget of the contract.
+    pub(super) budget_percent: f64,
     /// Host memory, in percent of all pages; the others are on NVMe.
     pub(super) host_percent: f64,
     pub(super) bandwidths: Bandwidths,
@@ -178,7 +180,7 @@ struct Engine<'a> {
 impl Engine<'_> {
     fn prefill(&mut self) -> Result<(), ReplayError> {
         let trace = self.known.trace;
-        let permille = (self.setup.capacity_percent * 10.0).round().clamp(1.0, 1000.0) as u16;
+        let permille = (self.setup.budget_percent * 10.0).round().clamp(1.0, 1000.0) as u16;
         self.machine.must(Request::SeqCreate { seq: SEQ })?;
         self.machine.must(Request::Contract { seq: SEQ, contract: Contract::Approx { permille } })?;
         // A reserve's pages are in tier 0 all at once.

@@ -39,6 +39,10 @@ pub(super) struct Args {
     /// Pages that tier 0 holds, the tails included, in percent of those of the step
     #[arg(long, value_name = "PERCENT", default_value_t = 12.5, value_parser = percent)]
     capacity_percent: f64,
+    /// Budget of the contract `approx`: pages that a step may read of a plane, in percent; if not given, twice what tier 0 holds, since
+    /// planes share its frames
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    budget_percent: Option<f64>,
     /// Pages that host memory holds, in percent of all; the others are on NVMe
     #[arg(long, value_name = "PERCENT", default_value_t = 100.0, value_parser = percent)]
     host_percent: f64,
@@ -95,7 +99,8 @@ pub(super) fn run(args: &Args) -> Result<String, ReplayError> {
     for scoring in chosen() {
         let Some((_, estimates)) = asked.iter().find(|(digest, _)| *digest == Digest::of(scoring)) else { continue };
         let (capacity_percent, host_percent) = (args.capacity_percent, args.host_percent);
-        let setup = Setup { scoring, capacity_percent, host_percent, bandwidths, page_bytes, plane_ns };
+        let budget_percent = args.budget_percent.unwrap_or(2.0 * capacity_percent).min(100.0);
+        let setup = Setup { scoring, budget_percent, capacity_percent, host_percent, bandwidths, page_bytes, plane_ns };
         let outcome = drive::replay(Known { trace: &trace, oracle: &oracle, estimates }, setup, scoring.name())?;
         let baselines = Baselines::new(&trace, &oracle, estimates, args.capacity_percent);
         let sizes = Sizes { page_bytes, own_bytes, digest_bytes: estimates.digest_bytes, plane_ns };
