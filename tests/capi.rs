@@ -12,7 +12,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// Programs that need no daemon, one, or one to kill and one to go to.
-const PROGRAMS: [(&str, u32); 10] = [
+const PROGRAMS: [(&str, u32); 11] = [
     ("handles", 0),
     ("life", 1),
     ("errors", 1),
@@ -21,6 +21,7 @@ const PROGRAMS: [(&str, u32); 10] = [
     ("threads", 1),
     ("example", 1),
     ("token", 1),
+    ("contracts", 1),
     ("death", 2),
     (ON_DEVICE, 1),
 ];

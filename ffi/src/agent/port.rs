@@ -108,6 +108,12 @@ impl Port {
         }
     }
 
+    /// Wakes the daemon if it sleeps, to look at what is told without a message.
+    pub fn nudge(&mut self) {
+        self.unrung = false;
+        self.wire.waker.wake();
+    }
+
     /// Takes the next answer; its list is in `self.list`, empty unless the status is `Ok`.
     ///
     /// # Errors

@@ -170,9 +170,10 @@ impl Attend {
     /// Begins a step over one sequence.
     ///
     /// # Errors
-    /// As [`Lane::begin`]; `Range`: more pages than this was made for. `State`: the result of a plane never came.
+    /// As [`Lane::begin`]; `Range`: more pages than this was made for. `State`: the result of a plane never came, or the sequence is
+    /// read by another contract than exact, whose omissions these kernels do not mask.
     pub fn begin(&mut self, lane: &mut Lane, step: StepSeq) -> Result<()> {
-        if self.adrift {
+        if self.adrift || !lane.reads_exactly(step.seq) {
             return Err(Error::call("attend to sequence", u64::from(step.seq), Status::State));
         }
         lane.begin(&[step])?;

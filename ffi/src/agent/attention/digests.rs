@@ -191,11 +191,17 @@ impl Digests {
         (0..self.planes).for_each(|plane| self.free(block * self.planes + plane));
     }
 
+    /// Whether a page of a block has digests.
+    #[must_use]
+    pub fn has_any(&self, block: u32) -> bool {
+        let first = block.saturating_mul(self.planes);
+        (first..first.saturating_add(self.planes)).any(|page| self.has(page))
+    }
+
     /// A sealed block of ours has got the name of its content.
     pub fn named(&mut self, block: u32, name: u128) {
-        let pages = block * self.planes..(block + 1) * self.planes;
-        if self.names.len() < self.owners.len() && pages.into_iter().any(|page| self.has(page)) {
-            self.names.insert(block, name);
+        if self.has_any(block) {
+            self.keep_name(block, name);
         }
     }
 
@@ -204,9 +210,19 @@ impl Digests {
     pub fn mapped(&mut self, block: u32, name: u128) {
         if self.names.get(&block) != Some(&name) {
             self.forget(block);
-            if self.names.len() < self.owners.len() {
-                self.names.insert(block, name);
-            }
+            self.keep_name(block, name);
+        }
+    }
+
+    /// As many names as pages may have digests; those whose blocks have none make room.
+    fn keep_name(&mut self, block: u32, name: u128) {
+        if self.names.len() >= self.owners.len() {
+            let mut names = std::mem::take(&mut self.names);
+            names.retain(|block, _| self.has_any(*block));
+            self.names = names;
+        }
+        if self.names.len() < self.owners.len() {
+            self.names.insert(block, name);
         }
     }
 }
@@ -303,6 +319,12 @@ mod tests {
         digests.forget(2);
         digests.mapped(2, 78);
         assert!(!digests.has(4));
+        // Names are as many as pages with digests may be; those of blocks that have none make room.
+        (0..8).for_each(|block| digests.mapped(block, 5));
+        digests.build(0, &page(1.0));
+        digests.mapped(7, 6);
+        digests.mapped(0, 5);
+        assert!(digests.has(0), "its name was kept");
     }
 
     #[test]

@@ -54,6 +54,14 @@ impl Memory {
         }
     }
 
+    /// A block is being filled: what it had when it was full before, and not committed, is void.
+    pub fn unfilled(&self, block: u32) {
+        let had = self.digests().is_some_and(|digests| digests.has_any(block));
+        if let Some(mut digests) = self.digests_mut().filter(|_| had) {
+            digests.forget(block);
+        }
+    }
+
     /// A sealed block has got the name of its content.
     pub fn named(&self, block: u32, name: u128) {
         if let Some(mut digests) = self.digests_mut() {

@@ -235,6 +235,12 @@ impl Reader {
         self.plane.filter(|_| self.open)
     }
 
+    /// Whether the open step was announced, or is to be: not all that it needs was readable.
+    #[must_use]
+    pub fn is_announced(&self) -> bool {
+        self.open && self.announced
+    }
+
     /// Whether the plane of the last boundary is complete.
     #[must_use]
     pub fn is_complete(&self) -> bool {
@@ -280,8 +286,7 @@ impl Reader {
         self.faulted = None;
         self.ready.clear();
         self.missing.clear();
-        self.chosen.clear();
-        self.picks.clear();
+        self.choose_all();
         self.waived.clear();
         self.counts.steps += 1;
         self.pages_full = self.members.iter().map(|m| u64::from(m.blocks)).sum();
@@ -332,6 +337,12 @@ impl Reader {
             });
         self.known[seq as usize] = Known { version, epoch, tokens, blocks, valid: ok };
         ok
+    }
+
+    /// Has the next boundary read everything, whatever was chosen.
+    pub fn choose_all(&mut self) {
+        self.chosen.clear();
+        self.picks.clear();
     }
 
     /// Has the next boundary, if it is the first of its plane, read of the sequence at `position` only `pages`, in rising order

@@ -142,6 +142,7 @@ impl State {
     pub(super) fn pick(&mut self, session: &Session, plane: u16) {
         self.attention.hope = (!session.max_stall.is_zero()).then(|| Instant::now() + session.max_stall);
         let absent = if session.max_stall.is_zero() { Absent::Omit } else { Absent::Hope };
+        self.reader.choose_all(); // a boundary that was refused may have left something
         let attention = &mut self.attention;
         let members = self.reader.members().len();
         for position in 0..members {
@@ -231,7 +232,7 @@ impl State {
     }
 
     /// Before the step ends: digests of the pages that it filled. A page that is filled again before it is committed has them
-    /// built again.
+    /// built again, and one that is filled no more has none.
     pub(super) fn build_filled(&mut self, session: &Session) {
         if !session.attention.keeps_digests() || !session.tier0.is_host() {
             return;
@@ -242,19 +243,23 @@ impl State {
             let Some(step) = self.reader.member(position) else { continue };
             let sealed = session.shared.seqs().committed(step.seq) / page_tokens;
             let full = step.tokens / page_tokens;
-            if sealed >= full {
-                continue;
-            }
-            let Some(mut digests) = session.attention.digests_mut() else { return };
-            for index in sealed..full {
+            for index in sealed..step.tokens.div_ceil(page_tokens) {
                 let Some(block) = session.shared.seqs().block(step.seq, index as u32) else { continue };
-                for plane in (0..geometry.plane_count() as u16).filter(|plane| has_keys(geometry, *plane)) {
-                    if let (Some(page), Some(bytes)) =
-                        (geometry.page(block, plane), self.readable(session, block, plane))
-                    {
-                        digests.build(page, bytes);
-                    }
+                if index < full {
+                    self.build_block(session, block);
+                } else {
+                    session.attention.unfilled(block);
                 }
+            }
+        }
+    }
+
+    fn build_block(&self, session: &Session, block: u32) {
+        let geometry = session.shared.geometry();
+        let Some(mut digests) = session.attention.digests_mut() else { return };
+        for plane in (0..geometry.plane_count() as u16).filter(|plane| has_keys(geometry, *plane)) {
+            if let (Some(page), Some(bytes)) = (geometry.page(block, plane), self.readable(session, block, plane)) {
+                digests.build(page, bytes);
             }
         }
     }
@@ -278,6 +283,10 @@ impl State {
         if let Some(scores) = Scores::new(kind, seq, plane, step, top, logarithm(rest)) {
             self.words.scores.write(&scores);
             session.counters.scores.add(1);
+            // What is wanted a plane later is wanted now; all else is seen with the step's end, or the next message.
+            if kind == ScoreKind::Ahead && self.reader.is_announced() {
+                self.port.nudge();
+            }
         }
     }
 
@@ -456,6 +465,12 @@ impl Lane {
     #[must_use]
     pub fn omission(&self, seq: SeqId, plane: u16) -> Option<Omission> {
         self.state()?.omission(&self.inner.session, seq, plane)
+    }
+
+    /// Whether a sequence is read by the contract exact.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn reads_exactly(&self, seq: SeqId) -> bool {
+        Contract::of_word(self.inner.session.shared.seqs().contract(seq)) == Contract::Exact
     }
 
     fn told<T>(
