@@ -42,6 +42,9 @@ fn command(dir: &Dir, prefill: u64, decode: u64, flags: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kvtide"));
     command.args(["demo", "--json", "--prefill", &prefill.to_string(), "--decode", &decode.to_string()]);
     command.arg("--dir").arg(&dir.0).args(flags).stdin(Stdio::null());
+    if !flags.contains(&"--contract") {
+        command.args(["--contract", "exact"]);
+    }
     command
 }
 
@@ -122,6 +125,41 @@ fn three_tiers_change_no_bit_and_read_little_more_from_nvme_than_they_must() {
         assert_eq!(number(&object, "/nvme/checksum_failures"), 0);
         assert!(left.is_empty(), "left behind: {left:?}");
     }
+}
+
+#[test]
+fn other_contracts_omit_what_they_say_and_no_more_than_they_may() {
+    let flags = ["--two-tiers", "--tier0-percent", "40", "--contract", "approx:0.4,bounded:0.02,exact"];
+    let (output, left) = demo("contracts", &flags);
+    let object = object(&output);
+    assert_eq!(object["bit_identical"], true, "what is beside it changes nothing of exact: {object}");
+    let contracts = object["contracts"].as_array().unwrap();
+    assert_eq!(
+        contracts.iter().map(|c| c["contract"].as_str().unwrap()).collect::<Vec<_>>(),
+        ["approx:0.4", "bounded:0.02"]
+    );
+    let share = |contract: &Value, name: &str| contract[name].as_f64().unwrap();
+    let needed: u64 = (PREFILL + 1..=PREFILL + DECODE).map(|tokens| tokens.div_ceil(64) * 6).sum();
+    for contract in contracts {
+        assert_eq!(number(contract, "/pages_needed"), needed);
+        assert_eq!(number(contract, "/tokens"), DECODE);
+        assert!(number(contract, "/pages_waived") <= number(contract, "/pages_omitted"), "{contract}");
+        for name in ["used", "late", "wasted"] {
+            let _ = number(contract, &format!("/prefetch/{name}"));
+        }
+    }
+    let [approx, bounded] = &contracts[..] else { panic!("two") };
+    // 60 % of the pages are not even picked; that is no 60 % of the attention, and what is said of it is near the truth.
+    assert!(number(approx, "/pages_omitted") * 10 >= needed * 5, "{approx}");
+    let (told, truth) = (share(approx, "omitted_share_told"), share(approx, "omitted_share_true"));
+    assert!(truth > 0.0 && truth < 0.3, "{approx}");
+    assert!((told - truth).abs() < 0.1, "{approx}");
+    assert!(number(approx, "/same_choice") * 2 > DECODE, "{approx}");
+    // What was proved is true of every head of every step.
+    assert!(share(bounded, "omitted_share_worst") <= 0.02 && share(bounded, "omitted_share_told") <= 0.02, "{bounded}");
+    assert!(share(bounded, "omitted_share_told") >= share(bounded, "omitted_share_true"), "{bounded}");
+    assert_eq!(number(bounded, "/pages_waived"), 0);
+    assert!(left.is_empty(), "left behind: {left:?}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use kvtide_client::DeviceChoice;
+use kvtide_client::{Contract, DeviceChoice};
 
 /// Where tier 0 is and attention is computed.
 #[derive(Clone, Debug)]
@@ -27,6 +27,25 @@ impl Device {
     #[must_use]
     pub fn is_host(&self) -> bool {
         matches!(self.choice, DeviceChoice::Cpu)
+    }
+}
+
+impl Args {
+    /// The contracts beside exact, each once.
+    #[must_use]
+    pub fn inexact(&self) -> Vec<Contract> {
+        let standard = [Contract::Approx { permille: 250 }, Contract::Bounded { ppm: 10_000 }];
+        let asked = match self.contracts.is_empty() {
+            true if self.device.is_host() => &standard[..],
+            _ => &self.contracts,
+        };
+        let mut contracts = Vec::new();
+        for contract in asked.iter().filter(|contract| **contract != Contract::Exact) {
+            if !contracts.contains(contract) {
+                contracts.push(*contract);
+            }
+        }
+        contracts
     }
 }
 
@@ -68,6 +87,11 @@ pub struct Args {
     /// Text to prefill from; by default the one that comes with the demo
     #[arg(long, value_name = "FILE")]
     pub text: Option<PathBuf>,
+    /// Reading contracts that the small tier 0 decodes by, side by side at the end: `exact`, which is always among them,
+    /// `approx:SHARE`, which reads that share of each plane's pages, and `bounded:SHARE`, which skips pages that digests prove to
+    /// hold at most that share of each query head's attention. By default exact,approx:0.25,bounded:0.01, and on a device exact
+    #[arg(long = "contract", value_name = "CONTRACT", value_delimiter = ',')]
+    pub contracts: Vec<Contract>,
     /// Prints one JSON object on standard output at the end; the rest goes to standard error. Rates are those of
     /// the lower quartile of decode steps, which what else the machine does disturbs least
     #[arg(long)]

@@ -109,6 +109,9 @@ impl Console {
         );
         let verdict = match stage {
             Stage::Plain => String::new(),
+            Stage::Inexact => {
+                measured.reading.as_ref().map_or_else(String::new, |reading| format!(": {}", reading.contract))
+            }
             _ if measured.distance.is_some() => {
                 format!(", within {:.3} of the plain array's logits", measured.distance.unwrap_or_default())
             }

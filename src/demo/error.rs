@@ -50,6 +50,9 @@ pub enum DemoError {
         /// Percent asked for.
         host: u32,
     },
+    /// A contract that the demo's attention on a device does not read by.
+    #[error("on a device the demo reads by the contract exact alone, not by {0}")]
+    OnDevice(String),
     /// The daemon's status lacks something.
     #[error("the daemon's status has no {0}")]
     Status(String),

@@ -7,6 +7,7 @@
 mod args;
 pub mod attention;
 mod console;
+mod contracts;
 pub mod engine;
 mod error;
 pub mod kv;
@@ -63,7 +64,7 @@ fn show(args: &Args) -> Result<bool, DemoError> {
     let prompt = prompt::prompt(args.text.as_deref(), setup.sizes.prefill)?;
     let mut console = Console::new(args.json, &prompt[prompt.len().saturating_sub(SHOWN)..]);
     let results = demo(args, &setup, &mut console)?;
-    console.say(&format!("{}\n{}\n", results.table(), results.verdict()));
+    console.say(&format!("{}\n{}{}\n", results.table(), results.contracts(), results.verdict()));
     if args.json {
         println!("{}", results.json()?);
     }

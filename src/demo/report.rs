@@ -5,6 +5,7 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::console::is_stand_in;
+use super::contracts::{self, Inexact};
 use super::engine::{Counters, Measured};
 use super::nvme::Figures;
 use super::setup::Setup;
@@ -24,6 +25,8 @@ pub struct Results {
     pub tiered: Measured,
     /// Of that run, what happened on NVMe, if there is that tier.
     pub nvme: Option<Figures>,
+    /// The small tier 0 by other contracts than exact.
+    pub inexact: Vec<Inexact>,
 }
 
 /// Figures by tier.
@@ -74,6 +77,8 @@ struct Object {
     nvme_read_ratio: Option<f64>,
     /// The disk's own figures; nothing without that tier.
     nvme: Option<Figures>,
+    /// The small tier 0 by other contracts than exact.
+    contracts: Vec<contracts::Object>,
 }
 
 impl Results {
@@ -132,6 +137,7 @@ impl Results {
             nvme_configured: self.nvme.is_some(),
             nvme_read_ratio: (nvme_optimum.0 > 0).then(|| nvme_moved.0 as f64 / nvme_optimum.0 as f64),
             nvme: self.nvme.clone(),
+            contracts: self.inexact.iter().map(Inexact::object).collect(),
         })
     }
 
@@ -192,6 +198,15 @@ impl Results {
             }
         }
         table.text
+    }
+
+    /// The contracts side by side, if there were others than exact.
+    #[must_use]
+    pub fn contracts(&self) -> String {
+        match contracts::table(&self.tiered, self.setup.sizes.decode, &self.inexact) {
+            table if table.is_empty() => table,
+            table => format!("{table}\n"),
+        }
     }
 
     /// In words, for the last line.

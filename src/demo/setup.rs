@@ -3,7 +3,7 @@
 use super::args::Args;
 use super::attention::Page;
 use super::error::DemoError;
-use super::kv::DEVICE_PAGE_BYTES;
+use super::kv::{DEVICE_PAGE_BYTES, digests};
 use super::model::Config;
 use super::sizes::{HOST_SCAN_FRAMES, Sizes};
 
@@ -29,6 +29,8 @@ pub struct Setup {
     pub tier0_percent: u32,
     /// Frames of the small tier 0.
     pub tier0_frames: u32,
+    /// Of them, those whose place digests take at most, in runs by contracts that need some.
+    pub digest_frames: u32,
     /// Size asked for, or what is needed.
     pub host_percent: u32,
     /// Frames of the host tier: a whole number in each of its slabs, at least one.
@@ -59,12 +61,18 @@ impl Setup {
     /// Tiers for `args`.
     ///
     /// # Errors
-    /// There are three and the first two already hold everything.
+    /// There are three and the first two already hold everything; or a contract other than exact with tier 0 on a device.
     pub fn new(args: &Args, config: &Config) -> Result<Setup, DemoError> {
         let (prefill, decode) = (args.prefill as usize, args.decode as usize);
+        if let Some(contract) = args.inexact().first().filter(|_| !args.device.is_host()) {
+            return Err(DemoError::OnDevice(contract.to_string()));
+        }
         let page_bytes = if args.device.is_host() { Page::BYTES } else { DEVICE_PAGE_BYTES };
         let sizes = Sizes { planes: config.num_hidden_layers, prefill, decode, page_bytes };
-        let host_default = if args.two_tiers { sizes.host_percent_needed(args.tier0_percent) } else { HOST_PERCENT };
+        let digests = args.inexact().into_iter().filter_map(|contract| digests(contract, sizes.digest_pages()));
+        let digest_frames = digests.map(|digests| digests.frames(page_bytes as u32)).max().unwrap_or(0);
+        let host_default =
+            if args.two_tiers { sizes.host_percent_needed(args.tier0_percent, digest_frames) } else { HOST_PERCENT };
         let (tier0_percent, host_percent) = (args.tier0_percent, args.host_percent.unwrap_or(host_default));
         if !args.two_tiers && tier0_percent + host_percent >= 100 {
             return Err(DemoError::NothingForNvme { tier0: tier0_percent, host: host_percent });
@@ -74,6 +82,7 @@ impl Setup {
             vocabulary: config.vocab_size,
             tier0_percent,
             tier0_frames: sizes.frames(tier0_percent),
+            digest_frames,
             host_percent,
             host_frames: sizes.frames(host_percent).next_multiple_of(SLABS).max(SLABS),
             nvme: (!args.two_tiers).then(|| NvmeSetup::new(&sizes)),
@@ -113,7 +122,7 @@ impl Setup {
                  block of every lane"
             ),
             None => {
-                let needed = self.sizes.host_percent_needed(self.tier0_percent);
+                let needed = self.sizes.host_percent_needed(self.tier0_percent, self.digest_frames);
                 format!("with this tier 0, --host-percent {needed} would do")
             }
         };
@@ -125,7 +134,7 @@ impl Setup {
             self.host_frames,
             self.host_percent,
             self.sizes.pages(),
-            self.sizes.tier0_percent_needed(),
+            self.sizes.tier0_percent_needed(self.digest_frames),
         )
     }
 }

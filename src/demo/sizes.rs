@@ -39,25 +39,32 @@ impl Sizes {
         self.planes * pages_of(self.tokens())
     }
 
+    /// Pages that have digests where they are kept: all, and those of the block in reserve.
+    #[must_use]
+    pub fn digest_pages(&self) -> usize {
+        self.pages() + self.planes
+    }
+
     /// Frames that hold `percent` of all pages.
     #[must_use]
     pub fn frames(&self, percent: u32) -> u32 {
         (self.pages() as u64 * u64::from(percent)).div_ceil(100) as u32
     }
 
-    /// The least percent of pages that a tier 0 must hold: a block being filled, a block in reserve, and the frames of a scan.
+    /// The least percent of pages that a tier 0 must hold: a block being filled, a block in reserve, the frames of a scan, and those
+    /// whose place `digest_frames` digests take.
     #[must_use]
-    pub fn tier0_percent_needed(&self) -> u32 {
-        let frames = u64::from(SCAN_FRAMES) + 2 * self.planes as u64;
+    pub fn tier0_percent_needed(&self, digest_frames: u32) -> u32 {
+        let frames = u64::from(SCAN_FRAMES + digest_frames) + 2 * self.planes as u64;
         (frames * 100).div_ceil(self.pages() as u64) as u32
     }
 
     /// Percent of host frames that a tier 0 of `tier0_percent` leaves to be had: the pages that do not fit, and one frame
     /// for each of tier 0's that holds no settled page: those streamed through, those of the block being filled, and those of
-    /// the block in reserve.
+    /// the block in reserve; and those whose place digests take.
     #[must_use]
-    pub fn host_percent_needed(&self, tier0_percent: u32) -> u32 {
-        let unsettled = u64::from(SCAN_FRAMES) + 2 * self.planes as u64;
+    pub fn host_percent_needed(&self, tier0_percent: u32, digest_frames: u32) -> u32 {
+        let unsettled = u64::from(SCAN_FRAMES + digest_frames) + 2 * self.planes as u64;
         let pages = self.pages() as u64 + unsettled;
         let missing = pages.saturating_sub(u64::from(self.frames(tier0_percent)));
         (missing * 100).div_ceil(self.pages() as u64) as u32
@@ -126,9 +133,9 @@ mod tests {
     fn ten_percent_is_less_than_a_plane() {
         assert_eq!((DEMO.pages(), DEMO.frames(10)), (360, 36));
         assert!((DEMO.frames(10) as usize) < pages_of(DEMO.tokens()));
-        assert_eq!(DEMO.host_percent_needed(10), 96);
-        assert_eq!(DEMO.tier0_percent_needed(), 6);
-        assert_eq!(Sizes { prefill: 1024, ..DEMO }.tier0_percent_needed(), 17);
+        assert_eq!((DEMO.host_percent_needed(10, 0), DEMO.host_percent_needed(10, 3)), (96, 97));
+        assert_eq!((DEMO.tier0_percent_needed(0), DEMO.tier0_percent_needed(3)), (6, 7));
+        assert_eq!(Sizes { prefill: 1024, ..DEMO }.tier0_percent_needed(0), 17);
     }
 
     #[test]

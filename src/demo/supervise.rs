@@ -16,6 +16,7 @@ use signal_hook::iterator::Signals;
 
 use super::args::Args;
 use super::console::Console;
+use super::contracts::Inexact;
 use super::engine::{Cause, Measured, Message, Stage};
 use super::error::DemoError;
 use super::nvme::Figures;
@@ -101,15 +102,24 @@ fn supervise(
     let Relayed { mut ended, checkpoints, .. } = relay(engine, setup, console, &mut daemon, events)?;
     let mut of = |wanted| {
         let at = ended.iter().position(|(stage, _)| *stage == wanted);
-        at.map(|at| ended.swap_remove(at).1).ok_or(DemoError::Incomplete)
+        at.map(|at| ended.remove(at).1).ok_or(DemoError::Incomplete)
     };
     let (plain, resident, tiered) = (of(Stage::Plain)?, of(Stage::Resident)?, of(Stage::Tiered)?);
-    let nvme = match (&setup.nvme, checkpoints.as_slice()) {
+    let (of_exact, of_inexact): (Vec<_>, Vec<_>) = checkpoints.iter().partition(|(stage, _)| *stage == Stage::Tiered);
+    let nvme = match (&setup.nvme, of_exact.as_slice()) {
         (None, _) => None,
-        (Some(_), [[begin, _], [first, end]]) => Some(Figures::between(begin, [first, end], Stage::Tiered.space())?),
+        (Some(_), [(_, [begin, _]), (_, [first, end])]) => {
+            Some(Figures::between(begin, [first, end], Stage::Tiered.space())?)
+        }
         (Some(_), _) => return Err(DemoError::Incomplete),
     };
-    Ok(Results { setup: setup.clone(), device, plain, resident, tiered, nvme })
+    let inexact: Vec<Measured> = ended.into_iter().filter(|(stage, _)| *stage == Stage::Inexact).map(|e| e.1).collect();
+    if inexact.len() != args.inexact().len() || of_inexact.len() != inexact.len() {
+        return Err(DemoError::Incomplete);
+    }
+    let inexact = inexact.into_iter().zip(of_inexact);
+    let inexact = inexact.map(|(measured, (_, [_, end]))| Inexact::new(measured, end)).collect::<Result<_, _>>()?;
+    Ok(Results { setup: setup.clone(), device, plain, resident, tiered, nvme, inexact })
 }
 
 fn options(args: &Args, setup: &Setup) -> Options {
@@ -150,7 +160,7 @@ struct Relayed {
     device: Option<String>,
     ended: Vec<(Stage, Measured)>,
     /// How the daemon stood whenever the engine waited for that, asked twice.
-    checkpoints: Vec<[Value; 2]>,
+    checkpoints: Vec<(Stage, [Value; 2])>,
 }
 
 /// Shows what an engine says until it has ended; returns what it measured.
@@ -177,8 +187,8 @@ fn relay(
                 at = (stage, tokens);
                 console.progress(setup, stage, tokens, token);
             }
-            Ok(Message::Checkpoint { .. }) => {
-                relayed.checkpoints.push([daemon.status()?, daemon.status()?]);
+            Ok(Message::Checkpoint { stage, .. }) => {
+                relayed.checkpoints.push((stage, [daemon.status()?, daemon.status()?]));
                 engine.go_on()?;
             }
             Ok(Message::Device { name }) => {
@@ -217,6 +227,9 @@ fn start_engine(
     command.args(["--prefill", &setup.sizes.prefill.to_string(), "--decode", &setup.sizes.decode.to_string()]);
     command.args(["--tier0-frames", &setup.tier0_frames.to_string(), "--parent", &std::process::id().to_string()]);
     command.args(["--device", &args.device.text]);
+    for contract in args.inexact() {
+        command.args(["--contract", &contract.to_string()]);
+    }
     command.args(rehearse.then_some("--rehearse"));
     if let Some(text) = &args.text {
         command.arg("--text").arg(text);

@@ -21,6 +21,12 @@ impl Partials {
         self.row = tokens * Q_HEADS;
     }
 
+    /// The cells of the page at `index`.
+    #[must_use]
+    pub fn page(&self, index: usize) -> &[Partial] {
+        &self.cells[index * self.row..][..self.row]
+    }
+
     /// The cells of the page at `index`, for [`super::split`].
     pub fn page_mut(&mut self, index: usize) -> &mut [Partial] {
         &mut self.cells[index * self.row..][..self.row]

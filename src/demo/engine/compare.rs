@@ -29,6 +29,24 @@ impl Logits {
         furthest
     }
 
+    /// How far other logits of one position are from these, as what they predict.
+    pub fn drift(&self, position: usize, found: &[f32], drift: &mut Drift) {
+        let expected = &self.rows[position * self.vocabulary..][..found.len()];
+        let best = |row: &[f32]| row.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).map(|(token, _)| token);
+        let ln_sum = |row: &[f32]| {
+            let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            f64::from(most) + row.iter().map(|l| f64::from(l - most).exp()).sum::<f64>().ln()
+        };
+        let (p, q) = (ln_sum(expected), ln_sum(found));
+        let part = |(e, f): (&f32, &f32)| {
+            let (e, f) = (f64::from(*e) - p, f64::from(*f) - q);
+            e.exp() * (e - f)
+        };
+        drift.tokens += 1;
+        drift.same_choice += u64::from(best(expected) == best(found));
+        drift.kl += expected.iter().zip(found).map(part).sum::<f64>();
+    }
+
     /// Holds other logits of the same positions against these.
     pub fn compare(&self, start: usize, rows: &[f32], verdict: &mut Verdict) {
         let expected = &self.rows[start * self.vocabulary..][..rows.len()];
@@ -52,6 +70,17 @@ pub struct Verdict {
     pub different: u64,
     /// The first of those.
     pub first: Option<Difference>,
+}
+
+/// How far what a run predicts is from what the reference predicts, over the same tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Drift {
+    /// Tokens predicted.
+    pub tokens: u64,
+    /// Of them, those that are the reference's likeliest too.
+    pub same_choice: u64,
+    /// Kullback-Leibler divergence from the reference, in nats, added up.
+    pub kl: f64,
 }
 
 /// A logit with other bits.
@@ -92,6 +121,23 @@ mod tests {
         assert!(!verdict.identical(8));
         let first = verdict.first.clone().unwrap();
         assert_eq!((verdict.different, first.position, first.token), (1, 2, 2));
+    }
+
+    #[test]
+    fn drift_is_what_the_predictions_differ_by() {
+        let mut kept = Logits::new(2, 2);
+        kept.keep(0, &[0.0, 0.0, 5.0, 1.0]);
+        let mut drift = Drift::default();
+        kept.drift(1, &[7.0, 3.0], &mut drift);
+        assert!(
+            drift.same_choice == 1 && drift.kl.abs() < 1e-6,
+            "a constant added to all logits changes nothing: {drift:?}"
+        );
+        kept.drift(0, &[0.0, 3f32.ln()], &mut drift);
+        // ½ ln(½ ÷ ¼) + ½ ln(½ ÷ ¾)
+        assert!((drift.kl - 0.5 * (4f64 / 3.0).ln()).abs() < 1e-6, "{drift:?}");
+        kept.drift(1, &[0.0, 1.0], &mut drift);
+        assert_eq!((drift.tokens, drift.same_choice), (3, 2));
     }
 
     #[test]

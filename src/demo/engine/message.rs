@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::compare::Verdict;
+use super::compare::{Drift, Verdict};
+use crate::demo::kv::Omitted;
 
 /// Which run of the engine a message is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,6 +17,8 @@ pub enum Stage {
     Resident,
     /// Over kvtide with a small tier 0.
     Tiered,
+    /// The same, decoding by another contract than exact.
+    Inexact,
 }
 
 impl Stage {
@@ -27,10 +30,11 @@ impl Stage {
             Stage::Plain => "plain array",
             Stage::Resident => "kvtide, all resident",
             Stage::Tiered => "kvtide, small tier 0",
+            Stage::Inexact => "kvtide, by another contract",
         }
     }
 
-    /// Name of its space, as the daemon's status tells it.
+    /// Name of its space, as the daemon's status tells it; of [`Stage::Inexact`] what the name begins with, see [`space_of`].
     #[must_use]
     pub fn space(self) -> &'static str {
         match self {
@@ -38,8 +42,15 @@ impl Stage {
             Stage::Plain => "demo-plain",
             Stage::Resident => "demo-resident",
             Stage::Tiered => "demo-tiered",
+            Stage::Inexact => "demo",
         }
     }
+}
+
+/// Name of the space of a run by `contract`.
+#[must_use]
+pub fn space_of(contract: &str) -> String {
+    format!("{}-{}", Stage::Inexact.space(), contract.replace(':', "-"))
 }
 
 /// Where the engine waits for its parent.
@@ -125,10 +136,23 @@ pub struct Measured {
     pub verdict: Verdict,
     /// Of the reference on a device: how far its logits were from those of the plain array at most.
     pub distance: Option<f32>,
+    /// Of a run by another contract than exact: which, and what it omitted.
+    pub reading: Option<Reading>,
     /// The client's counters over the prefill.
     pub prefill: Counters,
     /// The client's counters over the decode steps.
     pub decode: Counters,
+}
+
+/// What a run by another contract than exact read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Reading {
+    /// The contract.
+    pub contract: String,
+    /// What it omitted.
+    pub omitted: Omitted,
+    /// What that did to the logits, fed the reference's tokens.
+    pub drift: Drift,
 }
 
 /// Differences of the client's totals.

@@ -2,7 +2,7 @@
 //!
 //! A first, short-lived one sees whether the daemon has room for all the KV. The second decodes the same text three times, over a
 //! plain array, over kvtide with everything resident, and over kvtide with a small tier 0, compares every logit (on a device the last two, which
-//! the same kernels compute), and reports through its standard output ([`Message`]). It ends with its parent.
+//! the same kernels compute), then with the small tier 0 once more for each reading contract beside exact, fed the reference's tokens, and reports through its standard output ([`Message`]). It ends with its parent.
 //!
 //! It reaches the daemon through the client only, as any engine would.
 
@@ -17,10 +17,11 @@ use std::io::{self, BufRead, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use kvtide_client::Contract;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
-pub use compare::{Difference, Logits, Verdict};
-pub use message::{Cause, Checkpoint, Counters, Measured, Message, Stage};
+pub use compare::{Difference, Drift, Logits, Verdict};
+pub use message::{Cause, Checkpoint, Counters, Measured, Message, Reading, Stage, space_of};
 pub use run::Run;
 
 use super::args::Device;
@@ -48,6 +49,9 @@ pub struct EngineArgs {
     /// Frames of the small tier 0
     #[arg(long)]
     pub tier0_frames: u32,
+    /// Contracts beside exact that it decodes by
+    #[arg(long = "contract")]
+    pub contracts: Vec<Contract>,
     /// Only sees whether the daemon has room for the KV, without a model
     #[arg(long)]
     pub rehearse: bool,

@@ -53,9 +53,9 @@ impl<'a, S: Kv> Run<'a, S> {
     pub fn step(&mut self, scratch: &mut Scratch) -> Result<(u16, usize, &[f32]), S::Error> {
         let logits = &mut self.logits[..self.decoder.config().vocab_size];
         let (token, position) = (self.next, self.position);
-        let began = Instant::now();
+        let (began, apart) = (Instant::now(), self.store.apart());
         self.decoder.forward(scratch, &mut self.store, &[token], position, logits)?;
-        self.step_times.push(began.elapsed());
+        self.step_times.push(began.elapsed().saturating_sub(self.store.apart() - apart));
         self.position += 1;
         self.next = likeliest(logits);
         Ok((token, position, logits))
@@ -70,6 +70,11 @@ impl<'a, S: Kv> Run<'a, S> {
     pub fn rewind(&mut self, position: usize, token: u16) {
         (self.position, self.next) = (position, token);
         self.step_times.clear();
+    }
+
+    /// Has the next step feed `token`.
+    pub fn feed(&mut self, token: u16) {
+        self.next = token;
     }
 
     /// The token that the next step feeds.

@@ -3,12 +3,16 @@
 use sha2::{Digest, Sha256};
 use std::time::Duration;
 
-use super::{Cause, Checkpoint, Counters, EngineArgs, EngineError, Logits, Measured, Message, Report, Run, Stage};
+use super::{
+    Cause, Checkpoint, Counters, Drift, EngineArgs, EngineError, Logits, Measured, Message, Reading, Report, Run,
+    Stage, space_of,
+};
 use crate::demo::attention::{Page, pages_of};
-use crate::demo::kv::{DEVICE_PAGE_BYTES, Kv, Plain, SessionSpec, Store, TieredError};
+use crate::demo::kv::{DEVICE_PAGE_BYTES, Kv, Plain, SessionSpec, Store, TieredError, digests};
 use crate::demo::model::{CONFIG_JSON, Config, Decoder, Scratch, WEIGHTS};
 use crate::demo::prompt::prompt;
 use crate::demo::sizes::{CHUNK, Sizes};
+use kvtide_client::{Contract, DigestOptions};
 use kvtide_wire::status::Status;
 
 /// What the stages share.
@@ -19,6 +23,8 @@ struct Engine<'a> {
     prompt: Vec<u16>,
     /// Logits of the plain array; on a device, once that has been run, of everything resident there.
     reference: Logits,
+    /// Tokens that the plain array decoded.
+    decoded: Vec<u16>,
     args: &'a EngineArgs,
     report: &'a mut Report,
 }
@@ -75,14 +81,21 @@ pub(super) fn run(args: &EngineArgs, report: &mut Report) -> Result<bool, Engine
         scratch: Scratch::new(decoder.config(), CHUNK, sizes.tokens()),
         prompt: prompt(args.text.as_deref(), args.prefill)?,
         reference: Logits::new(sizes.tokens(), decoder.config().vocab_size),
+        decoded: Vec::with_capacity(sizes.decode),
         decoder: &decoder,
         sizes,
         args,
         report,
     };
     let plain = engine.plain()?;
-    Ok(engine.stage(Stage::Resident, |engine, at| engine.resident(plain, at))?
-        && engine.stage(Stage::Tiered, Engine::tiered)?)
+    let exact = engine.stage(Stage::Resident, |engine, at| engine.resident(plain, at))?
+        && engine.stage(Stage::Tiered, Engine::tiered)?;
+    for contract in args.contracts.iter().filter(|_| exact) {
+        if !engine.stage(Stage::Inexact, |engine, at| engine.inexact(*contract, at))? {
+            return Ok(false);
+        }
+    }
+    Ok(exact)
 }
 
 impl<'a> Engine<'a> {
@@ -100,8 +113,9 @@ impl<'a> Engine<'a> {
         sent?;
         let first = run.next();
         for _ in 0..self.sizes.decode {
-            let Ok((_, position, logits)) = run.step(&mut self.scratch);
+            let Ok((token, position, logits)) = run.step(&mut self.scratch);
             self.reference.keep(position, logits);
+            self.decoded.push(token);
         }
         let measured = Measured { prefill_s: prefill.as_secs_f64(), ..steps(run.step_times()) };
         self.report.progress(Stage::Plain, run.position(), None)?;
@@ -157,9 +171,36 @@ impl<'a> Engine<'a> {
         Ok(())
     }
 
+    /// A small tier 0, decoding the reference's tokens by another contract than exact.
+    fn inexact(&mut self, contract: Contract, at: &mut usize) -> Result<(), Stop> {
+        let store = attach_inexact(self.args, contract, self.sizes)?;
+        let (mut run, mut measured) = self.prefill_over(store, Stage::Inexact, at)?;
+        let before = counters(run.store());
+        let mut drift = Drift::default();
+        for token in self.decoded.clone() {
+            run.feed(token);
+            let (_, position, logits) = run.step(&mut self.scratch)?;
+            self.reference.drift(position, logits, &mut drift);
+            *at = position + 1;
+            self.report.progress(Stage::Inexact, *at, None)?;
+        }
+        measured.decode = counters(run.store()) - before;
+        let omitted = run.store().omitted();
+        measured.reading = Some(Reading { contract: contract.to_string(), omitted, drift });
+        let measured = with_steps(measured, run.step_times());
+        self.report.checkpoint(Stage::Inexact, Checkpoint::End)?;
+        self.report.send(&Message::Ended { stage: Stage::Inexact, measured })?;
+        Ok(())
+    }
+
     /// Attaches and prefills.
     fn prefill(&mut self, stage: Stage, frames: u32, at: &mut usize) -> Result<(Run<'a, Store>, Measured), Stop> {
         let store = attach(self.args, stage, self.sizes, frames)?;
+        self.prefill_over(store, stage, at)
+    }
+
+    /// Prefills, by the contract exact.
+    fn prefill_over(&mut self, store: Store, stage: Stage, at: &mut usize) -> Result<(Run<'a, Store>, Measured), Stop> {
         let mut run = Run::new(self.decoder, store);
         let mut measured = Measured::default();
         let mut sent = Ok(());
@@ -219,16 +260,37 @@ fn sizes(args: &EngineArgs, planes: usize) -> Sizes {
 
 /// A session of the stage, in a space of its own: what the daemon counts of it begins at zero. `frames`: of tier 0.
 fn attach(args: &EngineArgs, stage: Stage, sizes: Sizes, frames: u32) -> Result<Store, TieredError> {
-    let spec = SessionSpec {
+    // The rehearsal has what the run with the least room will have.
+    let digests = match stage {
+        Stage::Rehearsal => {
+            let all = args.contracts.iter().filter_map(|contract| digests(*contract, sizes.digest_pages()));
+            all.max_by_key(DigestOptions::bytes)
+        }
+        _ => None,
+    };
+    let name = stage.space().to_owned();
+    Store::attach(SessionSpec { digests, ..spec(args, name, sizes, frames) }, pages_of(sizes.tokens()))
+}
+
+/// A session that decodes by `contract`, with the small tier 0.
+fn attach_inexact(args: &EngineArgs, contract: Contract, sizes: Sizes) -> Result<Store, TieredError> {
+    let name = space_of(&contract.to_string());
+    let digests = digests(contract, sizes.digest_pages());
+    let spec = SessionSpec { digests, ..spec(args, name, sizes, args.tier0_frames) };
+    Store::contracted(spec, contract, pages_of(sizes.tokens()))
+}
+
+fn spec(args: &EngineArgs, space: String, sizes: Sizes, frames: u32) -> SessionSpec {
+    SessionSpec {
         socket: args.socket.clone(),
-        space: stage.space(),
-        fingerprint: fingerprint(stage),
+        fingerprint: fingerprint(&space),
+        space,
         planes: sizes.planes,
         page_bytes: sizes.page_bytes as u32,
         frames,
         device: args.device.choice,
-    };
-    Store::attach(spec, pages_of(sizes.tokens()))
+        digests: None,
+    }
 }
 
 /// On the host the plain array has computed the same numbers; on a device, in half precision and in another order, they only
@@ -241,9 +303,9 @@ fn see_resident(args: &EngineArgs, reference: &mut Logits, start: usize, logits:
     measured.distance = Some(measured.distance.map_or(distance, |before| before.max(distance)));
 }
 
-/// What makes KV of one engine valid for another: the weights, how they are used, and here the stage.
-fn fingerprint(stage: Stage) -> [u8; 32] {
-    Sha256::new().chain_update(CONFIG_JSON).chain_update(WEIGHTS).chain_update(stage.space()).finalize().into()
+/// What makes KV of one engine valid for another: the weights, how they are used, and here the space.
+fn fingerprint(space: &str) -> [u8; 32] {
+    Sha256::new().chain_update(CONFIG_JSON).chain_update(WEIGHTS).chain_update(space).finalize().into()
 }
 
 /// A coin that falls the same way in every demo: a bit of the step's number, mixed as MurmurHash3 ends.

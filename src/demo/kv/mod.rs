@@ -2,20 +2,24 @@
 //!
 //! [`Kv`] is what the model asks of it. Two stores show their pages to the host ([`KvStore`]) and share the host's attention:
 //! [`Plain`], an array that is always there, against which everything is measured; and [`Tiered`], a sequence of a kvtide space.
-//! [`OnDevice`] is such a sequence with its tier 0 on a device, whose kernels write and read the pages;
+//! [`Contracted`] is such a sequence that is read by another contract than exact. [`OnDevice`] is one with its tier 0 on a device, whose kernels write and read the pages;
 //! [`Store`] is either.
 
+mod contracted;
 mod device;
 mod plain;
 mod sequence;
 mod store;
 mod tiered;
 
+pub use contracted::{Contracted, Omitted, digests};
 pub use device::{OnDevice, PAGE_BYTES as DEVICE_PAGE_BYTES};
 pub use plain::Plain;
 pub use sequence::SessionSpec;
 pub use store::Store;
 pub use tiered::{Tiered, TieredError};
+
+use std::time::Duration;
 
 use super::attention::{HEAD_DIM, KV_HEADS, PAGE_TOKENS, Page, Partials, merge, split};
 
@@ -55,6 +59,25 @@ pub trait Kv {
         partials: &mut Partials,
         out: &mut [f32],
     ) -> Result<(), Self::Error>;
+
+    /// Whether the store wants to be told, before a plane is attended to, what the next plane's queries will be like.
+    fn wants_ahead(&self) -> bool {
+        false
+    }
+
+    /// What the queries of `plane`, which is still to come, will be like.
+    ///
+    /// # Errors
+    /// The store is gone.
+    fn ahead(&mut self, plane: usize, queries: &[f32]) -> Result<(), Self::Error> {
+        let _ = (plane, queries);
+        Ok(())
+    }
+
+    /// Time spent so far that belongs to what is measured about the steps, not to the steps.
+    fn apart(&self) -> Duration {
+        Duration::ZERO
+    }
 
     /// Ends the step and commits all its tokens.
     ///

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use kvtide_client::{Channel, Client, DeviceChoice, Lane, Options, SeqId, SpaceSpec, Stats, StepSeq};
+use kvtide_client::{
+    Channel, Client, Contract, DeviceChoice, DigestOptions, Lane, Options, SeqId, SpaceSpec, Stats, StepSeq,
+};
 use kvtide_wire::geometry::{PlaneKind, PlaneSpec};
 use kvtide_wire::status::Status;
 
@@ -19,7 +21,7 @@ pub struct SessionSpec {
     /// Where the daemon listens.
     pub socket: PathBuf,
     /// Name of its space.
-    pub space: &'static str,
+    pub space: String,
     /// Stands for the weights.
     pub fingerprint: [u8; 32],
     /// Planes.
@@ -30,6 +32,8 @@ pub struct SessionSpec {
     pub frames: u32,
     /// Which memory tier 0 is.
     pub device: DeviceChoice,
+    /// Digests to be kept.
+    pub digests: Option<DigestOptions>,
 }
 
 /// A sequence and its session.
@@ -54,7 +58,7 @@ impl Sequence {
     pub fn attach(spec: SessionSpec) -> Result<Sequence, TieredError> {
         let plane = PlaneSpec { page_bytes: spec.page_bytes, kind: PlaneKind::Full as u16, ..PlaneSpec::default() };
         let space = SpaceSpec {
-            name: spec.space.into(),
+            name: spec.space,
             fingerprint: spec.fingerprint,
             page_tokens: PAGE_TOKENS as u32,
             planes: vec![plane; spec.planes],
@@ -65,6 +69,7 @@ impl Sequence {
             seqs_max: 1,
             timeout: TIMEOUT,
             device: spec.device,
+            digests: spec.digests,
             ..Options::new(spec.socket, space, vec![spec.frames])
         };
         let client = Client::attach(options)?;
@@ -101,6 +106,14 @@ impl Sequence {
     #[must_use]
     pub fn waited_for_room(&self) -> Duration {
         self.waited
+    }
+
+    /// Has it read by `contract` from its next step on.
+    ///
+    /// # Errors
+    /// The daemon refuses, or is gone.
+    pub fn contract(&mut self, contract: Contract) -> Result<(), TieredError> {
+        Ok(self.channel.contract(self.seq, contract, TIMEOUT)?)
     }
 
     /// Makes room for a step that covers `tokens` tokens, which the lane is to begin: decode steps take a block of the session's

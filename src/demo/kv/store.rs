@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
-use kvtide_client::{DeviceChoice, Stats};
+use kvtide_client::{Contract, DeviceChoice, Stats};
 
-use super::{Kv, OnDevice, Rows, SessionSpec, Tiered, TieredError};
+use super::{Contracted, Kv, Omitted, OnDevice, Rows, SessionSpec, Tiered, TieredError};
 use crate::demo::attention::Partials;
 
 /// One sequence in one session.
 pub enum Store {
     /// Tier 0 in plain memory, attention on the host.
     Host(Tiered),
+    /// The same by another contract than exact.
+    Contracted(Box<Contracted>),
     /// Both on a device.
     Device(Box<OnDevice>),
 }
@@ -27,11 +29,28 @@ impl Store {
         }
     }
 
+    /// Attaches a sequence that is read by `contract` once it decodes.
+    ///
+    /// # Errors
+    /// As [`Store::attach`].
+    pub fn contracted(spec: SessionSpec, contract: Contract, pages: usize) -> Result<Store, TieredError> {
+        Ok(Store::Contracted(Box::new(Contracted::attach(spec, contract, pages)?)))
+    }
+
+    /// What was omitted so far; nothing where everything is read.
+    #[must_use]
+    pub fn omitted(&self) -> Omitted {
+        match self {
+            Store::Contracted(store) => store.omitted(),
+            Store::Host(_) | Store::Device(_) => Omitted::default(),
+        }
+    }
+
     /// What the driver calls the device, if it is on one.
     #[must_use]
     pub fn device(&self) -> Option<&str> {
         match self {
-            Store::Host(_) => None,
+            Store::Host(_) | Store::Contracted(_) => None,
             Store::Device(store) => Some(store.name()),
         }
     }
@@ -41,6 +60,7 @@ impl Store {
     pub fn stats(&self) -> Stats {
         match self {
             Store::Host(store) => store.stats(),
+            Store::Contracted(store) => store.stats(),
             Store::Device(store) => store.stats(),
         }
     }
@@ -50,6 +70,7 @@ impl Store {
     pub fn waited_for_room(&self) -> Duration {
         match self {
             Store::Host(store) => store.waited_for_room(),
+            Store::Contracted(store) => store.waited_for_room(),
             Store::Device(store) => store.waited_for_room(),
         }
     }
@@ -61,6 +82,7 @@ impl Kv for Store {
     fn open(&mut self, tokens: usize) -> Result<(), TieredError> {
         match self {
             Store::Host(store) => store.open(tokens),
+            Store::Contracted(store) => store.open(tokens),
             Store::Device(store) => store.open(tokens),
         }
     }
@@ -74,13 +96,33 @@ impl Kv for Store {
     ) -> Result<(), TieredError> {
         match self {
             Store::Host(store) => store.attend(plane, rows, partials, out),
+            Store::Contracted(store) => store.attend(plane, rows, partials, out),
             Store::Device(store) => store.attend(plane, rows, partials, out),
+        }
+    }
+
+    fn wants_ahead(&self) -> bool {
+        matches!(self, Store::Contracted(store) if store.wants_ahead())
+    }
+
+    fn ahead(&mut self, plane: usize, queries: &[f32]) -> Result<(), TieredError> {
+        match self {
+            Store::Contracted(store) => store.ahead(plane, queries),
+            Store::Host(_) | Store::Device(_) => Ok(()),
+        }
+    }
+
+    fn apart(&self) -> Duration {
+        match self {
+            Store::Contracted(store) => store.apart(),
+            Store::Host(_) | Store::Device(_) => Duration::ZERO,
         }
     }
 
     fn close(&mut self) -> Result<(), TieredError> {
         match self {
             Store::Host(store) => store.close(),
+            Store::Contracted(store) => store.close(),
             Store::Device(store) => store.close(),
         }
     }

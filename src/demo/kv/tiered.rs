@@ -17,6 +17,9 @@ pub enum TieredError {
     /// A call of the client failed.
     #[error(transparent)]
     Client(#[from] kvtide_client::Error),
+    /// There is no memory for the array that what is omitted is computed from.
+    #[error("cannot allocate the array that omissions are computed from: {0}")]
+    Shadow(#[source] std::io::Error),
     /// The lane said that a page is readable, or reserved and unsealed, and then did not show it as a whole page.
     #[error("page {index} of plane {plane} is not {what}")]
     Page {

@@ -11,6 +11,11 @@ use crate::demo::kv::{Kv, Rows};
 const Q_WIDTH: usize = Q_HEADS * HEAD_DIM;
 const KV_WIDTH: usize = KV_HEADS * HEAD_DIM;
 
+/// Of the softmax.
+fn scale() -> f32 {
+    1.0 / (HEAD_DIM as f32).sqrt()
+}
+
 struct Layer {
     input_norm: Vec<f32>,
     q: Linear,
@@ -38,6 +43,8 @@ pub struct Scratch {
     x: Vec<f32>,
     normed: Vec<f32>,
     q: Vec<f32>,
+    /// One token's queries of the plane after.
+    ahead: Vec<f32>,
     k: Vec<f32>,
     v: Vec<f32>,
     attended: Vec<f32>,
@@ -56,6 +63,7 @@ impl Scratch {
             x: rows(config.hidden_size),
             normed: rows(config.hidden_size),
             q: rows(Q_WIDTH),
+            ahead: vec![0.0; Q_WIDTH],
             k: rows(KV_WIDTH),
             v: rows(KV_WIDTH),
             attended: rows(Q_WIDTH),
@@ -134,6 +142,9 @@ impl Decoder {
             x.copy_from_slice(&self.embedding[usize::from(*token) * hidden..][..hidden]);
         }
         for (plane, layer) in self.layers.iter().enumerate() {
+            if n == 1 && store.wants_ahead() {
+                self.look_ahead(plane + 1, scratch, store, start)?;
+            }
             self.attention(layer, plane, scratch, store, n, start)?;
             self.mlp(layer, scratch, n);
         }
@@ -141,6 +152,24 @@ impl Decoder {
         rms_norm(&scratch.x[..n * hidden], &self.norm, self.config.rms_norm_eps, normed);
         self.head.apply(normed, logits);
         store.close()
+    }
+
+    /// Tells the store what a plane's queries would be if the planes before it left the token as it is.
+    fn look_ahead<S: Kv>(
+        &self,
+        plane: usize,
+        scratch: &mut Scratch,
+        store: &mut S,
+        position: usize,
+    ) -> Result<(), S::Error> {
+        let Some(layer) = self.layers.get(plane) else { return Ok(()) };
+        let hidden = self.config.hidden_size;
+        let (normed, ahead) = (&mut scratch.normed[..hidden], &mut scratch.ahead);
+        rms_norm(&scratch.x[..hidden], &layer.input_norm, self.config.rms_norm_eps, normed);
+        layer.q.apply(normed, ahead);
+        self.rope.rotate(position, ahead);
+        ahead.iter_mut().for_each(|q| *q *= scale());
+        store.ahead(plane, ahead)
     }
 
     fn attention<S: Kv>(
@@ -159,7 +188,7 @@ impl Decoder {
         layer.q.apply(normed, q);
         layer.k.apply(normed, k);
         layer.v.apply(normed, v);
-        let scale = 1.0 / (HEAD_DIM as f32).sqrt();
+        let scale = scale();
         for (t, (q, k)) in q.chunks_exact_mut(Q_WIDTH).zip(k.chunks_exact_mut(KV_WIDTH)).enumerate() {
             self.rope.rotate(start + t, q);
             self.rope.rotate(start + t, k);

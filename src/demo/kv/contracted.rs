@@ -1,0 +1,290 @@
+//! A sequence that is read by another contract than exact once it decodes: pages that the lane picks or cannot prove needless are
+//! read, the others are masked.
+//!
+//! Beside it stands the same KV in a plain array, which attention never reads: what was omitted is computed from it afterwards,
+//! and the time that this takes is kept apart.
+
+use std::time::{Duration, Instant};
+
+use kvtide_client::{Contract, DigestOptions, Element, KeyLayout, Omission, Pass, Stats};
+use kvtide_wire::digest::sketch;
+use serde::{Deserialize, Serialize};
+use zerocopy::FromBytes;
+
+use super::sequence::{Sequence, SessionSpec};
+use super::{Kv, KvStore, Plain, Rows, TieredError};
+use crate::demo::attention::{
+    HEAD_DIM, HeadPage, KV_HEADS, PAGE_TOKENS, Page, Partial, Partials, Q_HEADS, TILE, merge, pages_of, split,
+};
+
+/// What was omitted, over all decode steps and planes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Omitted {
+    /// Planes of steps that were looked at.
+    pub planes: u64,
+    /// Pages that they needed by the contract `exact`.
+    pub needed: u64,
+    /// Of them, those that were not read.
+    pub omitted: u64,
+    /// Of those, the ones that had been picked and were not there.
+    pub waived: u64,
+    /// What the agent said of the share of attention that they hold, added up: estimates, or what was proved.
+    pub said: f64,
+    /// What they hold in truth, mean over query heads, added up.
+    pub truth: f64,
+    /// The most that one query head lost in one plane of one step.
+    pub worst: f64,
+    /// The furthest that the agent's word was from the truth, mean over query heads.
+    pub off: f64,
+}
+
+/// One sequence in one session.
+pub struct Contracted {
+    sequence: Sequence,
+    contract: Contract,
+    /// Decoding has begun: the contract is in force.
+    inexact: bool,
+    shadow: Plain,
+    /// Pages of the plane that were read.
+    read: Vec<bool>,
+    masses: Vec<f32>,
+    cells: Vec<Partial>,
+    omitted: Omitted,
+    audit: Duration,
+}
+
+/// Where keys are in a [`Page`].
+fn key_layout() -> KeyLayout {
+    const FLOAT: u32 = size_of::<f32>() as u32;
+    KeyLayout {
+        element: Element::F32,
+        heads: KV_HEADS as u16,
+        channels: HEAD_DIM as u16,
+        tile_tokens: TILE as u16,
+        offset: std::mem::offset_of!(HeadPage, keys) as u32,
+        head_stride: size_of::<HeadPage>() as u32,
+        tile_stride: (TILE * HEAD_DIM) as u32 * FLOAT,
+        token_stride: FLOAT,
+        channel_stride: TILE as u32 * FLOAT,
+    }
+}
+
+/// Digests of so many pages, for a contract that needs them: sketches as large as 5 % of a page of half precision would hold, or
+/// bounds.
+#[must_use]
+pub fn digests(contract: Contract, pages: usize) -> Option<DigestOptions> {
+    let sketches = sketch::groups(HEAD_DIM, PAGE_TOKENS, 2 * size_of::<u16>() * HEAD_DIM) as u16;
+    let (groups, bounds) = match contract {
+        Contract::Exact => return None,
+        Contract::Approx { .. } => (sketches, false),
+        Contract::Bounded { .. } => (0, true),
+    };
+    Some(DigestOptions { keys: key_layout(), pages: pages as u32, groups, bounds })
+}
+
+impl Contracted {
+    /// Attaches; `pages` is the most that the sequence will have in a plane.
+    ///
+    /// # Errors
+    /// The daemon cannot be reached, or refuses; there is no memory for the plain array.
+    pub fn attach(spec: SessionSpec, contract: Contract, pages: usize) -> Result<Contracted, TieredError> {
+        let planes = spec.planes;
+        let shadow = Plain::new(planes, pages * PAGE_TOKENS).map_err(TieredError::Shadow)?;
+        Ok(Contracted {
+            sequence: Sequence::attach(spec)?,
+            contract,
+            inexact: false,
+            shadow,
+            read: Vec::with_capacity(pages),
+            masses: Vec::with_capacity(pages),
+            cells: vec![Partial::EMPTY; Q_HEADS],
+            omitted: Omitted::default(),
+            audit: Duration::ZERO,
+        })
+    }
+
+    /// What the session counted so far.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.sequence.stats()
+    }
+
+    /// Time spent so far waiting for room for new tokens.
+    #[must_use]
+    pub fn waited_for_room(&self) -> Duration {
+        self.sequence.waited_for_room()
+    }
+
+    /// What was omitted so far.
+    #[must_use]
+    pub fn omitted(&self) -> Omitted {
+        self.omitted
+    }
+
+    fn write(&mut self, plane: usize, rows: &Rows<'_>) -> Result<(), TieredError> {
+        let width = KV_HEADS * HEAD_DIM;
+        for (t, (k, v)) in rows.k.chunks_exact(width).zip(rows.v.chunks_exact(width)).enumerate() {
+            let (index, slot) = ((rows.start + t) / PAGE_TOKENS, (rows.start + t) % PAGE_TOKENS);
+            let page = self.sequence.lane.page_mut(self.sequence.id(), index as u32, plane as u16);
+            let page = page.and_then(|bytes| Page::mut_from_bytes(bytes).ok());
+            page.ok_or(TieredError::Page { what: "writable", plane, index })?.write(slot, k, v);
+            let began = Instant::now();
+            let Ok(shadow) = self.shadow.tail(plane, index);
+            shadow.write(slot, k, v);
+            self.audit += began.elapsed();
+        }
+        Ok(())
+    }
+
+    /// Reads one page that the lane shows.
+    fn show(
+        &mut self,
+        plane: usize,
+        index: usize,
+        rows: &Rows<'_>,
+        partials: &mut Partials,
+    ) -> Result<(), TieredError> {
+        let page = self.sequence.lane.page(self.sequence.id(), index as u32, plane as u16);
+        let page = page.and_then(|bytes| Page::ref_from_bytes(bytes).ok());
+        let page = page.ok_or(TieredError::Page { what: "readable", plane, index })?;
+        split(page, index, rows.q, rows.start, partials.page_mut(index));
+        self.read[index] = true;
+        Ok(())
+    }
+
+    /// Reads what the lane hands out, until the plane is complete.
+    fn visit(&mut self, plane: usize, rows: &Rows<'_>, partials: &mut Partials) -> Result<(), TieredError> {
+        let seq = self.sequence.id();
+        let bounded = self.inexact && matches!(self.contract, Contract::Bounded { .. });
+        loop {
+            let last = match self.sequence.lane.boundary(plane as u16)? {
+                Pass::All => {
+                    (0..self.read.len()).try_for_each(|index| self.show(plane, index, rows, partials))?;
+                    return Ok(());
+                }
+                Pass::Part { last, .. } => last,
+            };
+            for at in 0..self.sequence.lane.ready().len() {
+                let index = self.sequence.lane.ready()[at].index as usize;
+                self.show(plane, index, rows, partials)?;
+            }
+            if last || (bounded && self.sequence.lane.prove(seq, plane as u16, &self.sums(partials))?) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// For each query head, the logarithm of the sum over what was read.
+    fn sums(&self, partials: &Partials) -> [f32; Q_HEADS] {
+        std::array::from_fn(|head| {
+            let read = || self.read.iter().enumerate().filter(|(_, read)| **read).map(|(index, _)| index);
+            let max = read().map(|index| partials.page(index)[head].max).fold(f32::NEG_INFINITY, f32::max);
+            let sum: f32 = read().map(|i| (partials.page(i)[head].max - max).exp() * partials.page(i)[head].sum).sum();
+            max + sum.ln()
+        })
+    }
+
+    /// Tells what the step's attention was of the pages that were read.
+    fn tell(&mut self, plane: usize, partials: &Partials) -> Result<(), TieredError> {
+        let sums = self.sums(partials);
+        self.masses.clear();
+        for (index, read) in self.read.iter().enumerate() {
+            let share = |head: usize| {
+                let cell = &partials.page(index)[head];
+                (cell.max - sums[head]).exp() * cell.sum
+            };
+            let mean = || (0..Q_HEADS).map(share).sum::<f32>() / Q_HEADS as f32;
+            self.masses.push(if *read { mean() } else { f32::NAN });
+        }
+        Ok(self.sequence.lane.mass(self.sequence.id(), plane as u16, &self.masses)?)
+    }
+
+    /// Holds what the agent says of what was omitted against what the plain array says.
+    fn audit(&mut self, plane: usize, rows: &Rows<'_>, partials: &Partials) {
+        let began = Instant::now();
+        let sums = self.sums(partials);
+        let omission = self.sequence.lane.omission(self.sequence.id(), plane as u16).unwrap_or_default();
+        let (read, cells) = (&self.read, &mut self.cells);
+        let mut lost = [0.0f64; Q_HEADS];
+        let Ok(()) = self.shadow.visit(plane, |index, page| {
+            if read[index] {
+                return;
+            }
+            split(page, index, rows.q, rows.start, cells);
+            for ((lost, cell), sum) in lost.iter_mut().zip(&*cells).zip(&sums) {
+                *lost += f64::from(cell.sum) * (f64::from(cell.max) - f64::from(*sum)).exp();
+            }
+        });
+        let shares = lost.map(|lost| lost / (1.0 + lost));
+        let mean = shares.iter().sum::<f64>() / Q_HEADS as f64;
+        let Omission { needed, omitted, waived, share } = omission;
+        let total = &mut self.omitted;
+        total.planes += 1;
+        total.needed += u64::from(needed);
+        total.omitted += u64::from(omitted);
+        total.waived += u64::from(waived);
+        total.said += f64::from(share);
+        total.truth += mean;
+        total.worst = shares.iter().copied().fold(total.worst, f64::max);
+        total.off = total.off.max((f64::from(share) - mean).abs());
+        self.audit += began.elapsed();
+    }
+}
+
+impl Kv for Contracted {
+    type Error = TieredError;
+
+    fn open(&mut self, tokens: usize) -> Result<(), TieredError> {
+        let before = self.sequence.tokens();
+        if !self.inexact && before > 0 && tokens == before + 1 {
+            self.sequence.contract(self.contract)?;
+            self.inexact = true;
+        }
+        let step = self.sequence.prepare(tokens)?;
+        self.sequence.lane.begin(&[step])?;
+        let Ok(()) = self.shadow.begin(tokens);
+        Ok(())
+    }
+
+    fn wants_ahead(&self) -> bool {
+        self.inexact && matches!(self.contract, Contract::Approx { .. })
+    }
+
+    fn ahead(&mut self, plane: usize, queries: &[f32]) -> Result<(), TieredError> {
+        Ok(self.sequence.lane.ahead(self.sequence.id(), plane as u16, queries)?)
+    }
+
+    fn attend(
+        &mut self,
+        plane: usize,
+        rows: Rows<'_>,
+        partials: &mut Partials,
+        out: &mut [f32],
+    ) -> Result<(), TieredError> {
+        self.write(plane, &rows)?;
+        partials.begin(rows.k.len() / (KV_HEADS * HEAD_DIM));
+        self.read.clear();
+        self.read.resize(pages_of(self.sequence.tokens()), false);
+        if self.inexact {
+            self.sequence.lane.query(self.sequence.id(), plane as u16, rows.q)?;
+        }
+        self.visit(plane, &rows, partials)?;
+        for (index, _) in self.read.iter().enumerate().filter(|(_, read)| !**read) {
+            partials.page_mut(index).fill(Partial::EMPTY);
+        }
+        merge(partials, rows.start, out);
+        if self.inexact {
+            self.tell(plane, partials)?;
+            self.audit(plane, &rows, partials);
+        }
+        Ok(())
+    }
+
+    fn close(&mut self) -> Result<(), TieredError> {
+        self.sequence.end()
+    }
+
+    fn apart(&self) -> Duration {
+        self.audit
+    }
+}
