@@ -8,6 +8,7 @@ mod endings;
 mod fake;
 mod keep;
 mod resize;
+mod scores;
 
 use fake::*;
 use kvtide_tiering::api::*;
@@ -411,7 +412,7 @@ impl Chaos {
             return self.attach_again(s);
         }
         let idle = self.seqs.contains_key(&key) && !self.busy.contains(&key);
-        match self.rng.below(47) {
+        match self.rng.below(50) {
             40..=43 => self.run_io(),
             44..=45 => self.run_log(),
             0..=17 => self.run_job(s),
@@ -501,6 +502,15 @@ impl Chaos {
                 };
                 self.ask(s, request, Asked::Plain);
             }
+            47 if self.seqs.contains_key(&(s, seq)) => {
+                let contract = match self.rng.below(4) {
+                    0 => Contract::Exact,
+                    1 => Contract::Bounded { ppm: 1000 },
+                    _ => Contract::Approx { permille: 1 + self.rng.below(1000) as u16 },
+                };
+                self.ask(s, Request::Contract { seq, contract }, Asked::Plain);
+            }
+            48..=49 if self.w.agents.contains_key(&s) => self.tell_scores(s, seq),
             // Most is at stake while it writes to host memory.
             36 if self.losses && self.rng.one_in(if self.is_storing(s) { 5 } else { 30 }) => self.lose(s),
             36 if self.rng.one_in(30) => self.lose_disk(),
