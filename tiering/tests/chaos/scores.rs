@@ -10,8 +10,6 @@ impl Chaos {
             let top: Vec<(u32, u16)> =
                 (0..count).map(|_| (self.rng.below(14) as u32, 0xb000 | self.rng.below(0x1000) as u16)).collect();
             let kind = [ScoreKind::Mass, ScoreKind::Query, ScoreKind::Ahead][self.rng.below(3) as usize];
-            self.w.now += self.rng.below(40);
-            let plane = plane as u16;
             self.w.event(Event::Scores { session: s, seq, plane, step, kind, rest: 0xbc00, top: &top }).unwrap();
         }
     }
