@@ -157,7 +157,7 @@ fn what_nobody_uses_for_the_ttl_goes_and_not_before() {
     for slots in [0, 40] {
         let mut w = world(Eviction::Auto, Retention { ttl_us: TTL_US, ..Retention::default() }, 64, slots);
         let (old, young) = (prefix(&[0, 0]), prefix(&[1, 1]));
-        let mut pass = |w: &mut World, us: u64| {
+        let pass = |w: &mut World, us: u64| {
             // The daemon ticks often.
             for _ in 0..64 {
                 w.now += us / 64;
