@@ -187,6 +187,70 @@ typedef uint32_t kvt_advice;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+/// How much of a sequence attention must read.
+enum kvt_contract
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    /// Every page; one that is late is waited for. What every sequence begins with.
+    KVT_CONTRACT_EXACT = 0,
+    /// The best pages: `value` thousandths of a plane's pages, 1 to 1000. The others are omitted, and what that omits is estimated.
+    KVT_CONTRACT_APPROX = 1,
+    /// Every page but those whose digests prove that together they hold at most `value` millionths of each query head's attention,
+    /// 0 to 1,000,000.
+    KVT_CONTRACT_BOUNDED = 2,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum kvt_contract kvt_contract;
+#else
+typedef uint32_t kvt_contract;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+/// What scores are.
+enum kvt_score_kind
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    /// Shares of attention that the step's pages had.
+    KVT_SCORE_MASS = 0,
+    /// Shares that digests give the step's own query.
+    KVT_SCORE_QUERY = 1,
+    /// Shares that digests give a guess of the query of a plane that is still to come.
+    KVT_SCORE_AHEAD = 2,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum kvt_score_kind kvt_score_kind;
+#else
+typedef uint32_t kvt_score_kind;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+/// A number of a key.
+enum kvt_key_element
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    /// IEEE 754 binary32.
+    KVT_KEY_F32 = 0,
+    /// IEEE 754 binary16.
+    KVT_KEY_F16 = 1,
+    /// The upper half of a binary32.
+    KVT_KEY_BF16 = 2,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum kvt_key_element kvt_key_element;
+#else
+typedef uint32_t kvt_key_element;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
 /// What a request asks for. Each has a blocking form of the same name, where it is described.
 enum kvt_op
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L

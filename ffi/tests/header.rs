@@ -72,6 +72,9 @@ fn kvtide_h() -> String {
         [
             "kvt_plane_kind",
             "kvt_advice",
+            "kvt_contract",
+            "kvt_score_kind",
+            "kvt_key_element",
             "kvt_op",
             "kvt_element",
             "kvt_codec",
