@@ -10,7 +10,7 @@ pub(super) fn eviction(file: File<'_>, raw: RawEviction) -> Result<Eviction, Con
     let policy = file.field("eviction.policy", raw.policy, defaults::EVICTION.to_owned());
     let Some(found) = api::Eviction::of_name(&policy.value) else {
         let names = api::Eviction::NAMES.map(|(name, _)| format!("`{name}`")).join(", ");
-        return Err(file.value(&policy, &format!("one of {names}")));
+        return Err(file.value(&policy, format!("one of {names}")));
     };
     let ttl = file.field("eviction.ttl_s", raw.ttl_s, defaults::TTL_S);
     let high = file.field("eviction.high_share_percent", raw.high_share_percent, defaults::HIGH_SHARE_PERCENT);
