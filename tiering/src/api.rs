@@ -460,7 +460,7 @@ pub enum Job {
 /// What happened.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
-    /// A shard of an engine replica attached; `frames` per size class, in class order. Refused by an `Err` of `handle`.
+    /// A shard of an engine replica attached. Refused by an `Err` of `handle`.
     Attach {
         /// Free session slot.
         session: SessionId,
@@ -468,7 +468,9 @@ pub enum Event<'a> {
         shard: u16,
         /// Lanes in use.
         lanes: u16,
-        /// Tier-0 frames per size class: as many as it will ever have. It has them all until it asks for fewer.
+        /// Tier-0 frames per size class, in class order: as many as it will ever have. It has them all until it asks for fewer. After
+        /// them, if it has any, window frames per size class: frames without memory, which show a page where it is in host. Those of
+        /// a class have the numbers that follow its tier-0 frames.
         frames: &'a [u32],
     },
     /// A request arrived; it ends with exactly one [`Action::Complete`] of the same session, channel and tag.

@@ -167,6 +167,10 @@ pub struct Counters {
     pub resize_evictions: u64,
     /// Pages given another tier-0 frame because theirs had to go.
     pub resize_moves: u64,
+    /// Pages that a window came to show where they are in host: nothing was copied.
+    pub shown_in_place: u64,
+    /// Windows that gave way since host frames were short.
+    pub windows_shed: u64,
     /// Sessions lost.
     pub sessions_lost: u64,
     /// Pages that existed nowhere else and are lost.

@@ -66,6 +66,8 @@ pub enum Mutant {
     ShrinkKeepsFreeFrames,
     /// A page that is only in a frame that must go is evicted as if it were clean.
     ShrinkEvictsDirty,
+    /// A host frame that a window shows may be evicted.
+    EvictHostInWindow,
 }
 
 impl Mutant {
@@ -102,6 +104,7 @@ impl Mutant {
         Mutant::ShrinkEndsEarly,
         Mutant::ShrinkKeepsFreeFrames,
         Mutant::ShrinkEvictsDirty,
+        Mutant::EvictHostInWindow,
     ];
 
     /// Its name, as the command line takes it.

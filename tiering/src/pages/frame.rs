@@ -45,6 +45,10 @@ pub(crate) enum On {
     EvictLater,
     /// Stands for all frames of its block, which wait for their Drop job.
     Drop,
+    /// A window frame that shows nothing.
+    WindowFree,
+    /// A window frame that shows a page; the least recently used first.
+    Window,
 }
 
 /// One frame. 48 bytes.
@@ -103,13 +107,16 @@ impl Linked for Frame {
     }
 }
 
-/// The frames of one size class of a session: ids `base .. base + max`, of which the first `count` are in use.
+/// The frames of one size class of a session: ids `base .. base + max`, of which the first `count` are in use. The `windows` ids
+/// behind them are window frames: there is no memory of tier 0 behind one, it shows a page where that is in host.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Tier0Class {
     pub base: u32,
     /// As many as there may ever be.
     pub max: u32,
     pub count: u32,
+    /// Window frames.
+    pub windows: u32,
     /// Frames beyond `count` that are not away yet.
     pub beyond: u32,
     /// Frames that a scan may stream through if there are twice as many.
@@ -123,6 +130,10 @@ pub(crate) struct Tier0Class {
     pub early: List,
     pub outgoing: List,
     pub moving: List,
+    pub window_free: List,
+    pub window: List,
+    /// Window frames whose page was given up and may still show.
+    pub windows_leaving: u32,
     /// Live pages of blocks that are at home in this session.
     pub owned: u64,
     /// Pages whose frame may not be taken: unsealed and not parked, or to be so (admitted requests).
@@ -160,8 +171,13 @@ impl Tier0Class {
         self.scan_max.min(count / 2)
     }
 
-    /// Whether a frame of the class has no memory, or is to have none.
+    /// Whether a tier-0 frame of the class has no memory, or is to have none.
     pub fn is_beyond(&self, frame: u32) -> bool {
-        frame - self.base >= self.count
+        (self.count..self.max).contains(&(frame - self.base))
+    }
+
+    /// Whether a frame of the class is a window frame.
+    pub fn is_window(&self, frame: u32) -> bool {
+        frame - self.base >= self.max
     }
 }

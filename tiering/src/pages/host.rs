@@ -41,6 +41,8 @@ pub(crate) struct HostRec {
     pub stamp: u32,
     slab: u16,
     pub on: HostOn,
+    /// Window frames that show it, or are about to, or may still.
+    windows: u16,
     /// Read ahead of use, and not consumed yet.
     ahead: bool,
 }
@@ -104,6 +106,12 @@ pub(crate) struct HostClass {
     pub loading: u32,
     /// Frames that are being written to NVMe.
     pub writing: u32,
+    /// Frames that windows show.
+    pub windowed: u32,
+    /// Windows that are to give way, since somebody found no frame.
+    pub shed: u32,
+    /// No page is shown in a window before the space's step clock says so.
+    pub no_windows_until: u32,
     /// Work that found no frame since frames were last cleaned for it.
     pub starved: u32,
     /// A scan takes frames from pages that will be needed: what is dirty may be in tier 0 too, and would give way if it were
@@ -179,6 +187,7 @@ impl Host {
             stamp: 0,
             slab: slab as u16,
             on: HostOn::Nothing,
+            windows: 0,
             ahead: false,
         };
         let base = match self.holes.iter().position(|&(_, n)| n == frames) {
@@ -262,6 +271,25 @@ impl Host {
 
     pub fn is_ahead(&self, at: u32) -> bool {
         self.recs[at as usize].ahead
+    }
+
+    /// One more window shows the frame, or one less.
+    pub fn count_window(&mut self, at: u32, more: bool) {
+        let rec = &mut self.recs[at as usize];
+        let before = rec.windows;
+        rec.windows = if more { before + 1 } else { before - 1 };
+        let class = usize::from(self.class_of(at));
+        let windowed = &mut self.classes[class].windowed;
+        match (before, more) {
+            (0, _) => *windowed += 1,
+            (1, false) => *windowed -= 1,
+            _ => {}
+        }
+    }
+
+    /// Windows that show the frame, are about to, or may still.
+    pub fn windows(&self, at: u32) -> u16 {
+        self.recs[at as usize].windows
     }
 
     /// Frees the frame of a page.

@@ -59,7 +59,7 @@ impl Core {
         if self.must_wait(s, page) {
             return;
         }
-        let Some(pick) = self.pick_for_fault(s, class, rec.lane, rec.use_pos) else {
+        let Some(pick) = self.pick_for_fault(s, page, rec.lane, rec.use_pos) else {
             return self.call_off_latest(s, class, (rec.lane, rec.use_pos), buf);
         };
         let new = NewJob { task: Task::Load, page, reason: Reason::Demand, op: NONE, source: NONE };
@@ -148,12 +148,13 @@ impl Core {
             && jobs.any(|j| j.live && j.in_flight && j.victim == page && j.after == Some((lane, pos)))
     }
 
-    fn pick_for_fault(&mut self, s: u16, class: u8, lane: u16, pos: u64) -> Option<Pick> {
+    fn pick_for_fault(&mut self, s: u16, page: u32, lane: u16, pos: u64) -> Option<Pick> {
+        let class = self.geo.class_of_page(page);
         if let Some(pick) = self.pick_free(s, class) {
             return Some(pick);
         }
         let limit = self.unneeded_before(s);
-        if let Some(pick) = self.pick_clean(s, class, Some(limit)) {
+        if let Some(pick) = self.pick_clean(s, class, Some(limit)).or_else(|| self.pick_window(s, page)) {
             return Some(pick);
         }
         let session = &self.sessions[usize::from(s)];

@@ -14,6 +14,7 @@ mod prefetch;
 mod read_in;
 mod scan;
 mod squeeze;
+mod window;
 mod write_down;
 
 pub use admit::Endurance;

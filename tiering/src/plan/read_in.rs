@@ -107,7 +107,12 @@ impl Core {
                 self.host_wanted |= matches!(take, Take::Next | Take::Any);
                 match take {
                     Take::Any => self.take_host_to_read(page)?,
-                    _ if self.ask_slab(class) || !self.evict_host_for_walk(class, take) => return None,
+                    _ if self.ask_slab(class) || !self.evict_host_for_walk(class, take) => {
+                        if take == Take::Next {
+                            self.shed_windows(class);
+                        }
+                        return None;
+                    }
                     _ => self.host.alloc(class, page)?,
                 }
             }

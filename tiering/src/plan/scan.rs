@@ -6,6 +6,8 @@
 //! the use of the page that it shows. Least-recently-used eviction would miss every page of such a scan; this misses
 //! `needed - frames + scan`, and only the scan frames' worth more than the best possible.
 //!
+//! A session with window frames (`window`) need not copy what streams: while one is free for a page it shows it in host.
+//!
 //! The walk goes on into the step that is expected next (the same sequences), but a frame is promised for after a use in
 //! a step only when that step is announced, so that at the end of a lane's step every promise can be kept.
 
@@ -247,7 +249,8 @@ impl Core {
             let l = &self.sessions[usize::from(s)].lanes[usize::from(lane)];
             l.cursor.step > l.batch.step
         };
-        if let Some(f) = self.find_copy(page, s) {
+        let here = self.find_copy(page, s).filter(|&f| !(expected && self.bring_home(s, f)));
+        if let Some(f) = here {
             let frame = self.frame_mut(s, f);
             let again = (frame.lane, frame.use_pos) == (lane, pos);
             (frame.lane, frame.use_pos) = (lane, pos);
@@ -276,7 +279,7 @@ impl Core {
         if self.must_wait(s, page) {
             return Visit::Stalled;
         }
-        let Some(pick) = self.pick_for_walk(s, self.geo.class_of_page(page), lane, pos) else { return Visit::Stalled };
+        let Some(pick) = self.pick_for_walk(s, page, lane, pos) else { return Visit::Stalled };
         if !expected {
             match self.host.is_ahead(state.host) {
                 true => self.counters.found_nvme += 1,
@@ -290,12 +293,13 @@ impl Core {
         Visit::Done
     }
 
-    fn pick_for_walk(&mut self, s: u16, class: u8, lane: u16, pos: u64) -> Option<Pick> {
+    fn pick_for_walk(&mut self, s: u16, page: u32, lane: u16, pos: u64) -> Option<Pick> {
+        let class = self.geo.class_of_page(page);
         if let Some(pick) = self.pick_free(s, class) {
             return Some(pick);
         }
         let limit = self.unneeded_before(s);
-        if let Some(pick) = self.pick_clean(s, class, Some(limit)) {
+        if let Some(pick) = self.pick_clean(s, class, Some(limit)).or_else(|| self.pick_window(s, page)) {
             return Some(pick);
         }
         let session = &self.sessions[usize::from(s)];
@@ -343,6 +347,7 @@ impl Core {
         match on {
             On::Clean => c.clean.move_back(&mut session.frames, f),
             On::Dirty => c.dirty.move_back(&mut session.frames, f),
+            On::Window => c.window.move_back(&mut session.frames, f),
             _ => {}
         }
     }

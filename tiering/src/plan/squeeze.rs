@@ -52,6 +52,7 @@ impl Core {
         let stays = |core: &Core, page: u32| {
             let home = core.blocks[core.geo.block_of(page)].home;
             core.pages[page as usize].loads == 0
+                && !core.is_watched(page)
                 && !core.pages[page as usize].writing()
                 && core.find_copy(page, home).is_some_and(|f| {
                     let frame = core.frame(home, f);

@@ -92,7 +92,16 @@ impl Core {
             return Next::AllSent;
         }
         let page = self.range_page(s, &range, rec.at);
-        if let Some(f) = self.present(page, s) {
+        let present = self.present(page, s);
+        if present.is_some_and(|f| self.in_window(s, f)) {
+            // What is acquired is in tier 0: others than our kernels may read it.
+            for i in rec.at..len.min(rec.at + AHEAD) {
+                let page = self.range_page(s, &range, i);
+                self.present(page, s).inspect(|&f| self.leave_window(s, f));
+            }
+            return Next::Stalled;
+        }
+        if let Some(f) = present {
             if !mutants::on(Mutant::AcquireWithoutPin) {
                 self.pin(s, f);
             }

@@ -123,6 +123,9 @@ impl Core {
         let state = self.pages[from as usize];
         let new = NewJob { task: Task::Map, page, reason: Reason::Copy, op, source: NONE };
         let (new, pinned) = match self.find_copy(from, s) {
+            Some(f) if self.in_window(s, f) && self.frame(s, f).state == FrameState::Present => {
+                (NewJob { task: Task::LoadCopy, source: from, ..new }, None)
+            }
             Some(f) if self.frame(s, f).state == FrameState::Present => {
                 (NewJob { task: Task::Copy, source: f, ..new }, Some(f))
             }

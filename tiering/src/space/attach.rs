@@ -21,8 +21,9 @@ impl Core {
         if lanes == 0 || lanes > self.cfg.limits.lanes_max {
             return refuse("lanes must be from 1 to lanes_max");
         }
-        if frames.len() != self.geo.classes.len() {
-            return refuse("frames must be given for each size class");
+        let classes = self.geo.classes.len();
+        if frames.len() != classes && frames.len() != 2 * classes {
+            return refuse("frames must be given for each size class, and window frames for all or none");
         }
         if frames.iter().zip(&self.geo.classes).any(|(&n, c)| n < 2 || n < c.planes) {
             return refuse("a size class has fewer frames than planes, or fewer than 2");
@@ -115,6 +116,11 @@ impl Core {
             match job.task {
                 Task::Map | Task::Load | Task::Copy | Task::LoadCopy => {
                     if job.frame != NONE {
+                        if job.victim != NONE && self.in_window(s, job.frame) && !mutants::on(Mutant::NoQuarantine) {
+                            // It may still show.
+                            self.keep_reading(s, job.victim);
+                        }
+                        self.watch(s, job.frame, job.page, false);
                         self.remove_copy(job.page, s, job.frame);
                         self.unlist(s, job.frame);
                         let frame = self.frame_mut(s, job.frame);
@@ -138,7 +144,10 @@ impl Core {
                 }
                 // What was unsealed then may be sealed and published now: it goes with the other frames.
                 Task::Move => self.undo_move(s, slot, job),
-                Task::Evict => self.unpublished(job.page),
+                Task::Evict => {
+                    self.watched_no_more(s, job.frame, job.page);
+                    self.unpublished(job.page);
+                }
                 Task::Drop => self.dropped(s, self.geo.block_of(job.page)),
                 Task::Cancel => {}
             }
@@ -156,9 +165,23 @@ impl Core {
         if !job.in_flight || mutants::on(Mutant::NoQuarantine) {
             return;
         }
+        self.keep_reading(s, page);
+    }
+
+    fn keep_reading(&mut self, s: u16, page: u32) {
         self.pages[page as usize].loads += 1;
         self.hold(self.geo.block_of(page));
         self.sessions[usize::from(s)].reading.push(page);
+    }
+
+    /// A window of the lost session, if the frame is one, goes on showing the page while the process lives.
+    fn watched_no_more(&mut self, s: u16, f: u32, page: u32) {
+        if page != NONE && self.sessions[usize::from(s)].is_window(f) {
+            if !mutants::on(Mutant::NoQuarantine) {
+                self.keep_reading(s, page);
+            }
+            self.watch(s, f, page, false);
+        }
     }
 
     fn abandon_seqs(&mut self, s: u16) {
@@ -183,6 +206,7 @@ impl Core {
                 // A queued Evict or Drop has nothing left to do.
                 On::Evict | On::EvictLater => {
                     self.unlist(s, f);
+                    self.watched_no_more(s, f, frame.page);
                     self.unpublished(frame.page);
                 }
                 On::Drop => {
@@ -195,6 +219,7 @@ impl Core {
             let frame = *self.frame(s, f);
             if frame.state == FrameState::Present {
                 self.unlist(s, f);
+                self.watched_no_more(s, f, frame.page);
                 self.remove_copy(frame.page, s, f);
                 self.frame_mut(s, f).state = FrameState::Free;
                 self.settle_host(frame.page);

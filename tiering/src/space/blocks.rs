@@ -91,6 +91,7 @@ impl Core {
                 self.die(b);
             } else {
                 self.index.deactivate(content);
+                self.evict_windows_of(b);
             }
         }
     }
@@ -130,6 +131,10 @@ impl Core {
 
     /// No job names the block any more: sends its Drop jobs on their way, frees its host frames.
     fn start_drop(&mut self, b: BlockId) {
+        if self.evict_windows_of(b) {
+            // Its host frames stay until nobody reads them in place; the last of these evictions comes back here.
+            return;
+        }
         self.blocks[b].state = BlockState::Dropping;
         self.blocks.set_keep(b, Keep::No);
         self.free_slot(b);

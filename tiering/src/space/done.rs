@@ -34,6 +34,8 @@ impl Core {
             Task::Evict if status == Status::Ok => {
                 self.sessions[usize::from(s)].jobs.release(slot);
                 self.sessions[usize::from(s)].evict_wait_us = 0;
+                self.count_window_leaving(s, job.frame, false);
+                self.watch(s, job.frame, job.page, false);
                 self.free_frame(s, job.frame);
                 self.unpublished(job.page);
             }
@@ -92,6 +94,7 @@ impl Core {
     fn place_succeeded(&mut self, s: u16, slot: u32, job: JobRec) {
         let bytes = self.geo.classes[usize::from(self.geo.class_of_page(job.page))].page_bytes;
         match job.task {
+            Task::Load if self.sessions[usize::from(s)].is_window(job.frame) => self.counters.shown_in_place += 1,
             Task::Load => self.counters.host_to_tier0.add(job.reason, bytes),
             Task::LoadCopy => self.counters.host_to_tier0.add(Reason::Copy, bytes),
             Task::Copy => self.counters.tier0_to_tier0.add(job.reason, bytes),
@@ -137,6 +140,7 @@ impl Core {
             _ => {}
         }
         if job.victim != NONE {
+            self.watch(s, job.frame, job.victim, false);
             self.unpublished(job.victim);
         }
         self.release_hold(self.geo.block_of(job.page));
@@ -156,6 +160,7 @@ impl Core {
     /// The victim, if any, gets its frame back; the job has none.
     fn undo_take_over(&mut self, s: u16, slot: u32, job: JobRec) {
         self.unlist(s, job.frame);
+        self.watch(s, job.frame, job.page, false);
         self.remove_copy(job.page, s, job.frame);
         let rec = &mut self.sessions[usize::from(s)].jobs[slot];
         (rec.frame, rec.victim, rec.after) = (NONE, NONE, None);
@@ -207,6 +212,7 @@ impl Core {
             return;
         }
         if job.frame != NONE {
+            self.watch(s, job.frame, job.page, false);
             self.remove_copy(job.page, s, job.frame);
             self.free_frame(s, job.frame);
         }
@@ -232,6 +238,7 @@ impl Core {
         let rec = &mut self.sessions[usize::from(s)].jobs[slot];
         (rec.victim, rec.after) = (NONE, None);
         if victim != NONE {
+            self.watch(s, job.frame, victim, false);
             self.unpublished(victim);
         }
     }

@@ -169,6 +169,7 @@ impl Core {
         (frame.job, frame.stamp, frame.spared) = (slot, clock, false);
         frame.lane = crate::pages::NO_LANE;
         self.add_copy(page, s, f);
+        self.watch(s, f, page, true);
         if ring != crate::pages::NO_LANE {
             self.enlist(s, f, On::Ring, ring);
         }

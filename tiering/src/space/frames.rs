@@ -91,6 +91,8 @@ impl Core {
             On::Evict => &mut session.evicts,
             On::EvictLater => &mut session.evicts_later,
             On::Drop => &mut session.drops,
+            On::WindowFree => &mut c.window_free,
+            On::Window => &mut c.window,
         };
         list.remove(&mut session.frames, f);
     }
@@ -116,6 +118,8 @@ impl Core {
             On::Evict => &mut session.evicts,
             On::EvictLater => &mut session.evicts_later,
             On::Drop => &mut session.drops,
+            On::WindowFree => &mut c.window_free,
+            On::Window => &mut c.window,
         };
         list.push_back(&mut session.frames, f);
     }
@@ -126,6 +130,9 @@ impl Core {
         let frame = *self.frame(s, f);
         if frame.state != FrameState::Present || matches!(frame.on, On::Evict | On::EvictLater | On::Drop) {
             return;
+        }
+        if self.sessions[usize::from(s)].is_window(f) {
+            return self.settle_window(s, f);
         }
         let block = &self.blocks[self.geo.block_of(frame.page)];
         let page = &self.pages[frame.page as usize];
@@ -203,7 +210,9 @@ impl Core {
         let session = &mut self.sessions[usize::from(s)];
         let class = usize::from(session.class_of_frame(f));
         let class = &mut session.classes[class];
-        if class.is_beyond(f) {
+        if class.is_window(f) {
+            self.enlist(s, f, On::WindowFree, NO_LANE);
+        } else if class.is_beyond(f) {
             class.beyond -= 1;
             session.frames[f as usize].state = FrameState::Away;
         } else {
@@ -218,6 +227,7 @@ impl Core {
         self.unlist(s, f);
         self.remove_copy(page, s, f);
         self.frame_mut(s, f).state = FrameState::Leaving;
+        self.count_window_leaving(s, f, true);
         self.counters.transitions += 1;
         self.hold(self.geo.block_of(page));
         self.pages[page as usize].leaving += 1;

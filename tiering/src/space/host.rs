@@ -43,6 +43,9 @@ impl Core {
                 return self.host.alloc(class, page);
             }
         }
+        if must && self.shed_windows(class) {
+            return None;
+        }
         if must && !self.starve_host(class) {
             match to {
                 For::Waiting => self.squeeze_host(s, class),
@@ -109,6 +112,9 @@ impl Core {
         let c = &self.host.classes[usize::from(class)];
         let (clean, ahead) = (c.clean.tail, c.ahead.tail);
         let had = self.evict_spare_host(class) || self.evict_host(clean) || self.evict_host(ahead);
+        if !had && self.shed_windows(class) {
+            return None;
+        }
         if !had && !self.starve_host(class) && !self.host.classes[usize::from(class)].asked {
             self.squeeze_host(s, class);
         }
@@ -189,10 +195,13 @@ impl Core {
             HostOn::Nothing
         } else if !p.on_disk() && !mutants::on(Mutant::EvictDirtyHost) {
             match block.may_leave() {
+                true if self.is_watched(page) => HostOn::Dirty,
                 true if block.refused && block.refs() == 0 => HostOn::Spare,
                 true => HostOn::Dirty,
                 false => HostOn::Nothing,
             }
+        } else if self.is_watched(page) {
+            HostOn::Nothing
         } else if self.host.is_ahead(at) {
             HostOn::Ahead
         } else if self.stays_in_tier0(page, block) {
@@ -232,10 +241,11 @@ impl Core {
         self.counters.exclusive_drops += 1;
     }
 
-    /// The host copy of a page goes, if no load reads it; the frame is free once no transfer writes it either.
+    /// The host copy of a page goes, if no load and no window reads it; the frame is free once no transfer writes it either.
     pub(crate) fn drop_host_copy(&mut self, page: u32) {
+        let watched = self.is_watched(page);
         let p = &mut self.pages[page as usize];
-        if p.host == NONE || p.loads > 0 {
+        if p.host == NONE || p.loads > 0 || watched {
             return;
         }
         let at = std::mem::replace(&mut p.host, NONE);
@@ -252,6 +262,11 @@ impl Core {
     /// last of them that finds it bad says so.
     pub(crate) fn host_copy_is_bad(&mut self, page: u32) {
         if self.pages[page as usize].host == NONE || self.pages[page as usize].loads > 0 {
+            return;
+        }
+        if self.is_watched(page) {
+            // Who reads it there stops to; whoever finds it bad next says so.
+            self.evict_windows_on(page);
             return;
         }
         self.counters.host_corrupt += 1;
@@ -277,7 +292,7 @@ impl Core {
             let frame = &session.frames[f as usize];
             let page = &self.pages[frame.page as usize];
             let block = &self.blocks[self.geo.block_of(frame.page)];
-            let twice = page.host != NONE && page.loads == 0 && !page.writing();
+            let twice = page.host != NONE && page.loads == 0 && !page.writing() && !self.is_watched(frame.page);
             let private = block.refs_other == 0 && block.refs_home > 0;
             if twice && block.state == BlockState::Sealed && (private || shared && block.refs() > 0) {
                 return Some(frame.page);

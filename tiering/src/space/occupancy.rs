@@ -53,6 +53,10 @@ pub struct Occupancy {
     pub tier0_frames_used: u64,
     /// All of them by what is in them.
     pub tier0: Fill,
+    /// Window frames of the sessions attached.
+    pub windows: u64,
+    /// Of those, that show a page of host memory, are about to or may still.
+    pub windows_used: u64,
 }
 
 /// The frames of a tier by what is in them.
@@ -128,6 +132,12 @@ impl Core {
             tier0_frames,
             tier0_frames_used: tier0_frames - tier0.free.frames,
             tier0,
+            windows: self.attached().flat_map(|s| &s.classes).map(|c| u64::from(c.windows)).sum(),
+            windows_used: self
+                .attached()
+                .flat_map(|s| &s.classes)
+                .map(|c| u64::from(c.windows - c.window_free.len))
+                .sum(),
         }
     }
 

@@ -119,6 +119,7 @@ impl Core {
         }
         self.pump_drops(s, buf);
         self.pump_resizes(s, buf);
+        self.pump_windows(s);
         self.pump_evicts(s, buf);
         self.send_again(s, buf);
         self.pump_faults(s, buf);

@@ -132,6 +132,7 @@ impl Chaos {
             Job::Store { to, .. } => Some((s, (to.slab, to.slot))),
             _ => None,
         }));
+        self.ghosts.extend(dead.in_place().map(|at| (s, at, self.w.host[&at])));
         self.pins.retain(|p| p.0 != s);
         self.seqs.retain(|k, _| k.0 != s);
         self.pending.retain(|k, _| k.0 != s);
@@ -142,6 +143,7 @@ impl Chaos {
     pub fn attach_again(&mut self, s: SessionId) {
         if self.rng.one_in(10) {
             self.zombies.retain(|z| z.0 != s);
+            self.ghosts.retain(|g| g.0 != s);
             if !self.w.gone.contains(&s) {
                 self.w.event(Event::SessionExited { session: s }).unwrap();
             }

@@ -81,7 +81,7 @@ impl Chaos {
         assert!(restored as usize <= reachable, "{restored} contents restored of {reachable}");
         self.restored += restored;
         (self.seqs, self.pending, self.steps) = Default::default();
-        (self.busy, self.pins, self.zombies) = Default::default();
+        (self.busy, self.pins, self.zombies, self.ghosts) = Default::default();
         for s in 0..SESSIONS {
             self.attach(s);
         }

@@ -92,6 +92,10 @@ struct Chaos {
     restored: u64,
     /// Times that a tier 0 shrank.
     shrunk: u64,
+    /// Sessions have window frames.
+    windows: bool,
+    /// What a lost session's windows may still show, and what it read there, until it exited.
+    ghosts: Vec<(SessionId, (u32, u32), u64)>,
     finishing: bool,
     kinds: Vec<PlaneKind>,
     /// First hashes of published chains.
@@ -157,6 +161,7 @@ impl Chaos {
         let (losses, failures) = (rng.one_in(2), rng.one_in(2));
         let rot = failures && rng.one_in(2);
         let (disks_die, restarts) = (rng.one_in(3), rng.one_in(2));
+        let windows = rng.one_in(2);
         let mut c = Chaos {
             w,
             rng,
@@ -178,6 +183,8 @@ impl Chaos {
             stored: 0,
             restored: 0,
             shrunk: 0,
+            windows,
+            ghosts: Vec::new(),
             finishing: false,
             kinds,
             roots: Vec::new(),
@@ -194,7 +201,11 @@ impl Chaos {
 
     fn attach(&mut self, s: SessionId) {
         let classes = self.w.core.classes().to_vec();
-        let frames: Vec<u32> = classes.iter().map(|c| c.planes * (4 + self.rng.below(5) as u32)).collect();
+        let mut frames: Vec<u32> = classes.iter().map(|c| c.planes * (4 + self.rng.below(5) as u32)).collect();
+        if self.windows {
+            let counts: Vec<u32> = classes.iter().map(|_| self.rng.below(40) as u32).collect();
+            frames.extend(counts);
+        }
         self.w.attach_shard(s, s % self.shards, 2, &frames).unwrap();
     }
 
@@ -359,8 +370,13 @@ impl Chaos {
     fn verify(&self) {
         for &(s, seq, planes, first, count) in &self.pins {
             for b in &self.seqs[&(s, seq)].blocks[first as usize..(first + count) as usize] {
-                assert!((0..planes).all(|p| self.w.read(s, b.id, p).is_some()), "an acquired page has left tier 0");
+                let agent = &self.w.agents[&s];
+                let here = |p| agent.table.get(&(b.id, p)).is_some_and(|&f| !agent.is_window(f));
+                assert!((0..planes).all(here), "an acquired page has left tier 0");
             }
+        }
+        for (s, at, content) in &self.ghosts {
+            assert_eq!(self.w.host[at], *content, "session {s} was lost and may still read host frame {at:?} in place");
         }
         for (&(s, seq), q) in &self.seqs {
             if self.busy.contains(&(s, seq)) && q.parked {
@@ -647,31 +663,33 @@ impl Chaos {
     }
 }
 
-/// Hash of all actions, requests answered, publishes stored, blocks that restarts brought back, shrinks of tier 0.
-fn run(seed: u64, acts: u32) -> [u64; 5] {
+/// Hash of all actions, requests answered, publishes stored, blocks that restarts brought back, shrinks of tier 0, pages shown
+/// in place.
+fn run(seed: u64, acts: u32) -> [u64; 6] {
     let mut c = Chaos::new(seed);
     for _ in 0..acts {
         c.act();
         c.verify();
     }
     c.finish();
-    [c.w.core.trace().hash(), c.done, c.stored, c.restored, c.shrunk]
+    [c.w.core.trace().hash(), c.done, c.stored, c.restored, c.shrunk, c.w.core.counters().shown_in_place]
 }
 
 #[test]
 fn chaos() {
     let env = |name: &str, or: u64| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(or);
     let (from, seeds) = (env("CHAOS_SEED", 1), env("CHAOS_SEEDS", 40));
-    let (mut stored, mut restored, mut shrunk) = (0, 0, 0);
+    let (mut stored, mut restored, mut shrunk, mut shown) = (0, 0, 0, 0);
     for seed in from..from + seeds {
         let r = std::panic::catch_unwind(|| run(seed, 3000));
-        let Ok([_, _, s, b, t]) = r else {
+        let Ok([_, _, s, b, t, w]) = r else {
             panic!("replay with CHAOS_SEED={seed} CHAOS_SEEDS=1 cargo test -p kvtide-tiering --test chaos chaos");
         };
-        (stored, restored, shrunk) = (stored + s, restored + b, shrunk + t);
+        (stored, restored, shrunk, shown) = (stored + s, restored + b, shrunk + t, shown + w);
     }
     assert!(seeds < 40 || stored > 0 && restored > 0, "{stored} publishes were stored, {restored} blocks restored");
     assert!(seeds < 40 || shrunk > 0, "no tier 0 ever shrank");
+    assert!(seeds < 40 || shown > 0, "no page was ever read in place");
 }
 
 #[test]

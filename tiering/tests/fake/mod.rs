@@ -32,9 +32,23 @@ pub struct Agent {
     pub lanes: BTreeMap<LaneId, (u64, BTreeSet<(BlockId, u16)>)>,
     /// Frames of each size class: the first, how many there may be, how many have memory.
     pub sizes: Vec<(FrameId, u32, u32)>,
+    /// Window frames of each size class: the first, how many.
+    pub windows: Vec<(FrameId, u32)>,
+    /// Where in host each window frame shows a page.
+    pub aliases: BTreeMap<FrameId, (u32, u32)>,
 }
 
 impl Agent {
+    /// Whether a frame is a window.
+    pub fn is_window(&self, frame: FrameId) -> bool {
+        self.windows.iter().any(|&(base, count)| frame >= base && frame - base < count)
+    }
+
+    /// Host frames that the table shows in place.
+    pub fn in_place(&self) -> impl Iterator<Item = (u32, u32)> {
+        self.table.values().filter(|&&f| self.is_window(f)).map(|f| self.aliases[f])
+    }
+
     /// Whether a frame has memory.
     fn has(&self, frame: FrameId) -> bool {
         self.sizes.iter().any(|&(base, _, now)| frame >= base && frame - base < now)
@@ -264,12 +278,15 @@ impl World {
     pub fn attach_shard(&mut self, session: SessionId, shard: u16, lanes: u16, frames: &[u32]) -> Result<(), Error> {
         self.handle(Event::Attach { session, shard, lanes, frames })?;
         let mut base = 0;
-        let mut size = |&n: &u32| {
-            base += n;
-            (base - n, n, n)
-        };
-        let sizes = frames.iter().map(&mut size).collect();
-        self.agents.insert(session, Agent { sizes, ..Agent::default() });
+        let mut agent = Agent::default();
+        let (frames, windows) = frames.split_at(self.core.classes().len());
+        for (i, &n) in frames.iter().enumerate() {
+            let shown = windows.get(i).copied().unwrap_or(0);
+            agent.sizes.push((base, n, n));
+            agent.windows.push((base + n, shown));
+            base += n + shown;
+        }
+        self.agents.insert(session, agent);
         self.settle();
         Ok(())
     }
@@ -387,6 +404,7 @@ impl World {
             Action::Io { id, kind, class, at, .. } => {
                 let transfer = Transfer::new(id, kind, class, at, &list);
                 if kind == IoKind::Read {
+                    transfer.pages.iter().for_each(|&(_, place)| self.written(place));
                     // The device may write from now on.
                     transfer.pages.iter().for_each(|&(_, place)| _ = self.host.insert(place, 0));
                 }
@@ -422,6 +440,16 @@ impl World {
         true
     }
 
+    /// A host frame gets another content: nobody reads it in place.
+    fn written(&self, place: (u32, u32)) {
+        for (s, agent) in &self.agents {
+            assert!(
+                agent.in_place().all(|at| at != place),
+                "{place:?} is overwritten, session {s} shows it in a window"
+            );
+        }
+    }
+
     /// Calls off a job that was not carried out; its victim still shows.
     fn cancel_job(&mut self, s: SessionId, id: u32) -> Status {
         let agent = self.agents.get_mut(&s).unwrap();
@@ -439,8 +467,15 @@ impl World {
 
     pub fn carry_out(&mut self, s: SessionId, job: Job) {
         self.content += 1;
+        if let Job::Store { to, .. } = job {
+            self.written((to.slab, to.slot));
+        }
         let agent = self.agents.get_mut(&s).unwrap();
-        if let Job::Map { frame, .. }
+        if let Job::Load { frame, from, .. } = job
+            && agent.is_window(frame)
+        {
+            agent.aliases.insert(frame, (from.slab, from.slot));
+        } else if let Job::Map { frame, .. }
         | Job::Load { frame, .. }
         | Job::LoadCopy { frame, .. }
         | Job::Store { frame, .. }
@@ -529,7 +564,8 @@ impl World {
     /// What a lane would read.
     pub fn read(&self, s: SessionId, block: BlockId, plane: u16) -> Option<u64> {
         let agent = &self.agents[&s];
-        agent.table.get(&(block, plane)).map(|f| agent.frames[f])
+        let frame = agent.table.get(&(block, plane))?;
+        Some(if agent.is_window(*frame) { self.host[&agent.aliases[frame]] } else { agent.frames[frame] })
     }
 
     /// Reserves and fills `blocks` blocks one after another, committing each; returns their ids and contents by plane.

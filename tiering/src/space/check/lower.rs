@@ -34,6 +34,7 @@ impl Core {
 
     pub(super) fn check_host(&self, seen: &Seen) -> Result<(), String> {
         let mut used = vec![0u64; self.geo.classes.len()];
+        let mut windowed = vec![0u32; self.geo.classes.len()];
         let mut owners: BTreeMap<u32, u32> = BTreeMap::new();
         let (mut reading, mut writing) = (0, 0);
         for (p, page) in self.pages.iter().enumerate() {
@@ -48,6 +49,13 @@ impl Core {
             let target = seen.host_targets.contains_key(&page.host) || seen.reading.contains_key(&page.host);
             ensure!(!target, "host frame {} is being filled and valid", page.host);
             used[usize::from(self.host.class_of(page.host))] += 1;
+            let windows = seen.windows.get(&p).copied().unwrap_or(0);
+            let counted = self.host.windows(page.host);
+            ensure!(counted == windows, "host frame {}: {counted} windows, counted {windows}", page.host);
+            windowed[usize::from(self.host.class_of(page.host))] += u32::from(windows > 0);
+        }
+        for &page in seen.windows.keys() {
+            ensure!(self.pages[page as usize].host != NONE, "page {page} is in a window and not in host");
         }
         ensure!(reading == seen.reading.len(), "{reading} pages are read, {} frames", seen.reading.len());
         ensure!(writing == seen.writing.len(), "{writing} pages are written, {} frames", seen.writing.len());
@@ -72,6 +80,7 @@ impl Core {
             ensure!(c.used == used[class], "host class {class}: used {}, counted {}", c.used, used[class]);
             let free = self.host.count_free(class as u8);
             ensure!(free == self.host.free_frames(class as u8), "host class {class}: {free} free");
+            ensure!(c.windowed == windowed[class], "host class {class}: {} watched", c.windowed);
             let loading = |j: &&crate::sessions::JobRec| {
                 let page = match j.task {
                     crate::sessions::Task::Load => j.page,

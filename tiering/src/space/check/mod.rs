@@ -31,6 +31,8 @@ struct Seen {
     /// Host frames that transfers read or write, and the page of each.
     reading: BTreeMap<u32, u32>,
     writing: BTreeMap<u32, u32>,
+    /// Windows on each page.
+    windows: BTreeMap<u32, u16>,
 }
 
 impl Core {
@@ -119,6 +121,12 @@ impl Core {
                     }
                     if job.frame != NONE {
                         let f = &session.frames[job.frame as usize];
+                        if session.is_window(job.frame) {
+                            ensure!(job.task == Task::Load, "session {s}: job {slot} writes window {}", job.frame);
+                            for page in [job.page, job.victim].into_iter().filter(|&page| page != NONE) {
+                                *seen.windows.entry(page).or_default() += 1;
+                            }
+                        }
                         ensure!(
                             f.state == FrameState::Incoming && f.job == slot as u32 && f.page == job.page,
                             "session {s}: job {slot} and frame {} disagree: {f:?}",
@@ -160,6 +168,8 @@ impl Core {
             enter(&c.early, On::Early)?;
             enter(&c.outgoing, On::Outgoing)?;
             enter(&c.moving, On::Move)?;
+            enter(&c.window_free, On::WindowFree)?;
+            enter(&c.window, On::Window)?;
             for lane in &session.lanes {
                 enter(&lane.rings[class], On::Ring)?;
             }
@@ -170,10 +180,17 @@ impl Core {
         let mut pinned = vec![0u64; session.classes.len()];
         let mut unsealed = vec![0u64; session.classes.len()];
         let mut beyond = vec![0u32; session.classes.len()];
+        let mut leaving = beyond.clone();
         for (f, frame) in session.frames.iter().enumerate() {
             let class = usize::from(session.class_of_frame(f as u32));
             ensure!(listed[f] == frame.on, "session {s}: frame {f} says {:?}, lists say {:?}", frame.on, listed[f]);
-            ensure!((frame.state == FrameState::Free) == (frame.on == On::Free), "session {s}: frame {f}: {frame:?}");
+            let window = session.classes[class].is_window(f as u32);
+            let free = if window { On::WindowFree } else { On::Free };
+            ensure!((frame.state == FrameState::Free) == (frame.on == free), "session {s}: frame {f}: {frame:?}");
+            if window {
+                self.check_window(s, f as u32, seen)?;
+                leaving[class] += u32::from(frame.state == FrameState::Leaving);
+            }
             pinned[class] += u64::from(frame.pins > 0);
             let outside = session.classes[class].is_beyond(f as u32);
             beyond[class] += u32::from(outside && frame.state != FrameState::Away);
@@ -233,6 +250,7 @@ impl Core {
                 })
                 .sum();
             ensure!(c.beyond == beyond[i], "session {s} class {i}: {} beyond, counted {}", c.beyond, beyond[i]);
+            ensure!(c.windows_leaving == leaving[i], "session {s} class {i}: {} windows leave", c.windows_leaving);
             ensure!(c.promised == promised, "session {s} class {i}: promised {} counted {promised}", c.promised);
             ensure!(c.pinned == pinned[i], "session {s} class {i}: pinned {} counted {}", c.pinned, pinned[i]);
             ensure!(
@@ -241,6 +259,26 @@ impl Core {
                 c.unsealed,
                 unsealed[i]
             );
+        }
+        Ok(())
+    }
+
+    /// A window shows a sealed page, and nothing is done to it but evictions and loads.
+    fn check_window(&self, s: u16, f: u32, seen: &mut Seen) -> Result<(), String> {
+        let frame = self.frame(s, f);
+        let listed = match frame.state {
+            FrameState::Free => On::WindowFree,
+            FrameState::Present if frame.job == NONE => On::Window,
+            FrameState::Leaving if frame.job == NONE => frame.on,
+            _ => On::Nothing,
+        };
+        let fits = !matches!(frame.state, FrameState::Away) && frame.pins == 0 && frame.on == listed;
+        ensure!(fits, "session {s}: window {f}: {frame:?}");
+        if matches!(frame.state, FrameState::Present | FrameState::Leaving) {
+            *seen.windows.entry(frame.page).or_default() += 1;
+            let state = self.blocks[self.geo.block_of(frame.page)].state;
+            let whole = matches!(state, BlockState::Sealed | BlockState::Dying);
+            ensure!(whole, "session {s}: window {f} shows a page of a {state:?} block");
         }
         Ok(())
     }
