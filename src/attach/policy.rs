@@ -45,8 +45,9 @@ pub(crate) fn admit(config: &Config, limits: &Limits, domain: &Domain, hello: &H
     at_most("channels", hello.channels.into(), limits.channels_max.into(), "limits.channels_max")?;
     at_most("depth of a channel", hello.depth.into(), limits.depth_max.into(), "limits.depth_max")?;
     at_most("sequences", hello.seqs_max.into(), limits.seqs_max.into(), "limits.seqs_max")?;
-    let frames = hello.tier0_frames.iter().map(|frames| u64::from(*frames)).sum();
-    at_most("tier-0 frames", frames, limits.tier0_frames_max.into(), "limits.tier0_frames_max")?;
+    let frames: u64 = hello.tier0_frames.iter().map(|frames| u64::from(*frames)).sum();
+    let frames = frames + u64::from(hello.host_windows) * hello.tier0_frames.len() as u64;
+    at_most("tier-0 and window frames", frames, limits.tier0_frames_max.into(), "limits.tier0_frames_max")?;
     for class in translate::classes(&planes) {
         at_most("bytes of a page's frame", stride(class).into(), config.host.slab_bytes, "tiers.host.slab")?;
     }
@@ -168,6 +169,7 @@ mod tests {
             depth: 8,
             seqs_max: 4,
             tier0_frames: vec![16],
+            host_windows: 0,
             token: None,
         }
     }

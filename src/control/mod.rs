@@ -236,7 +236,10 @@ impl Control {
             Ok((space, admitted)) => {
                 let (socket, peer, pidfd) = handshake.into_parts();
                 let Admitted { number, side, fds, limits } = admitted;
-                let (shard, frames) = (hello.shard, hello.tier0_frames);
+                let (shard, mut frames) = (hello.shard, hello.tier0_frames);
+                if hello.host_windows > 0 {
+                    frames.extend(vec![hello.host_windows; frames.len()]);
+                }
                 let newcomer = Newcomer { number, socket, peer, pidfd, side, fds, limits, shard, frames };
                 if !self.spaces.send(space, newcomer) {
                     self.registry.remove(number);

@@ -89,7 +89,7 @@ pub(crate) struct Newcomer {
     pub limits: Limits,
     /// Its shard.
     pub shard: u16,
-    /// Its tier-0 frames by size class.
+    /// Its tier-0 frames by size class, and after them its window frames, if it has any.
     pub frames: Vec<u32>,
 }
 

@@ -38,6 +38,7 @@ pub fn hello() -> Hello {
         depth: DEPTH,
         seqs_max: 8,
         tier0_frames: vec![FRAMES],
+        host_windows: 0,
         token: None,
     }
 }

@@ -1,9 +1,9 @@
 //! What a session counts. Relaxed: totals for people, never for decisions.
 
-use super::protocol::step::Counts as LaneCounts;
+use super::protocol::{Ended, step::Counts as LaneCounts};
 use crate::{client::Stats, memory::Counts};
 use kvtide_wire::{
-    entry::{CANARY, JobDone, JobKind},
+    entry::{CANARY, JobKind},
     status::Status,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,6 +42,7 @@ pub(crate) struct Counters {
     pub requests: Total,
     pub completions_stray: Total,
     jobs: [[Total; 2]; 4],
+    jobs_in_place: Total,
     jobs_busy: Total,
     jobs_canceled: Total,
     jobs_invalid: Total,
@@ -78,13 +79,15 @@ impl Counters {
     }
 
     /// Counts the end of a job.
-    pub fn job(&self, kind: Option<JobKind>, done: &JobDone) {
+    pub fn job(&self, ended: &Ended) {
+        let (kind, done) = (ended.kind, &ended.done);
         let status = Status::from_code(done.status);
         if done.flags & CANARY != 0 && kind != Some(JobKind::Store) {
             self.canary_checked.add(1);
             self.canary_failed.add(u64::from(status == Some(Status::Corrupt)));
         }
         let row = match (status, kind) {
+            (Some(Status::Ok), _) if ended.in_place => return self.jobs_in_place.add(1),
             (Some(Status::Ok), Some(JobKind::Load | JobKind::LoadCopy)) => LOAD,
             (Some(Status::Ok), Some(JobKind::Store)) => STORE,
             (Some(Status::Ok), Some(JobKind::Copy | JobKind::Move)) => COPY,
@@ -118,6 +121,7 @@ impl Counters {
             stall_ns: self.stall_ns.get(),
             jobs_host_to_tier0: self.jobs[LOAD][0].get(),
             bytes_host_to_tier0: self.jobs[LOAD][1].get(),
+            jobs_in_place: self.jobs_in_place.get(),
             jobs_tier0_to_host: self.jobs[STORE][0].get(),
             bytes_tier0_to_host: self.jobs[STORE][1].get(),
             jobs_within_tier0: self.jobs[COPY][0].get(),

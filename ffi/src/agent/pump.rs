@@ -200,7 +200,7 @@ impl Pump {
             let Some(ended) = self.unsent.take().or_else(|| self.mover.next_ended(now)) else { break };
             match self.done.push(&ended.done) {
                 Ok(()) => {
-                    counters.job(ended.kind, &ended.done);
+                    counters.job(&ended);
                     sent = true;
                 }
                 Err(PushError::Full) => {

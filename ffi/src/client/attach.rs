@@ -92,6 +92,7 @@ fn hello(options: &Options) -> Result<Hello> {
         depth: depth.ok_or_else(|| bad("depth", "larger than a ring can be"))?,
         seqs_max: options.seqs_max,
         tier0_frames: frames::without_digests(options)?,
+        host_windows: options.host_windows,
         token: options.token_file.as_deref().map(token).transpose()?,
     })
 }
@@ -127,7 +128,9 @@ fn geometry(options: &Options, limits: &Limits, hello: &Hello) -> Result<Geometr
         log_entries,
         pins_max: PINS_MAX,
     };
-    Geometry::new(&options.space.planes, &hello.tier0_frames, bounds).map_err(|e| bad("space", e.to_string()))
+    Geometry::new(&options.space.planes, &hello.tier0_frames, bounds)
+        .and_then(|geometry| geometry.with_windows(hello.host_windows))
+        .map_err(|e| bad("space", e.to_string()))
 }
 
 /// A tier 0 may begin with less memory than it may have.
@@ -223,8 +226,11 @@ fn layout(options: &Options, session: &Session) -> Layout {
     let planes = options.space.planes.iter().enumerate().filter_map(|(plane, spec)| {
         let class = geometry.class_of(plane as u16)?;
         let ClassRoom { offset, first_frame, frames_max, stride } = session.tier0.class(usize::from(class))?;
-        let (class, frames) = (u32::from(class), frames_max);
-        Some(PlaneLayout { class, page_bytes: spec.page_bytes, stride, first_frame, frames, offset })
+        let windows = session.tier0.windows();
+        let table = session.tier0.aliases();
+        let aliases = if table == 0 { 0 } else { table + u64::from(class) * u64::from(windows) * 8 };
+        let (class, frames, page_bytes) = (u32::from(class), frames_max, spec.page_bytes);
+        Some(PlaneLayout { class, page_bytes, stride, first_frame, frames, offset, windows, aliases })
     });
     Layout {
         tier0: session.tier0.start(),

@@ -20,7 +20,7 @@ unsafe impl Send for Layout {}
 // SAFETY: as above.
 unsafe impl Sync for Layout {}
 
-/// One plane: frame `f` of its class is at byte `offset + (f - first_frame) × stride` of tier 0.
+/// One plane: frame `f` of its class's `frames` is at byte `offset + (f - first_frame) × stride` of tier 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlaneLayout {
     /// Size class.
@@ -35,4 +35,9 @@ pub struct PlaneLayout {
     pub frames: u32,
     /// Byte offset of the class in tier 0.
     pub offset: u64,
+    /// Window frames of the class: frames `first_frame + frames ..` have no memory, they show a page where it is in host memory.
+    pub windows: u32,
+    /// Address, in the memory that tier 0 is in, of one address for each window frame of the class: where its page is. 0 without
+    /// windows. It is to be believed when a lane's table shows the frame.
+    pub aliases: u64,
 }

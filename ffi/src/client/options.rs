@@ -134,6 +134,10 @@ pub struct Options {
     /// Of those, the frames of each class that have memory from the beginning; `Channel::tier0_resize` makes them more. Empty: all.
     /// What has no memory costs addresses alone.
     pub tier0_initial: Vec<u32>,
+    /// Window frames of each size class, 0 for none: frames without memory of tier 0, in which pages that only stream through are
+    /// read where they are in host memory, at the bus's speed, instead of being copied first. As many as host memory may hold pages of
+    /// the class cost 8 bytes each and some in the tables. They count towards the daemon's `limits.tier0_frames_max`.
+    pub host_windows: u32,
     /// Ordered streams of engine work. Each takes one of the session's 16 rings for its own messages, so
     /// `lanes + channels` is at most 16.
     pub lanes: u16,
@@ -164,6 +168,7 @@ impl Options {
             space,
             tier0_frames,
             tier0_initial: Vec::new(),
+            host_windows: 0,
             lanes: 1,
             channels: 1,
             depth: 64,

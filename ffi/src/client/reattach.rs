@@ -124,6 +124,11 @@ impl Adoption<'_> {
         Err(Status::Limit) // the new daemon grants fewer sequences
     }
 
+    /// The frame of tier 0 that holds a page. What shows in a window is in the old daemon's memory.
+    fn in_tier0(&self, block: u32, plane: u16) -> Option<u32> {
+        self.old.resident(block, plane).filter(|frame| !self.old.geometry().is_window(*frame))
+    }
+
     /// The frames that hold each block of a sequence; `None` if a page is missing that a step would read. Blocks beyond the
     /// committed tokens that are not whole are left out.
     fn held(&self, seq: u32) -> Option<Vec<(u32, Vec<u32>)>> {
@@ -136,7 +141,7 @@ impl Adoption<'_> {
         let mut blocks = Vec::new();
         for (index, block) in seqs.block_ids(seq).into_iter().enumerate() {
             let planes = 0..geometry.plane_count() as u16;
-            let frames: Vec<Option<u32>> = planes.clone().map(|plane| self.old.resident(block, plane)).collect();
+            let frames: Vec<Option<u32>> = planes.clone().map(|plane| self.in_tier0(block, plane)).collect();
             let index = index as u32;
             let needed = |plane: u16| index >= committed || geometry.needed(plane, tokens).contains(&index);
             if planes.clone().any(|plane| frames[usize::from(plane)].is_none() && needed(plane)) {

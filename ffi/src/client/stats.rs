@@ -56,6 +56,8 @@ pub struct Stats {
     pub jobs_host_to_tier0: u64,
     /// Bytes that they copied.
     pub bytes_host_to_tier0: u64,
+    /// Jobs carried out after which a page shows where it is in host memory: nothing was copied.
+    pub jobs_in_place: u64,
     /// Jobs carried out that stored a page to a host frame.
     pub jobs_tier0_to_host: u64,
     /// Bytes that they copied.

@@ -25,7 +25,7 @@ const POLL_BYTES: u64 = 256 << 10;
 
 /// CRC-32C of a page in tier 0.
 fn digest(page: *const u8, bytes: usize) -> u32 {
-    // SAFETY: `CpuMemory::copy` has just found the range in tier 0. The frame is the copy's until it has ended: written by nobody else,
+    // SAFETY: `CpuMemory` has just found the range in tier 0 or in a slab. The frame is the copy's until it has ended: written by nobody else,
     // and of a store sealed. An engine that writes it all the same changes what the digest comes out as, and nothing else: the
     // function's control flow depends on the length alone.
     let page = unsafe { std::slice::from_raw_parts(page, bytes) };
@@ -40,6 +40,8 @@ pub struct CpuMemory {
     slabs: ManuallyDrop<HashMap<u32, HostSlab>>,
     gone: Vec<u32>,
     queue: VecDeque<CopyOp>,
+    /// The slab that each window shows a frame of.
+    shown: Vec<Option<u32>>,
     owner: u32,
 }
 
@@ -49,6 +51,7 @@ impl CpuMemory {
     pub fn new(geometry: &Geometry, tier0: Arc<Tier0>) -> CpuMemory {
         let classes = (0..geometry.classes()).filter_map(|class| geometry.class(class));
         CpuMemory {
+            shown: vec![None; geometry.classes() * geometry.windows() as usize],
             tier0,
             classes: classes.map(|(bytes, stride, _)| (bytes, stride)).collect(),
             slabs: ManuallyDrop::new(HashMap::new()),
@@ -62,6 +65,7 @@ impl CpuMemory {
     fn locate(&self, place: Place) -> Option<(*mut u8, usize)> {
         match place {
             Place::Frame(frame) => self.tier0.frame(frame),
+            Place::Window(_) | Place::Nothing => None,
             Place::Host { slab, slot } => {
                 let slab = self.slabs.get(&slab).filter(|s| slot < s.frames)?;
                 let start = slab.start()?;
@@ -70,7 +74,27 @@ impl CpuMemory {
         }
     }
 
-    fn copy(&self, op: &CopyOp) -> std::result::Result<Copied, Status> {
+    /// Has a window show its page, or nothing.
+    fn show(&mut self, op: &CopyOp, frame: u32) -> std::result::Result<Copied, Status> {
+        let (window, bytes) = self.tier0.window(frame).ok_or(Status::Io)?;
+        let (slab, at) = match op.from {
+            Place::Nothing => (None, std::ptr::null_mut()),
+            Place::Host { slab, .. } => {
+                let found = self.locate(op.from).filter(|(_, room)| *room >= bytes);
+                (Some(slab), found.ok_or(Status::Io)?.0)
+            }
+            Place::Frame(_) | Place::Window(_) => return Err(Status::Io),
+        };
+        let digest = if op.canary && !at.is_null() { digest(at, bytes) } else { 0 };
+        self.tier0.set_window(window, at);
+        self.shown[window] = slab;
+        Ok(Copied { bytes: u64::from(op.bytes), digest })
+    }
+
+    fn copy(&mut self, op: &CopyOp) -> std::result::Result<Copied, Status> {
+        if let Place::Window(frame) = op.to {
+            return self.show(op, frame);
+        }
         let bytes = op.bytes as usize;
         let fits = |place| self.locate(place).filter(|(_, room)| *room >= bytes).map(|(at, _)| at);
         let (Some(from), Some(to)) = (fits(op.from), fits(op.to)) else { return Err(Status::Io) };
@@ -84,9 +108,10 @@ impl CpuMemory {
     }
 
     fn unmap_idle(&mut self) {
-        let (slabs, queue) = (&mut self.slabs, &self.queue);
+        let (slabs, queue, shown) = (&mut self.slabs, &self.queue, &self.shown);
         self.gone.retain(|slab| {
-            let used = queue.iter().any(|op| host_place(op).is_some_and(|(s, _)| s == *slab));
+            let used =
+                shown.contains(&Some(*slab)) || queue.iter().any(|op| host_place(op).is_some_and(|(s, _)| s == *slab));
             if !used {
                 slabs.remove(slab);
             }
@@ -132,7 +157,8 @@ impl TierMemory for CpuMemory {
         let (mut bytes, mut count) = (0, 0);
         while bytes < POLL_BYTES {
             let Some(op) = self.queue.pop_front() else { break };
-            ended(&op, self.copy(&op));
+            let result = self.copy(&op);
+            ended(&op, result);
             bytes += u64::from(op.bytes);
             count += 1;
         }

@@ -18,6 +18,15 @@ struct Class {
     page_bytes: u32,
 }
 
+/// A frame, placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum At {
+    /// At this byte of tier 0.
+    Offset(u64),
+    /// It is the window of this number, over all classes.
+    Window(usize),
+}
+
 /// A class's room in tier 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClassRoom {
@@ -49,6 +58,8 @@ impl ClassRoom {
 #[derive(Debug)]
 pub(super) struct FrameMap {
     classes: Vec<Class>,
+    /// Window frames of each class.
+    windows: u32,
 }
 
 impl FrameMap {
@@ -60,9 +71,9 @@ impl FrameMap {
             let offset = place(&ClassRoom { offset: 0, first_frame, frames_max, stride })?;
             let frames = AtomicU32::new(0);
             classes.push(Class { offset, first_frame, frames_max, frames, stride, page_bytes });
-            first_frame += frames_max;
+            first_frame += frames_max + geometry.windows();
         }
-        Ok(FrameMap { classes })
+        Ok(FrameMap { classes, windows: geometry.windows() })
     }
 
     /// The room of a class.
@@ -88,11 +99,19 @@ impl FrameMap {
         }
     }
 
-    /// Byte offset of a frame that has memory, and the bytes of its page.
-    pub fn frame(&self, frame: u32) -> Option<(u64, usize)> {
-        let class = self.classes.iter().rfind(|c| c.first_frame <= frame)?;
-        let within = frame - class.first_frame;
-        let offset = class.offset + u64::from(within) * u64::from(class.stride);
-        (within < class.frames.load(Ordering::Acquire)).then_some((offset, class.page_bytes as usize))
+    /// Window frames of each class.
+    pub fn windows(&self) -> u32 {
+        self.windows
+    }
+
+    /// Where a frame is that has memory or is a window, and the bytes of its page.
+    pub fn frame(&self, frame: u32) -> Option<(At, usize)> {
+        let (index, class) = self.classes.iter().enumerate().rfind(|(_, c)| c.first_frame <= frame)?;
+        let (within, bytes) = (frame - class.first_frame, class.page_bytes as usize);
+        if within < class.frames.load(Ordering::Acquire) {
+            return Some((At::Offset(class.offset + u64::from(within) * u64::from(class.stride)), bytes));
+        }
+        let window = within.checked_sub(class.frames_max).filter(|window| *window < self.windows)?;
+        Some((At::Window(index * self.windows as usize + window as usize), bytes))
     }
 }

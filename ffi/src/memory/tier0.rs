@@ -1,7 +1,7 @@
 //! Tier 0: the frames of a session, in the memory that its options chose.
 
 use super::{
-    frames::{ClassRoom, FrameMap},
+    frames::{At, ClassRoom, FrameMap},
     host::{self, HostMap},
 };
 use crate::{Error, Result, agent::protocol::Geometry};
@@ -9,7 +9,10 @@ use kvtide_wire::status::Status;
 #[cfg(feature = "cuda")]
 use {super::cuda::DeviceMemory, crate::client::options::DeviceChoice, kvtide_kernels::Device, std::sync::Arc};
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{
+    Mutex, PoisonError,
+    atomic::{AtomicPtr, Ordering},
+};
 
 /// The memory behind the frames.
 #[derive(Debug)]
@@ -26,8 +29,16 @@ enum Memory {
 pub struct Tier0 {
     frames: FrameMap,
     memory: Memory,
+    /// Where each window frame's page is, null for none.
+    windows: Box<[AtomicPtr<u8>]>,
     /// Held while a class grows or shrinks.
     resizing: Mutex<()>,
+}
+
+/// As many windows as a geometry has, showing nothing.
+fn no_pages(geometry: &Geometry) -> Box<[AtomicPtr<u8>]> {
+    let count = geometry.classes() * geometry.windows() as usize;
+    (0..count).map(|_| AtomicPtr::default()).collect()
 }
 
 impl Tier0 {
@@ -42,7 +53,12 @@ impl Tier0 {
             end = offset.saturating_add(room.bytes());
             Ok::<u64, Error>(offset)
         })?;
-        let tier0 = Tier0 { frames, memory: Memory::Host(HostMap::new(end)?), resizing: Mutex::new(()) };
+        let tier0 = Tier0 {
+            frames,
+            memory: Memory::Host(HostMap::new(end)?),
+            windows: no_pages(geometry),
+            resizing: Mutex::new(()),
+        };
         tier0.fill(initial)?;
         Ok(tier0)
     }
@@ -59,7 +75,8 @@ impl Tier0 {
         initial: &[u32],
     ) -> Result<Tier0> {
         let (memory, frames) = DeviceMemory::new(device, geometry, choice)?;
-        let tier0 = Tier0 { frames, memory: Memory::Device(memory), resizing: Mutex::new(()) };
+        let tier0 =
+            Tier0 { frames, memory: Memory::Device(memory), windows: no_pages(geometry), resizing: Mutex::new(()) };
         tier0.fill(initial)?;
         Ok(tier0)
     }
@@ -117,11 +134,59 @@ impl Tier0 {
         self.frames.frames(class)
     }
 
-    /// Where a frame that has memory is, and the bytes of its page. The host may look there only if [`Tier0::is_host`].
+    /// Where a frame that has memory, or a page that a window frame shows, is, and the bytes of its page. The host may look there
+    /// only if [`Tier0::is_host`], and write only into frames that have memory.
     #[must_use]
     pub fn frame(&self, frame: u32) -> Option<(*mut u8, usize)> {
-        let (offset, page_bytes) = self.frames.frame(frame)?;
-        Some((self.start().wrapping_add(offset as usize), page_bytes))
+        let (at, page_bytes) = self.frames.frame(frame)?;
+        let at = match at {
+            At::Offset(offset) => self.start().wrapping_add(offset as usize),
+            At::Window(window) => self.windows[window].load(Ordering::Acquire),
+        };
+        (!at.is_null()).then_some((at, page_bytes))
+    }
+
+    /// The table on the device through which kernels find what windows show, if there are any.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn device_windows(&self) -> Option<&super::cuda::Windows> {
+        match &self.memory {
+            Memory::Host(_) => None,
+            Memory::Device(memory) => memory.windows(),
+        }
+    }
+
+    /// Address of the addresses of what windows show, 8 bytes each, class by class, in the memory that tier 0 is in; 0 without
+    /// windows.
+    #[must_use]
+    pub fn aliases(&self) -> u64 {
+        match &self.memory {
+            _ if self.windows.is_empty() => 0,
+            Memory::Host(_) => self.windows.as_ptr().addr() as u64,
+            #[cfg(feature = "cuda")]
+            Memory::Device(memory) => memory.windows().map_or(0, super::cuda::Windows::address),
+        }
+    }
+
+    /// Window frames of each class.
+    #[must_use]
+    pub fn windows(&self) -> u32 {
+        self.frames.windows()
+    }
+
+    /// A window frame's number over all classes, and the bytes of its page.
+    pub(crate) fn window(&self, frame: u32) -> Option<(usize, usize)> {
+        match self.frames.frame(frame)? {
+            (At::Window(window), bytes) => Some((window, bytes)),
+            (At::Offset(_), _) => None,
+        }
+    }
+
+    /// A window shows the page at an address from now on, null: none. Release: pairs with the load in `frame`; and the table
+    /// publishes the page only afterwards.
+    pub(crate) fn set_window(&self, window: usize, address: *mut u8) {
+        if let Some(at) = self.windows.get(window) {
+            at.store(address, Ordering::Release);
+        }
     }
 
     /// Grows or shrinks a class to its first `frames` frames (no more than its room). Nobody may use a frame that goes: none

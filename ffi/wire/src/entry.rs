@@ -207,7 +207,9 @@ pub struct Completion {
 pub enum JobKind {
     /// Give page `block`/`plane` the frame, contents undefined, and publish it: a new page.
     Map = 0,
-    /// Copy the page from host frame `slab`/`slot` into the frame, then publish it.
+    /// Copy the page from host frame `slab`/`slot` into the frame, then publish it. Into a window frame nothing is copied: from
+    /// then on it shows the host frame, which keeps the page until a job that takes the frame from it has ended. Of the other kinds
+    /// only `Evict` (and `Cancel`) may name a window frame.
     Load = 1,
     /// Copy the page's frame out to host frame `slab`/`slot`; the entry stays.
     Store = 2,

@@ -29,6 +29,7 @@ fn good() -> Hello {
         depth: 64,
         seqs_max: 10,
         tier0_frames: vec![30, 40],
+        host_windows: 12,
         token: None,
     }
 }

@@ -51,7 +51,10 @@ impl Trial {
     }
 
     /// An error for whoever cannot do without it.
-    pub(crate) fn demand(&self, what: &str, device: &Device) -> Result<()> {
+    ///
+    /// # Errors
+    /// It does not work; the error says what was tried and why it failed.
+    pub fn demand(&self, what: &str, device: &Device) -> Result<()> {
         match self {
             Self::Works { .. } => Ok(()),
             Self::Fails { why } => {

@@ -10,6 +10,8 @@ pub struct Geometry {
     class_base: Vec<u32>,
     class_bytes: Vec<u32>,
     class_frames: Vec<u32>,
+    /// Window frames of each class: their numbers follow its tier-0 frames'.
+    windows: u32,
     bounds: Bounds,
     frames: u32,
 }
@@ -81,7 +83,34 @@ impl Geometry {
             total = total.checked_add(*count).filter(|t| *t < u32::MAX).ok_or(BadGeometry("too many tier-0 frames"))?;
         }
         let (planes, class_frames) = (planes.to_vec(), frames.to_vec());
-        Ok(Geometry { planes, class_of, class_base, class_bytes, class_frames, bounds, frames: total })
+        Ok(Geometry { planes, class_of, class_base, class_bytes, class_frames, windows: 0, bounds, frames: total })
+    }
+
+    /// The same with so many window frames in each class.
+    ///
+    /// # Errors
+    /// There are more frames than can be counted.
+    pub fn with_windows(mut self, windows: u32) -> Result<Geometry, BadGeometry> {
+        let mut total = 0u32;
+        for (base, frames) in self.class_base.iter_mut().zip(&self.class_frames) {
+            *base = total;
+            let end = total.checked_add(*frames).and_then(|end| end.checked_add(windows));
+            total = end.filter(|t| *t < u32::MAX).ok_or(BadGeometry("too many tier-0 and window frames"))?;
+        }
+        (self.windows, self.frames) = (windows, total);
+        Ok(self)
+    }
+
+    /// Window frames of each class.
+    #[must_use]
+    pub fn windows(&self) -> u32 {
+        self.windows
+    }
+
+    /// Whether a frame is a window frame.
+    #[must_use]
+    pub fn is_window(&self, frame: u32) -> bool {
+        self.locate(frame).is_some_and(|(class, within)| within >= self.class_frames[class])
     }
 
     /// The bounds it was made with.
@@ -102,7 +131,7 @@ impl Geometry {
         self.planes.len() as u32
     }
 
-    /// Frames of tier 0 over all classes.
+    /// Frames over all classes, window frames included.
     #[must_use]
     pub fn frames(&self) -> u32 {
         self.frames
@@ -133,12 +162,12 @@ impl Geometry {
         self.class_of.get(usize::from(plane)).copied()
     }
 
-    /// Size class of a frame and its number within it.
+    /// Size class of a frame and its number within it; that of a window frame is above those of the class's tier-0 frames.
     #[must_use]
     pub fn locate(&self, frame: u32) -> Option<(usize, u32)> {
         let class = self.class_base.iter().rposition(|base| *base <= frame)?;
         let within = frame - self.class_base[class];
-        (within < self.class_frames[class]).then_some((class, within))
+        (within < self.class_frames[class] + self.windows).then_some((class, within))
     }
 
     /// Page id, if block and plane exist.

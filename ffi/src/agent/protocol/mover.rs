@@ -22,6 +22,10 @@ use std::{
 pub enum Place {
     /// A frame of tier 0.
     Frame(u32),
+    /// A window frame: what is copied there is where the source is.
+    Window(u32),
+    /// Nowhere: a window that shows nothing any more.
+    Nothing,
     /// A frame of a host slab.
     Host {
         /// The slab.
@@ -40,7 +44,7 @@ pub struct CopyOp {
     pub from: Place,
     /// Destination.
     pub to: Place,
-    /// Bytes to copy: the page.
+    /// Bytes to copy: the page. Into a window as many come to show, and none are copied.
     pub bytes: u32,
     /// The plane, from which the size class follows.
     pub plane: u16,
@@ -64,6 +68,8 @@ pub struct Ended {
     pub kind: Option<JobKind>,
     /// What the daemon is told.
     pub done: JobDone,
+    /// The page came to show where it is in host memory: nothing was copied.
+    pub in_place: bool,
 }
 
 /// No room for a job now: its slots or the log are full. To be offered again after progress of copies or lanes.
@@ -211,7 +217,7 @@ impl Mover {
     }
 
     fn report(&mut self, kind: Option<JobKind>, done: &JobDone, taken_ns: u64) {
-        self.ended.push_back((Ended { kind, done: *done }, taken_ns));
+        self.ended.push_back((Ended { kind, done: *done, in_place: false }, taken_ns));
     }
 
     /// Claims room in the log for a job.
@@ -292,13 +298,19 @@ impl Mover {
             shared.leave(*page);
         }
         fence(Ordering::SeqCst); // rule 8
-        if !self.victims.iter().any(|(page, _)| self.pinned(*page)) {
+        if !self.victims.iter().any(|(page, frame)| self.pinned_in(*page, *frame)) {
             return true;
         }
         for (page, frame) in &self.victims {
             shared.enter(*page, *frame);
         }
         false
+    }
+
+    /// Whether a pin keeps a page where it is. One that shows in a window is kept by none: what is pinned is in tier 0, so the
+    /// daemon was asked to bring it there.
+    fn pinned_in(&self, page: u32, frame: u32) -> bool {
+        !self.shared.geometry().is_window(frame) && self.pinned(page)
     }
 
     fn pinned(&self, page: u32) -> bool {
@@ -373,6 +385,11 @@ impl Mover {
                 self.publish(slot, page, work.job.frame);
                 self.finish(slot, Status::Ok, None);
             }
+            // What lanes have enqueued may read the host frame still: the eviction goes behind it, like a copy.
+            (JobKind::Evict, _) if self.shared.geometry().is_window(work.job.frame) => {
+                self.work[slot as usize].state = State::Ready;
+                self.ready.push_back(slot);
+            }
             (JobKind::Drop | JobKind::Evict, _) => self.finish(slot, Status::Ok, None),
             (JobKind::Move, _) => {
                 self.moves.push(slot);
@@ -390,11 +407,13 @@ impl Mover {
         let slot = self.ready.pop_front()?;
         self.work[slot as usize].state = State::Copying;
         let work = self.work[slot as usize];
-        let frame = Place::Frame(work.job.frame);
+        let window = self.shared.geometry().is_window(work.job.frame);
+        let frame = if window { Place::Window(work.job.frame) } else { Place::Frame(work.job.frame) };
         let host = Place::Host { slab: work.job.slab, slot: work.job.slot };
         let (from, to) = match work.kind {
             JobKind::Store => (frame, host),
             JobKind::Copy | JobKind::Move => (Place::Frame(work.job.src_frame), frame),
+            JobKind::Evict => (Place::Nothing, frame),
             _ => (host, frame),
         };
         let early = mutants::on(Mutant::PublishBeforeCopyDone) && work.kind != JobKind::Move;
@@ -403,7 +422,8 @@ impl Mover {
         }
         let token = u64::from(slot) | u64::from(work.generation) << 32;
         let (plane, canary) = (work.job.plane, work.job.flags & CANARY != 0);
-        Some(CopyOp { token, from, to, bytes: self.shared.geometry().page_bytes(plane), plane, canary })
+        let bytes = if from == Place::Nothing { 0 } else { self.shared.geometry().page_bytes(plane) };
+        Some(CopyOp { token, from, to, bytes, plane, canary })
     }
 
     /// A copy ended, or failed. An unknown copy is ignored. What was loaded is published only if it is whole and, of a page in
@@ -467,7 +487,8 @@ impl Mover {
         let mut done = JobDone { bytes: copied.map_or(0, |c| c.bytes), ..nothing(work.job.id, status) };
         let landed = copied.filter(|_| work.job.flags & CANARY != 0 && status != Status::Io);
         (done.flags, done.digest) = landed.map_or((0, 0), |c| (CANARY, c.digest));
-        self.report(Some(work.kind), &done, work.taken_ns);
+        let in_place = work.kind == JobKind::Load && self.shared.geometry().is_window(work.job.frame);
+        self.ended.push_back((Ended { kind: Some(work.kind), done, in_place }, work.taken_ns));
     }
 
     /// The last Move's end opens the gate.

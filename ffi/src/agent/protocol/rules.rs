@@ -40,6 +40,11 @@ pub(super) fn check(shared: &Shared, uses: &[u16], job: &Job, kind: JobKind) -> 
         return check_drop(shared, uses, job);
     }
     let page = geometry.page_in(job.block, job.plane, job.frame).ok_or(Status::Invalid)?;
+    // Nothing is written into a window, and nothing but an eviction takes a page out of one.
+    let windows = [JobKind::Load, JobKind::Evict];
+    if geometry.is_window(job.frame) && !windows.contains(&kind) {
+        return Err(Status::Invalid);
+    }
     let shown = shared.shown(job.frame);
     let idle = uses[job.frame as usize] == 0;
     match kind {
@@ -56,7 +61,8 @@ pub(super) fn check(shared: &Shared, uses: &[u16], job: &Job, kind: JobKind) -> 
         }
         JobKind::Move => {
             let from = job.src_frame;
-            let shows = shared.geometry().locate(from).is_some() && shared.shown(from) == Some(page);
+            let ours = shared.geometry().locate(from).is_some() && !shared.geometry().is_window(from);
+            let shows = ours && shared.shown(from) == Some(page);
             let ours = shows && uses[from as usize] == 0 && shared.master_frame(page) == Some(from);
             let empty = shown.is_none() && idle && job.victim_block == NONE_U32;
             let plan = Plan { page: Some(page), victim: None, writes: Some(job.frame), reads: Some(from), updates: 1 };
@@ -86,7 +92,10 @@ fn source(shared: &Shared, uses: &[u16], job: &Job, kind: JobKind) -> Result<Opt
     }
     let class = |frame| shared.geometry().locate(frame).map(|(class, _)| class);
     let same = class(job.src_frame).is_some_and(|c| Some(c) == class(job.frame)) && job.src_frame != job.frame;
-    let readable = same && shared.shown(job.src_frame).is_some() && uses[job.src_frame as usize] < WRITING - 1;
+    let readable = same
+        && !shared.geometry().is_window(job.src_frame)
+        && shared.shown(job.src_frame).is_some()
+        && uses[job.src_frame as usize] < WRITING - 1;
     if readable { Ok(Some(job.src_frame)) } else { Err(Status::Invalid) }
 }
 
@@ -96,6 +105,9 @@ fn check_drop(shared: &Shared, uses: &[u16], job: &Job) -> Result<Plan, Status> 
     let mut updates = 0;
     for page in first..first + shared.geometry().plane_count() {
         let frame = shared.master_frame(page);
+        if frame.is_some_and(|f| shared.geometry().is_window(f)) {
+            return Err(Status::Invalid); // evicted before, so that its host frame was kept until then
+        }
         if shared.master_pending(page) || frame.is_some_and(|f| uses[f as usize] != 0) {
             return Err(Status::Invalid);
         }

@@ -105,6 +105,12 @@ impl Shared {
         self.master_frame(page)
     }
 
+    /// Whether a page is resident in tier 0 itself, not in a window: others than our kernels find it there.
+    #[must_use]
+    pub fn in_tier0(&self, block: u32, plane: u16) -> bool {
+        self.resident(block, plane).is_some_and(|frame| !self.geometry.is_window(frame))
+    }
+
     /// Changes of the table so far.
     #[must_use]
     pub fn updates(&self) -> u64 {

@@ -219,8 +219,9 @@ impl State {
         }
         let pin = shared.pins().pin(shared.seqs(), &range).ok_or(Status::Limit)?;
         let resident = (first..first + count).filter_map(|index| shared.seqs().block(seq, index)).all(|block| {
-            shared.resident_pages(block) == all
-                || (plane..plane + planes).all(|plane| shared.resident(block, plane).is_some())
+            // What shows in a window is not in tier 0: the daemon has it brought there.
+            (shared.geometry().windows() == 0 && shared.resident_pages(block) == all)
+                || (plane..plane + planes).all(|plane| shared.in_tier0(block, plane))
         });
         if resident {
             if let Some(owned) = self.owned.get_mut(&seq) {

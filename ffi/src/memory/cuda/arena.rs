@@ -1,6 +1,6 @@
 //! Tier 0 on a CUDA device: an arena for each size class, or one that the engine brought.
 
-use super::error;
+use super::{error, windows::Windows};
 use crate::{
     Error, Result,
     agent::protocol::Geometry,
@@ -24,6 +24,8 @@ pub(in crate::memory) struct DeviceMemory {
     given: bool,
     base: u64,
     bytes: u64,
+    /// If the session has any.
+    windows: Option<Windows>,
 }
 
 fn rooms(geometry: &Geometry) -> impl Iterator<Item = ClassRoom> + '_ {
@@ -34,11 +36,16 @@ fn rooms(geometry: &Geometry) -> impl Iterator<Item = ClassRoom> + '_ {
 impl DeviceMemory {
     /// Room for a geometry's frames; of the agent's own arenas nothing has memory yet.
     pub fn new(device: &Arc<Device>, geometry: &Geometry, choice: &DeviceChoice) -> Result<(DeviceMemory, FrameMap)> {
-        match *choice {
-            DeviceChoice::GivenCuda { pointer, bytes, .. } => Self::given(device, geometry, pointer, bytes),
-            DeviceChoice::Cuda { chunk_bytes, .. } => Self::own(device, geometry, chunk_bytes),
-            DeviceChoice::Cpu => Err(Error::call("make tier 0 on a device", 0, kvtide_wire::status::Status::Internal)),
-        }
+        let (mut memory, frames) = match *choice {
+            DeviceChoice::GivenCuda { pointer, bytes, .. } => Self::given(device, geometry, pointer, bytes)?,
+            DeviceChoice::Cuda { chunk_bytes, .. } => Self::own(device, geometry, chunk_bytes)?,
+            DeviceChoice::Cpu => {
+                return Err(Error::call("make tier 0 on a device", 0, kvtide_wire::status::Status::Internal));
+            }
+        };
+        let count = geometry.classes() * geometry.windows() as usize;
+        memory.windows = (count > 0).then(|| Windows::new(device, count)).transpose()?;
+        Ok((memory, frames))
     }
 
     fn own(device: &Arc<Device>, geometry: &Geometry, chunk_bytes: u64) -> Result<(DeviceMemory, FrameMap)> {
@@ -50,7 +57,8 @@ impl DeviceMemory {
         let end = arenas.iter().map(|a| a.base() + a.bytes_max()).max().unwrap_or(0);
         let mut starts = arenas.iter().map(|arena| arena.base() - base);
         let frames = FrameMap::new(geometry, |_| Ok::<u64, Error>(starts.next().unwrap_or(0)))?;
-        Ok((DeviceMemory { device: Arc::clone(device), arenas, given: false, base, bytes: end - base }, frames))
+        let (device, bytes) = (Arc::clone(device), end - base);
+        Ok((DeviceMemory { device, arenas, given: false, base, bytes, windows: None }, frames))
     }
 
     fn given(device: &Arc<Device>, geometry: &Geometry, pointer: u64, bytes: u64) -> Result<(DeviceMemory, FrameMap)> {
@@ -68,14 +76,19 @@ impl DeviceMemory {
             return Err(bad(format!("tier 0 needs {end} bytes, {bytes} are given")));
         }
         let arena = Arena::given(device, pointer, bytes).map_err(|e| error("take over memory for tier 0", e))?;
-        let memory =
-            DeviceMemory { device: Arc::clone(device), arenas: vec![arena], given: true, base: pointer, bytes };
+        let (device, arenas) = (Arc::clone(device), vec![arena]);
+        let memory = DeviceMemory { device, arenas, given: true, base: pointer, bytes, windows: None };
         Ok((memory, frames))
     }
 
     /// The device.
     pub fn device(&self) -> &Arc<Device> {
         &self.device
+    }
+
+    /// The windows, if there are any.
+    pub fn windows(&self) -> Option<&Windows> {
+        self.windows.as_ref()
     }
 
     /// First byte: a device address.

@@ -9,10 +9,12 @@ mod digests;
 mod gate;
 mod marks;
 mod slabs;
+mod windows;
 
 pub(super) use arena::DeviceMemory;
 pub(crate) use gate::Gate;
 pub(crate) use marks::Marks;
+pub(super) use windows::Windows;
 
 use super::{Counts, Tier0, TierMemory, host_place, slabs::check_slab};
 use crate::{
@@ -97,6 +99,8 @@ pub(crate) struct CudaMemory {
     batches: VecDeque<Batch>,
     /// Copies that could not be started, to be reported.
     failed: Vec<CopyOp>,
+    /// The slab that each window shows a frame of.
+    showing: Vec<Option<u32>>,
     counts: Counts,
     list: Vec<Copy>,
     owner: u32,
@@ -132,6 +136,7 @@ impl CudaMemory {
             parts: ManuallyDrop::new(Parts { copier, digests }),
             batches: VecDeque::new(),
             failed: Vec::new(),
+            showing: vec![None; geometry.classes() * geometry.windows() as usize],
             counts: Counts::default(),
             list: Vec::with_capacity(geometry.bounds().jobs_max as usize),
             owner: process::id(),
@@ -145,6 +150,7 @@ impl CudaMemory {
                 let (at, room) = self.tier0.frame(frame)?;
                 (room >= bytes as usize).then_some(at.addr() as u64)
             }
+            Place::Window(_) | Place::Nothing => None,
             Place::Host { slab, slot } => {
                 let slab = self.slabs.get(&slab)?;
                 let room = self.classes.get(slab.class())?.0;
@@ -155,6 +161,27 @@ impl CudaMemory {
                 (room >= bytes).then_some(at)
             }
         }
+    }
+
+    /// The copy that an op asks for; `None`: one of its places does not exist.
+    fn copy_of(&mut self, op: &CopyOp) -> Option<Copy> {
+        let Place::Window(frame) = op.to else {
+            let (from, to) = (self.locate(op.from, op.bytes)?, self.locate(op.to, op.bytes)?);
+            return Some(Copy { from, to, bytes: op.bytes as usize });
+        };
+        let (window, _) = self.tier0.window(frame)?;
+        let page = if op.from == Place::Nothing { 0 } else { self.locate(op.from, op.bytes)? };
+        let (from, to) = self.tier0.device_windows()?.entry(window, page)?;
+        Some(Copy { from, to, bytes: windows::ENTRY })
+    }
+
+    /// A copy has landed that changed what a window shows: so the host knows it too.
+    fn shown(&mut self, op: &CopyOp) {
+        let Place::Window(frame) = op.to else { return };
+        let Some((window, _)) = self.tier0.window(frame) else { return };
+        let page = self.locate(op.from, op.bytes).unwrap_or(0);
+        self.tier0.set_window(window, std::ptr::without_provenance_mut(page as usize));
+        self.showing[window] = host_place(op).map(|(slab, _)| slab);
     }
 
     /// Puts all copies that are submitted from now on behind the lanes' marks.
@@ -177,12 +204,12 @@ impl CudaMemory {
         let mut ops = Vec::with_capacity(count);
         let failed = self.failed.len();
         for op in &copies[..count] {
-            match (self.locate(op.from, op.bytes), self.locate(op.to, op.bytes)) {
-                (Some(from), Some(to)) => {
-                    list.push(Copy { from, to, bytes: op.bytes as usize });
+            match self.copy_of(op) {
+                Some(copy) => {
+                    list.push(copy);
                     ops.push(*op);
                 }
-                _ => self.failed.push(*op),
+                None => self.failed.push(*op),
             }
         }
         if list.is_empty() {
@@ -235,6 +262,9 @@ impl CudaMemory {
             };
             let Some(batch) = self.batches.remove(at) else { break };
             for op in &batch.ops {
+                if landed {
+                    self.shown(op);
+                }
                 let frame = in_tier0(op).and_then(|frame| self.tier0.frame(frame));
                 match (landed, op.canary, frame) {
                     (true, true, Some((at, _))) => {
@@ -256,6 +286,9 @@ impl CudaMemory {
 
     fn unmap_idle(&mut self) {
         let uses = |slab: u32| {
+            if self.showing.contains(&Some(slab)) {
+                return true;
+            }
             let uses = |op: &CopyOp| host_place(op).is_some_and(|(s, _)| s == slab);
             self.batches.iter().any(|batch| batch.ops.iter().any(uses)) || self.failed.iter().any(uses)
         };
@@ -272,14 +305,16 @@ fn way(op: &CopyOp) -> Way {
     match (op.from, op.to) {
         (Place::Host { .. }, _) => Way::Up,
         (_, Place::Host { .. }) => Way::Down,
+        // A window's entry comes from memory of the host.
+        (_, Place::Window(_)) => Way::Up,
         _ => Way::Within,
     }
 }
 
-/// The frame of tier 0 whose bytes a copy's digest is of: the one that it writes, or else the one that it reads.
+/// The frame whose page's bytes a copy's digest is of: the one that it writes, or else the one that it reads.
 fn in_tier0(op: &CopyOp) -> Option<u32> {
     match (op.to, op.from) {
-        (Place::Frame(frame), _) | (_, Place::Frame(frame)) => Some(frame),
+        (Place::Frame(frame) | Place::Window(frame), _) | (_, Place::Frame(frame)) => Some(frame),
         _ => None,
     }
 }

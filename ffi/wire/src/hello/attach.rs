@@ -50,6 +50,9 @@ pub struct Hello {
     pub seqs_max: u32,
     /// Frames of its tier 0, one number a size class, in class order.
     pub tier0_frames: Vec<u32>,
+    /// Window frames of each size class: frames without memory, which show a page where it is in host memory. Those of a class have
+    /// the numbers that follow its tier-0 frames.
+    pub host_windows: u32,
     /// What makes it a tenant's process; without, its uid does.
     pub token: Option<Token>,
 }
@@ -111,7 +114,8 @@ impl Hello {
             within(WHAT, "tier-0 frames of a class", *frames, 1, u64::from(u32::MAX - 1))?;
         }
         let total = self.tier0_frames.iter().map(|n| u64::from(*n)).sum::<u64>();
-        within(WHAT, "tier-0 frames of all classes", total, 1, u64::from(u32::MAX - 1))
+        let total = total + u64::from(self.host_windows) * classes;
+        within(WHAT, "tier-0 and window frames of all classes", total, 1, u64::from(u32::MAX - 1))
     }
 
     /// The datagram. It holds the token: overwrite it once it is sent.
@@ -124,6 +128,7 @@ impl Hello {
         for frames in &self.tier0_frames {
             w.u32(*frames);
         }
+        w.u32(self.host_windows);
         w.raw(self.planes.as_bytes()).text(&self.name);
         Token::write(self.token.as_ref(), &mut w);
         let bytes = w.finish();
@@ -142,6 +147,7 @@ impl Hello {
         within("hello", "size classes", classes, 1, CLASSES_MAX as u64)?;
         within("hello", "planes", planes, 1, PLANES_MAX as u64)?;
         let tier0_frames = (0..classes).map(|_| r.u32("tier-0 frames")).collect::<Result<_, _>>()?;
+        let host_windows = r.u32("window frames")?;
         let bytes = r.raw(usize::from(planes) * size_of::<PlaneSpec>(), "planes")?;
         let planes = bytes.chunks_exact(size_of::<PlaneSpec>());
         let planes = planes.filter_map(|plane| PlaneSpec::read_from_bytes(plane).ok()).collect();
@@ -160,6 +166,7 @@ impl Hello {
             depth,
             seqs_max,
             tier0_frames,
+            host_windows,
             token,
         };
         hello.check()?;
