@@ -68,6 +68,8 @@ kinds! {
     Quarantine => "session: died with writes in flight",
     /// A session attached.
     SessionAttached => "session: attached",
+    /// A page came to show in a window frame.
+    InPlace => "page: shown where it is in host",
     /// The daemon died and another took its place.
     DaemonDied => "daemon: died",
     /// A session that survived its daemon attached again and declared what it holds.

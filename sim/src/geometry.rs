@@ -23,6 +23,8 @@ pub struct Geometry {
     pub class_planes: Vec<u32>,
     /// Tier-0 frames of a session, by class.
     pub tier0: Vec<u32>,
+    /// Window frames of a session, a class.
+    pub windows: u32,
     /// Lanes of a session.
     pub lanes: u16,
     /// Channels of a session.
@@ -146,6 +148,7 @@ impl Geometry {
             disk_slots: disk.slots,
             disk_slabs: disk.slabs,
             pins: rng.chance(600),
+            windows: if rng.chance(400) { rng.between(1, 60) as u32 } else { 0 },
             resizes: if !roomy && rng.chance(400) { rng.between(2, 40) } else { 0 },
             roomy,
         }
@@ -189,16 +192,23 @@ impl Geometry {
         self.config.page_tokens as usize
     }
 
-    /// Tier-0 frames of a session over all classes.
+    /// Frames of a session over all classes, window frames included.
     #[must_use]
     pub fn frames(&self) -> u32 {
-        self.tier0.iter().sum()
+        self.tier0.iter().sum::<u32>() + self.windows * self.tier0.len() as u32
+    }
+
+    /// What a session attaches with: tier-0 frames by class, then window frames by class, if there are any.
+    #[must_use]
+    pub fn attached_frames(&self) -> Vec<u32> {
+        let windows = if self.windows > 0 { self.tier0.len() } else { 0 };
+        self.tier0.iter().copied().chain(std::iter::repeat_n(self.windows, windows)).collect()
     }
 
     /// The first frame of a class.
     #[must_use]
     pub fn class_base(&self, class: u8) -> u32 {
-        self.tier0[..usize::from(class)].iter().sum()
+        self.tier0[..usize::from(class)].iter().map(|frames| frames + self.windows).sum()
     }
 }
 

@@ -283,6 +283,7 @@ impl Model {
     fn place(&mut self, place: Place) -> &mut u64 {
         match place {
             Place::Frame(frame) => &mut self.frames[frame as usize],
+            Place::Window(_) | Place::Nothing => panic!("there are no windows"),
             Place::Host { slot, .. } => self.host.entry(slot).or_insert(GARBAGE),
         }
     }

@@ -92,7 +92,7 @@ impl Daemon {
 
     /// Attaches a session to a free slot.
     pub fn attach(&mut self, cx: &mut Context, sessions: &mut [Session], index: usize, slot: SessionId) -> Check {
-        let (shard, lanes, frames) = (sessions[index].shard, cx.geometry.lanes, cx.geometry.tier0.clone());
+        let (shard, lanes, frames) = (sessions[index].shard, cx.geometry.lanes, cx.geometry.attached_frames());
         let event = Event::Attach { session: slot, shard, lanes, frames: &frames };
         self.slots[usize::from(slot)] =
             Some(Attached { session: index, jobs: BTreeMap::new(), requests: BTreeMap::new(), lost: false });

@@ -108,7 +108,9 @@ impl Session {
     }
 
     fn frame_of(&self, slot: u32, index: u32, plane: u16) -> Option<u32> {
-        self.shared.resident(self.shared.seqs().block(slot, index)?, plane)
+        let block = self.shared.seqs().block(slot, index)?;
+        // What is pinned is in tier 0.
+        self.shared.resident(block, plane).filter(|_| self.shared.in_tier0(block, plane))
     }
 }
 

@@ -62,6 +62,9 @@ impl Session {
 
     fn start(&mut self, cx: &mut Context, copy: agent::CopyOp) -> Check {
         let me = self.index;
+        if let agent::Place::Window(frame) = copy.to {
+            return self.show(cx, &copy, frame);
+        }
         let there = |place| !matches!(place, agent::Place::Frame(frame) if !self.has_frame(cx, frame));
         if !there(copy.from) || !there(copy.to) {
             return wrong(Caught::Protocol, format!("s{me}: {copy:?} names a frame whose memory has gone"));
@@ -89,10 +92,38 @@ impl Session {
         Ok(())
     }
 
+    /// Has a window show a page where it is, or nothing; that moves no bytes.
+    fn show(&mut self, cx: &mut Context, copy: &agent::CopyOp, frame: u32) -> Check {
+        let place = self.place(copy.from);
+        let named = matches!(copy.from, agent::Place::Nothing);
+        if place.is_none() && !named {
+            let detail = format!("s{}: {copy:?} names memory that was not granted", self.index);
+            return wrong(Caught::Protocol, detail);
+        }
+        // An eviction cannot fail.
+        let fails = !named && cx.copy_fault() == Some(CopyFault::Failed);
+        match place.filter(|_| !fails) {
+            Some(place) => _ = self.windows.insert(frame, place),
+            None => _ = self.windows.remove(&frame),
+        }
+        if !named && !fails {
+            cx.coverage.met(Met::InPlace);
+        }
+        let whole = agent::Copied { bytes: u64::from(copy.bytes), digest: 0 };
+        self.mover.copied(copy, if fails { Err(Status::Io) } else { Ok(whole) });
+        Ok(())
+    }
+
+    /// Where the page is that a frame shows.
+    pub(super) fn shown_at(&self, frame: u32) -> Place {
+        self.windows.get(&frame).copied().unwrap_or(Place { arena: self.tier0, frame })
+    }
+
     /// Where the agent's memory is.
     fn place(&self, place: agent::Place) -> Option<Place> {
         match place {
             agent::Place::Frame(frame) => Some(Place { arena: self.tier0, frame }),
+            agent::Place::Window(_) | agent::Place::Nothing => None,
             agent::Place::Host { slab, slot } => Some(Place { arena: *self.slabs.get(&slab)?, frame: slot }),
         }
     }

@@ -108,8 +108,9 @@ impl Session {
         let mut frames = Vec::new();
         if let (Some(block), Some(seq)) = (block, self.seq(slot)) {
             let old = seq.blocks[block as usize];
-            frames =
-                (0..cx.geometry.planes()).map(|plane| declaring.old.resident(old, plane).unwrap_or(NONE_U32)).collect();
+            // What shows in a window is in the old daemon's memory.
+            let held = |plane| declaring.old.resident(old, plane).filter(|_| declaring.old.in_tier0(old, plane));
+            frames = (0..cx.geometry.planes()).map(|plane| held(plane).unwrap_or(NONE_U32)).collect();
             (entry.first, entry.value) = (block, seq.committed);
             (pending.first, pending.count) = (block, u64::from(old));
         }
@@ -173,7 +174,9 @@ impl Session {
         };
         let known = declaring.ids.insert(old, new);
         let planes = self.shared.geometry().plane_count() as u16;
-        let held: Vec<(u16, u32)> = (0..planes).filter_map(|p| Some((p, declaring.old.resident(old, p)?))).collect();
+        let held: Vec<(u16, u32)> = (0..planes)
+            .filter_map(|p| Some((p, declaring.old.resident(old, p).filter(|_| declaring.old.in_tier0(old, p))?)))
+            .collect();
         let whole = held.len() == usize::from(planes);
         match known {
             Some(known) if known != new && !held.is_empty() => {

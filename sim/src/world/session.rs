@@ -160,6 +160,8 @@ pub struct Session {
     pub slabs: BTreeMap<u32, ArenaId>,
     /// The mover's copies on devices, by token.
     pub copies: Vec<Option<CopyOp>>,
+    /// Where each window frame's page is.
+    pub windows: BTreeMap<u32, Place>,
     /// What it still has to tell a new daemon.
     pub declaring: Option<Declaring>,
     /// It has pinned pages at some time: pins of an engine can keep its own lanes waiting.
@@ -185,7 +187,9 @@ impl Session {
         };
         let bad =
             |why: String| Wrong { caught: Caught::Protocol, detail: format!("the agent refused its geometry: {why}") };
-        let geometry = Geometry::new(&cx.geometry.specs, &cx.geometry.tier0, bounds).map_err(|e| bad(e.to_string()))?;
+        let geometry = Geometry::new(&cx.geometry.specs, &cx.geometry.tier0, bounds)
+            .and_then(|geometry| geometry.with_windows(cx.geometry.windows))
+            .map_err(|e| bad(e.to_string()))?;
         let shared = Arc::new(Shared::new(geometry).map_err(|e| bad(e.to_string()))?);
         let depth = cx.geometry.depth;
         let channels = cx.geometry.channels + cx.geometry.lanes;
@@ -214,6 +218,7 @@ impl Session {
             mover,
             shared,
             slabs: BTreeMap::new(),
+            windows: BTreeMap::new(),
             copies: Vec::new(),
             declaring: None,
             pinned: false,
@@ -228,6 +233,7 @@ impl Session {
         (self.jobs, self.done) = (Ring::new(jobs_max), Ring::new(jobs_max));
         self.reserve.clear();
         self.slabs.clear();
+        self.windows.clear();
         self.resizing.fill(false);
         self.sizes_told.fill(false);
     }

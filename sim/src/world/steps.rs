@@ -499,8 +499,9 @@ impl Session {
         let (seq, index, plane) = page;
         let spec = cx.geometry.specs[usize::from(plane)];
         let page_tokens = cx.geometry.config.page_tokens;
-        let Some(arena) = cx.arenas.get(self.tier0) else { return Ok(()) };
-        let tags = arena.frame(frame);
+        let place = self.shown_at(frame);
+        let Some(arena) = cx.arenas.get(place.arena) else { return Ok(()) };
+        let tags = arena.frame(place.frame);
         for (slot, tag) in tags.iter().enumerate() {
             let expected = text.expected(&spec, plane, self.shard, (index, slot), text.len(), page_tokens);
             if expected.is_some_and(|expected| expected != *tag) {

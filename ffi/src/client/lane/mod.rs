@@ -206,7 +206,8 @@ impl Lane {
     #[must_use]
     pub fn page(&self, seq: SeqId, index: u32, plane: u16) -> Option<&[u8]> {
         let (at, bytes) = self.place(seq, index, plane)?;
-        // SAFETY: the frame lies in tier 0, which lives as long as `inner`. The lane's table shows the page in it, so it is
+        // SAFETY: the frame lies in tier 0, which lives as long as `inner`, or the page in a slab that a window shows, which stays
+        // mapped as long and is read-only to us while it shows it. The lane's table shows the page in it, so it is
         // initialised and not overwritten before this lane's next boundary or end (protocol rule 5), which need `&mut self`.
         // Only the engine writes unsealed pages, by `page_mut`, which needs `&mut self`; and no other lane has the sequence.
         Some(unsafe { std::slice::from_raw_parts(at, bytes) })
@@ -217,7 +218,9 @@ impl Lane {
     pub fn page_mut(&mut self, seq: SeqId, index: u32, plane: u16) -> Option<&mut [u8]> {
         let shared = &self.inner.session.shared;
         let sealed = shared.seqs().committed(seq) / u64::from(shared.geometry().bounds().page_tokens);
-        if u64::from(index) < sealed {
+        let page = self.state()?.reader.page(seq, index, plane)?;
+        // What is shown in place is the daemon's, and never an unsealed page of its doing.
+        if u64::from(index) < sealed || shared.geometry().is_window(page) {
             return None;
         }
         let (at, bytes) = self.place(seq, index, plane)?;

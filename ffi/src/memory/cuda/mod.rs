@@ -14,7 +14,7 @@ mod windows;
 pub(super) use arena::DeviceMemory;
 pub(crate) use gate::Gate;
 pub(crate) use marks::Marks;
-pub(super) use windows::Windows;
+pub(crate) use windows::Windows;
 
 use super::{Counts, Tier0, TierMemory, host_place, slabs::check_slab};
 use crate::{

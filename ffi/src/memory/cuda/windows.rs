@@ -18,7 +18,7 @@ pub(super) const ENTRY: usize = 8;
 
 /// The table on the device, and the words that go there.
 #[derive(Debug)]
-pub(in crate::memory) struct Windows {
+pub(crate) struct Windows {
     table: Buffer,
     words: Pinned,
 }
