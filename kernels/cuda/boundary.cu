@@ -90,7 +90,9 @@ KVT_DEVICE void tables(const BoundaryTablesParams& p) {
     }
 #pragma unroll 4
     for (u32 i = 0; i < p.plane_count; ++i) {
-        const u32 entry = entry_of(p.table, block, p.blocks, p.planes, p.plane + i);
+        u32 entry = entry_of(p.table, block, p.blocks, p.planes, p.plane + i);
+        // A window's frame, which lies nowhere that a table of frames can say; 0 wraps round and is absent anyway.
+        entry = entry - 1 - p.first_frame < p.frames ? entry : 0;
         const u64 row = static_cast<u64>(i) * p.seqs + seq;
         if (p.block_tables != 0 && column) {
             at<i32>(p.block_tables)[row * p.max_blocks + index] =

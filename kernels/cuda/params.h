@@ -19,6 +19,8 @@ struct AttentionParams {
     u64 pages;
     /// Bytes from one frame to the next.
     u64 page_stride;
+    /// `u64[]`: addresses of the pages that the frames from `frames` on show: windows on host memory; or 0: there are none.
+    u64 aliases;
     /// `i32[seqs][table_stride]`: frame, or negative where not readable; 0: page i of sequence s lies in frame s · table_stride + i.
     u64 block_table;
     /// `i32[seqs]`: tokens that the last query of the sequence sees, itself included.
@@ -79,6 +81,10 @@ struct AttentionParams {
     u32 epoch;
     /// Softmax scale times log2(e).
     f32 scale_log2;
+    /// Frames that lie at `pages`; with `aliases`, those from here on lie where it says.
+    u32 frames;
+    /// 0.
+    u32 reserved;
 };
 
 /// Attention mass: reduces what attention left of each page to the largest shares of each sequence.
@@ -218,8 +224,8 @@ struct BoundaryTablesParams {
     u32 first_frame;
     /// What stands for an absent page: −1, or a number that an unmodified kernel may read without harm.
     i32 absent;
-    /// 0.
-    u32 reserved;
+    /// Frames of the class, from its first, that tables may name. A page in another one is absent.
+    u32 frames;
 };
 
 /// One change of a lane's table: the page's id and what its entry becomes (0: absent, else frame + 1).
@@ -496,8 +502,8 @@ struct QuantParams {
     u32 reserved;
 };
 
-static_assert(sizeof(AttentionParams) == 208, "AttentionParams is padded otherwise than in Rust");
-static_assert(sizeof(AttentionMassParams) == 248, "AttentionMassParams is padded otherwise than in Rust");
+static_assert(sizeof(AttentionParams) == 224, "AttentionParams is padded otherwise than in Rust");
+static_assert(sizeof(AttentionMassParams) == 264, "AttentionMassParams is padded otherwise than in Rust");
 static_assert(sizeof(AppendParams) == 200, "AppendParams is padded otherwise than in Rust");
 static_assert(sizeof(AppendPart) == 48, "AppendPart is padded otherwise than in Rust");
 static_assert(sizeof(BoundaryApplyParams) == 48, "BoundaryApplyParams is padded otherwise than in Rust");

@@ -84,6 +84,10 @@ pub struct Args {
     /// kernels in which everything is resident
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     pub device: Device,
+    /// Window frames: so many pages that stream through are read where they are in host memory, instead of being copied to tier 0
+    /// first
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
+    pub host_windows: u32,
     /// Text to prefill from; by default the one that comes with the demo
     #[arg(long, value_name = "FILE")]
     pub text: Option<PathBuf>,

@@ -71,6 +71,9 @@ struct Object {
     decode_tokens: usize,
     logits_compared: u64,
     tier0_frames: u32,
+    host_windows: u32,
+    /// Times that a page came to be read where it is in host memory.
+    pages_shown_in_place: u64,
     host_frames: u32,
     nvme_configured: bool,
     /// Bytes of the pages read from NVMe over the optimum; nothing where nothing had to be read.
@@ -133,6 +136,8 @@ impl Results {
             decode_tokens: sizes.decode,
             logits_compared: self.resident.verdict.compared + self.tiered.verdict.compared,
             tier0_frames: frames,
+            host_windows: self.setup.host_windows,
+            pages_shown_in_place: counters.pages_in_place,
             host_frames: self.setup.host_frames,
             nvme_configured: self.nvme.is_some(),
             nvme_read_ratio: (nvme_optimum.0 > 0).then(|| nvme_moved.0 as f64 / nvme_optimum.0 as f64),
@@ -168,6 +173,9 @@ impl Results {
             None => ["".to_owned(), "no such tier".to_owned(), "no such tier".to_owned()],
         };
         table.row("    of them on nvme alone", nvme(|figures| thousands(figures.pages_found)));
+        if self.setup.host_windows > 0 {
+            table.row("shown in host memory, pages", total(|c| c.pages_in_place));
+        }
         table.row("moved host -> tier 0", moved(|c| c.bytes_host_to_tier0));
         let (sizes, frames) = (&self.setup.sizes, self.setup.tier0_frames);
         let totals = self.tiered.prefill + self.tiered.decode;

@@ -31,6 +31,8 @@ pub struct Setup {
     pub tier0_frames: u32,
     /// Of them, those whose place digests take at most, in runs by contracts that need some.
     pub digest_frames: u32,
+    /// Window frames beside it.
+    pub host_windows: u32,
     /// Size asked for, or what is needed.
     pub host_percent: u32,
     /// Frames of the host tier: a whole number in each of its slabs, at least one.
@@ -83,6 +85,7 @@ impl Setup {
             tier0_percent,
             tier0_frames: sizes.frames(tier0_percent),
             digest_frames,
+            host_windows: args.host_windows,
             host_percent,
             host_frames: sizes.frames(host_percent).next_multiple_of(SLABS).max(SLABS),
             nvme: (!args.two_tiers).then(|| NvmeSetup::new(&sizes)),

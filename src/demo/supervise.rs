@@ -226,10 +226,10 @@ fn start_engine(
     command.arg("demo-engine").arg("--socket").arg(daemon.socket());
     command.args(["--prefill", &setup.sizes.prefill.to_string(), "--decode", &setup.sizes.decode.to_string()]);
     command.args(["--tier0-frames", &setup.tier0_frames.to_string(), "--parent", &std::process::id().to_string()]);
-    command.args(["--device", &args.device.text]);
     for contract in args.inexact() {
         command.args(["--contract", &contract.to_string()]);
     }
+    command.args(["--device", &args.device.text, "--host-windows", &setup.host_windows.to_string()]);
     command.args(rehearse.then_some("--rehearse"));
     if let Some(text) = &args.text {
         command.arg("--text").arg(text);

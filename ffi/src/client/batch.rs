@@ -63,6 +63,8 @@ pub struct Batch {
     /// Rows that a step has used, and how far.
     rows: Vec<u32>,
     windows: Windows,
+    /// Block tables name window frames.
+    in_place: bool,
     fresh: bool,
 }
 
@@ -153,8 +155,22 @@ impl Batch {
             tables,
             known,
             windows,
+            in_place: false,
             fresh: true,
         })
+    }
+
+    /// Whether block tables name the session's window frames too, which our attention reads where they show. Off, as at first, a
+    /// page that shows in a window is absent from them and counts as a miss: kernels that are not ours could not find it. Then the
+    /// boundary before says that it is readable, and whoever needs it acquires it.
+    pub fn set_in_place(&mut self, on: bool) {
+        self.in_place = on;
+    }
+
+    /// Whether block tables name window frames.
+    #[must_use]
+    pub fn is_in_place(&self) -> bool {
+        self.in_place
     }
 
     /// Where the arrays are, for the batch's life: CUDA graphs may hold these addresses.
@@ -302,7 +318,7 @@ impl Batch {
                 blocks: layout.blocks_max,
                 first_frame: first.first_frame,
                 absent,
-                reserved: 0,
+                frames: first.frames + if self.in_place { first.windows } else { 0 },
             };
             plane += run.len() as u16;
             // SAFETY: everything named lives as long as this batch, the lane's words as long as the lane's side, which it holds;

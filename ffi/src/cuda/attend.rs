@@ -132,7 +132,9 @@ impl Attend {
         }
         let stream = Arc::new(Stream::new(&device, Priority::Normal).map_err(failed)?);
         lane.bind_stream(&stream)?;
-        let batch = Batch::new(client, lane, BatchOptions { seqs: 1, max_blocks: options.pages, table_planes: 1 })?;
+        let rows = BatchOptions { seqs: 1, max_blocks: options.pages, table_planes: 1 };
+        let mut batch = Batch::new(client, lane, rows)?;
+        batch.set_in_place(true);
         let one = options.config(layout.page_tokens, 1);
         let flags = tiles.max(one.tiles().map_err(failed)?) * options.kv_heads;
         if HEAD < 8 + 4 * flags as usize {

@@ -117,6 +117,8 @@ impl Batch {
             lse: queries.lse,
             pages: layout.tier0 as u64 + place.offset,
             page_stride: u64::from(place.stride),
+            aliases: if self.is_in_place() { place.aliases } else { 0 },
+            frames: place.frames,
             block_table: device.block_tables + u64::from(queries.table) * cells * size_of::<i32>() as u64,
             table_stride: device.max_blocks,
             lengths: device.lengths,

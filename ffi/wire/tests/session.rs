@@ -38,6 +38,7 @@ fn hello() -> Hello {
         depth: 4,
         seqs_max: 10,
         tier0_frames: vec![30],
+        host_windows: 0,
         token: None,
     }
 }

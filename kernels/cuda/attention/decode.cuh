@@ -67,8 +67,7 @@ struct Loader {
             tile = next.tile_first(p.page_tokens);
             tile_end = next.tile_end(p.page_tokens);
             left = next.limit - static_cast<i32>(next.page * p.page_tokens);
-            at = reinterpret_cast<const u8*>(p.pages) + static_cast<u64>(static_cast<u32>(next.frame)) * p.page_stride +
-                 static_cast<u64>(head) * p.page_tokens * (2 * D);
+            at = page_at(p, next.frame) + static_cast<u64>(head) * p.page_tokens * (2 * D);
         }
         if (tile != tile_end) {
             const u8* from = at + tile * HALF_BYTES<D>;

@@ -180,7 +180,7 @@ KVT_DEVICE void attention_latent(const AttentionParams& p) {
             load_tile = next.tile_first(p.page_tokens);
             load_end = next.tile_end(p.page_tokens);
             left = next.limit - static_cast<i32>(next.page * p.page_tokens);
-            at = reinterpret_cast<const u8*>(p.pages) + static_cast<u64>(static_cast<u32>(next.frame)) * p.page_stride;
+            at = page_at(p, next.frame);
         }
         if (load_tile != load_end) {
             load_latent_tile(load_stage * LATENT_TILE_BYTES, at + load_tile * LATENT_TILE_BYTES,

@@ -56,13 +56,13 @@ KVT_DEVICE void attention_prefill(const AttentionParams& p) {
     const u32 tiles = stage_tiles<D>(page_tiles);
     const u32 per_page = page_tiles / tiles;
     const u32 steps = end_page > first_page ? (end_page - first_page) * per_page : 0;
-    const u8* base = reinterpret_cast<const u8*>(p.pages) + static_cast<u64>(head) * p.page_tokens * (2 * D);
+    const u64 of_head = static_cast<u64>(head) * p.page_tokens * (2 * D);
     const u64 to_values = static_cast<u64>(p.kv_heads) * p.page_tokens * (2 * D);
 
     u32 load_page = first_page, load_part = 0;
     auto load = [&](u32 step) {
         if (step < steps) {
-            const u8* from = base + static_cast<u64>(static_cast<u32>(entry_of(p, seq, load_page))) * p.page_stride;
+            const u8* from = page_at(p, entry_of(p, seq, load_page)) + of_head;
             const u32 to = step % STAGES * STAGE_BYTES<D>;
             for (u32 t = 0; t < tiles; t++) {
                 const u32 tile = load_part * tiles + t;

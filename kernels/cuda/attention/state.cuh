@@ -101,6 +101,15 @@ KVT_DEVICE i32 entry_of(const AttentionParams& p, u32 seq, u32 page) {
     return p.block_table ? reinterpret_cast<const i32*>(p.block_table)[index] : static_cast<i32>(index);
 }
 
+// Where the page of an entry is: in tier 0, or where a window shows it. Without windows the test is the same for all threads.
+KVT_DEVICE const u8* page_at(const AttentionParams& p, i32 entry) {
+    const u32 frame = static_cast<u32>(entry);
+    if (p.aliases != 0 && frame >= p.frames) {
+        return reinterpret_cast<const u8*>(reinterpret_cast<const u64*>(p.aliases)[frame - p.frames]);
+    }
+    return reinterpret_cast<const u8*>(p.pages) + static_cast<u64>(frame) * p.page_stride;
+}
+
 // The entry of a lane's page of chunk `chunk` as far as it is known without the sequence's length, so that both are loaded at the same
 // time: right unless a window moves the first chunk.
 KVT_DEVICE i32 early_entry(const AttentionParams& p, u32 seq, u32 chunk) {

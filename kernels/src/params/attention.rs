@@ -16,6 +16,8 @@ pub struct AttentionParams {
     pub pages: u64,
     /// Bytes from one frame to the next.
     pub page_stride: u64,
+    /// `u64[]`: addresses of the pages that the frames from `frames` on show: windows on host memory; or 0: there are none.
+    pub aliases: u64,
     /// `i32[seqs][table_stride]`: frame, or negative where not readable; 0: page i of sequence s lies in frame s · table_stride + i.
     pub block_table: u64,
     /// `i32[seqs]`: tokens that the last query of the sequence sees, itself included.
@@ -76,6 +78,10 @@ pub struct AttentionParams {
     pub epoch: u32,
     /// Softmax scale times log2(e).
     pub scale_log2: f32,
+    /// Frames that lie at `pages`; with `aliases`, those from here on lie where it says.
+    pub frames: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 /// Attention mass: reduces what attention left of each page to the largest shares of each sequence.

@@ -86,6 +86,6 @@ pub struct BoundaryTablesParams {
     pub first_frame: u32,
     /// What stands for an absent page: −1, or a number that an unmodified kernel may read without harm.
     pub absent: i32,
-    /// 0.
-    pub reserved: u32,
+    /// Frames of the class, from its first, that tables may name. A page in another one is absent.
+    pub frames: u32,
 }

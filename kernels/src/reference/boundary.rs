@@ -36,6 +36,8 @@ pub struct Table<'a> {
     pub planes: usize,
     /// First frame of the class.
     pub first_frame: u32,
+    /// Frames from there on that block tables may name; a page in another one is absent from them.
+    pub frames: u32,
 }
 
 impl Table<'_> {
@@ -76,8 +78,8 @@ pub fn tables(
         for index in batch.pages(seq, page_tokens) {
             let at = seq * batch.max_blocks + index;
             match table.frame(batch.block_ids[at], plane) {
-                Some(frame) => block_tables[at] = frame as i32,
-                None => misses[seq * words + index / 32] |= 1 << (index % 32),
+                Some(frame) if frame < table.frames => block_tables[at] = frame as i32,
+                _ => misses[seq * words + index / 32] |= 1 << (index % 32),
             }
         }
     }

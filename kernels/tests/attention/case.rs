@@ -4,7 +4,7 @@ use crate::common::{Rng, buffer, device, done, get};
 use kvtide_kernels::launch::attention::{Attention, Batch, Config};
 use kvtide_kernels::reference::Element;
 use kvtide_kernels::reference::attention::{Attention as Reference, Layout, Output};
-use kvtide_kernels::{Buffer, Device, Priority, Stream};
+use kvtide_kernels::{Buffer, Device, Pinned, Priority, Stream};
 use std::sync::Arc;
 
 /// What outputs hold before.
@@ -50,6 +50,21 @@ pub struct Case {
     q_starts: Vec<usize>,
     out_stride: usize,
     buffers: Vec<Buffer>,
+    _windows: Pinned,
+}
+
+/// Pages in registered host memory, last page first, and where the device finds each; then a null, so that there is always one.
+fn in_host_memory(device: &Arc<Device>, pages: &[u16], page_stride: usize) -> (Pinned, Vec<u64>) {
+    let count = pages.len() / page_stride;
+    let memory = Pinned::new(device, (2 * pages.len()).max(1)).expect("host memory");
+    let mut aliases = vec![0; count + 1];
+    for (i, page) in pages.chunks_exact(page_stride).enumerate() {
+        let offset = 2 * (count - 1 - i) * page_stride;
+        // SAFETY: inside the mapping, which nobody reads yet.
+        unsafe { std::ptr::copy_nonoverlapping(page.as_ptr(), memory.as_ptr().add(offset).cast(), page_stride) };
+        aliases[i] = memory.address() + offset as u64;
+    }
+    (memory, aliases)
 }
 
 /// Where the buffers of a case lie in `Case::buffers`.
@@ -156,16 +171,23 @@ impl Case {
 
         let device = device();
         let upload = |bytes: &[u8]| buffer(&device, bytes);
+        // In half of the cases the frames from some on are windows: their pages are in registered host memory, in another order, and
+        // where frames of their numbers would be stands nothing.
+        let first_window = if rng.below(2) == 0 { frames } else { rng.below(frames) };
+        let (windows, aliases) = in_host_memory(&device, &pages[first_window * page_stride..], page_stride);
+        let mut in_tier0 = pages.clone();
+        in_tier0[first_window * page_stride..].fill(nan);
         let starts: Vec<i32> = q_starts.iter().map(|&s| s as i32).collect();
         let buffers = vec![
             upload(bytes_of(&q)),
             upload(&vec![POISON; tokens * out_stride * 2]),
             upload(&vec![POISON; tokens * heads * 4]),
-            upload(bytes_of(&pages)),
+            upload(bytes_of(&in_tier0)),
             upload(bytes_of(&table)),
             upload(bytes_of(&lengths)),
             upload(bytes_of(&starts)),
             upload(&[0; 4]),
+            upload(bytes_of(&aliases)),
         ];
         let at = |i: usize| buffers[i].address();
         let batch = Batch {
@@ -176,6 +198,8 @@ impl Case {
             lse: at(LSE),
             pages: at(3),
             page_stride: 2 * page_stride as u64,
+            aliases: if aliases.len() > 1 { at(8) } else { 0 },
+            frames: first_window as u32,
             block_table: at(TABLE),
             table_stride: stride as u32,
             lengths: at(5),
@@ -185,7 +209,21 @@ impl Case {
             pages_longest: 0,
         };
         let stream = Stream::new(&device, Priority::Normal).expect("a stream");
-        Case { device, stream, config, lengths, table, batch, q, pages, page_stride, q_starts, out_stride, buffers }
+        Case {
+            device,
+            stream,
+            config,
+            lengths,
+            table,
+            batch,
+            q,
+            pages,
+            page_stride,
+            q_starts,
+            out_stride,
+            buffers,
+            _windows: windows,
+        }
     }
 
     pub fn attention(&self) -> Attention {

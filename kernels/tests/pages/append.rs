@@ -111,7 +111,7 @@ fn check(rig: &Rig, random: &mut Random, append: &Append, case: &Case, failed: u
         missed = reference::append(
             &mut expected,
             reference::Frames { stride: case.stride, page_tokens: case.page_tokens },
-            &Table { entries: &table, planes: PLANES, first_frame: FIRST_FRAME },
+            &Table { entries: &table, planes: PLANES, first_frame: FIRST_FRAME, frames: u32::MAX },
             PLANE,
             &Batch { block_ids: &block_ids, lengths: &case.lengths, starts: &[], max_blocks: MAX_BLOCKS },
             &reference::Rows { starts: &starts, sources: &sources, parts: &case.parts },

@@ -156,6 +156,8 @@ const BLOCKS: usize = 90;
 const MAX_BLOCKS: usize = 70;
 const PAGE_TOKENS: usize = 16;
 const FIRST_FRAME: u32 = 1000;
+/// Of the frames that the table shows, the first so many have memory; the others are windows.
+const FRAMES: u32 = 450;
 
 fn lane(random: &mut Random) -> Lane {
     let entry = |random: &mut Random| {
@@ -203,7 +205,7 @@ fn block_tables_and_misses_are_the_reference_s() {
             blocks: BLOCKS as u32,
             first_frame: FIRST_FRAME,
             absent,
-            reserved: 0,
+            frames: FRAMES,
         };
         // SAFETY: all of it lives until `finish` has returned.
         unsafe { boundary.tables(&rig.stream, &params) }.expect("launched");
@@ -213,6 +215,7 @@ fn block_tables_and_misses_are_the_reference_s() {
             entries: if failed == 0 { &lane.table } else { &empty },
             planes: PLANES,
             first_frame: FIRST_FRAME,
+            frames: FRAMES,
         };
         let batch = reference::Batch {
             block_ids: &lane.block_ids,

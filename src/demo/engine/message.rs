@@ -170,6 +170,8 @@ pub struct Counters {
     pub stall_ns: u64,
     /// Messages that had to be sent before a step could begin.
     pub messages_before_steps: u64,
+    /// Pages that a window frame came to show where they are in host memory.
+    pub pages_in_place: u64,
 }
 
 impl std::ops::Sub for Counters {
@@ -183,6 +185,7 @@ impl std::ops::Sub for Counters {
             bytes_tier0_to_host: self.bytes_tier0_to_host - before.bytes_tier0_to_host,
             stall_ns: self.stall_ns - before.stall_ns,
             messages_before_steps: self.messages_before_steps - before.messages_before_steps,
+            pages_in_place: self.pages_in_place - before.pages_in_place,
         }
     }
 }
@@ -198,6 +201,7 @@ impl std::ops::Add for Counters {
             bytes_tier0_to_host: self.bytes_tier0_to_host + other.bytes_tier0_to_host,
             stall_ns: self.stall_ns + other.stall_ns,
             messages_before_steps: self.messages_before_steps + other.messages_before_steps,
+            pages_in_place: self.pages_in_place + other.pages_in_place,
         }
     }
 }

@@ -52,6 +52,9 @@ pub struct EngineArgs {
     /// Contracts beside exact that it decodes by
     #[arg(long = "contract")]
     pub contracts: Vec<Contract>,
+    /// Window frames beside them
+    #[arg(long, default_value_t = 0)]
+    pub host_windows: u32,
     /// Only sees whether the daemon has room for the KV, without a model
     #[arg(long)]
     pub rehearse: bool,

@@ -268,8 +268,10 @@ fn attach(args: &EngineArgs, stage: Stage, sizes: Sizes, frames: u32) -> Result<
         }
         _ => None,
     };
+    // Where everything is resident there is nothing to read elsewhere.
+    let windows = if stage == Stage::Resident { 0 } else { args.host_windows };
     let name = stage.space().to_owned();
-    Store::attach(SessionSpec { digests, ..spec(args, name, sizes, frames) }, pages_of(sizes.tokens()))
+    Store::attach(SessionSpec { digests, windows, ..spec(args, name, sizes, frames) }, pages_of(sizes.tokens()))
 }
 
 /// A session that decodes by `contract`, with the small tier 0.
@@ -288,6 +290,7 @@ fn spec(args: &EngineArgs, space: String, sizes: Sizes, frames: u32) -> SessionS
         planes: sizes.planes,
         page_bytes: sizes.page_bytes as u32,
         frames,
+        windows: 0,
         device: args.device.choice,
         digests: None,
     }
@@ -324,6 +327,7 @@ fn counters(store: &Store) -> Counters {
         bytes_tier0_to_host: stats.bytes_tier0_to_host,
         stall_ns: stats.stall_ns + store.waited_for_room().as_nanos() as u64,
         messages_before_steps: stats.messages_before_steps,
+        pages_in_place: stats.jobs_in_place,
     }
 }
 

@@ -328,7 +328,7 @@ impl PageKernels {
             blocks: tables.blocks,
             first_frame: tables.first_frame,
             absent: tables.absent,
-            reserved: 0,
+            frames: u32::MAX,
         };
         // SAFETY: see above.
         self.launch(py, stream, |stream| unsafe { self.boundary.tables(stream, &params) })

@@ -42,7 +42,7 @@ pub fn block_tables(py: Python<'_>, asked: Asked) {
             tensor_mut::<u32>(asked.misses, asked.plane_count * seqs * words),
         )
     };
-    let table = Table { entries, planes: asked.planes, first_frame: asked.first_frame };
+    let table = Table { entries, planes: asked.planes, first_frame: asked.first_frame, frames: u32::MAX };
     let batch = Batch { block_ids, lengths: &asked.lengths, starts: &asked.starts, max_blocks: asked.columns };
     py.detach(|| {
         for index in 0..asked.plane_count {

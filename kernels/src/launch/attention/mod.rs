@@ -47,6 +47,10 @@ pub struct Batch {
     pub pages: u64,
     /// Bytes from one frame to the next.
     pub page_stride: u64,
+    /// `u64[]`: addresses of the pages that frames from `frames` on show, as a session's windows on host memory do; 0: none do.
+    pub aliases: u64,
+    /// Frames that lie at `pages`, if `aliases` is given.
+    pub frames: u32,
     /// `i32[seqs][table_stride]`: frame, or negative where not readable; 0: page i of sequence s lies in frame s · table_stride + i.
     pub block_table: u64,
     /// Columns of the block table.
@@ -251,6 +255,7 @@ impl Attention {
         check::aligned("bytes between pages", batch.page_stride, 16)?;
         check::within("bytes between pages", batch.page_stride, config.page_bytes(), u64::MAX)?;
         check::aligned("block table", batch.block_table, 4)?;
+        check::aligned("addresses of windows", batch.aliases, 8)?;
         let longest = if batch.pages_longest == 0 { config.pages } else { batch.pages_longest };
         check::within("columns of the block table", batch.table_stride.into(), longest.into(), u32::MAX.into())?;
         let entries = u64::from(batch.seqs) * u64::from(batch.table_stride);
@@ -269,6 +274,7 @@ impl Attention {
             lse: batch.lse,
             pages: batch.pages,
             page_stride: batch.page_stride,
+            aliases: batch.aliases,
             block_table: batch.block_table,
             lengths: batch.lengths,
             q_starts: batch.q_starts,
@@ -299,6 +305,8 @@ impl Attention {
             items_per_warp: 0,
             epoch: self.epoch,
             scale_log2: config.scale * std::f32::consts::LOG2_E,
+            frames: batch.frames,
+            reserved: 0,
         })
     }
 }
