@@ -92,6 +92,9 @@ fn capacity_and_bandwidth_cost_what_they_cost() {
     );
     let ratio = number(&slow, "load_us_per_request") / number(&more, "load_us_per_request");
     assert!((5.0..15.0).contains(&ratio), "a tenth of the bandwidths: {ratio}");
+    let host = json("requests", &trace, &["--policy", "lru", "--capacity-percent", "100", "--host-percent", "100"]);
+    assert_eq!((number(&host, "bytes_written"), number(&host, "nvme_blocks")), (0.0, 0.0));
+    assert_eq!(number(&host, "hit_ratio"), number(&more, "hit_ratio"));
     let both = json("requests", &trace, &["--capacity-percent", "22,100", "--all"]);
     assert_eq!(both["lru"]["22"], less);
 }

@@ -19,8 +19,8 @@ use std::path::PathBuf;
 const BLOCK_TOKENS: u32 = super::trace::requests::BLOCK_TOKENS;
 /// Blocks that host memory holds besides those of the longest request, at least: what is on its way to NVMe.
 const HOST_MIN: u32 = 64;
-/// Blocks that NVMe holds at least.
-const NVME_MIN: u32 = 64;
+/// Blocks of the least capacity.
+const CAPACITY_MIN: u32 = 64;
 /// Orders of eviction by name.
 const POLICIES: [(&str, Eviction); 5] = [
     ("lru", Eviction::Lru),
@@ -43,10 +43,10 @@ pub(super) struct Args {
     /// Every order of eviction, one after the other
     #[arg(long, conflicts_with = "policy")]
     all: bool,
-    /// Blocks that NVMe holds, in percent of the trace's distinct blocks; several: the JSON has an object for each within each policy
+    /// Blocks that the lowest tier holds, NVMe as a rule, in percent of the trace's distinct blocks; several: the JSON has an object for each within each policy
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values_t = [10.0], value_parser = percent)]
     capacity_percent: Vec<f64>,
-    /// Blocks that host memory holds, in percent of those that NVMe holds; at least what one request needs
+    /// Blocks that host memory holds, in percent of the capacity; at least what one request needs. 100: all of it, and there is no NVMe
     #[arg(long, value_name = "PERCENT", default_value_t = 25.0, value_parser = percent)]
     host_percent: f64,
     /// Bandwidth between tier 0 and host memory, each way, in GB/s
@@ -87,7 +87,7 @@ pub(super) fn run(args: &Args) -> Result<String, ReplayError> {
         let outcome = drive::replay(&trace, setup, format!("{name}, NVMe of {capacity} %"))?;
         let ceiling = match rows.iter().find(|(_, c, _)| *c == capacity) {
             Some((_, _, figures)) => figures.belady,
-            None => belady::belady(&trace, u64::from(setup.nvme)) as f64 / trace.uses() as f64,
+            None => belady::belady(&trace, u64::from(capacity_blocks(&trace, capacity))) as f64 / trace.uses() as f64,
         };
         rows.push((name, capacity, Figures::of(&outcome, setup, ceiling)));
     }
@@ -97,12 +97,20 @@ pub(super) fn run(args: &Args) -> Result<String, ReplayError> {
     Ok(if args.json { json(args, &rows) } else { figures::table(&trace, &rows) })
 }
 
+fn share(of: u32, percent: f64) -> u32 {
+    (f64::from(of) * percent / 100.0).round() as u32
+}
+
+fn capacity_blocks(trace: &Requests, percent: f64) -> u32 {
+    share(trace.distinct(), percent).max(CAPACITY_MIN)
+}
+
 /// What a capacity means for a trace.
 fn setup(args: &Args, trace: &Requests, capacity_percent: f64) -> Setup {
-    let share = |of: u32, percent: f64| (f64::from(of) * percent / 100.0).round() as u32;
-    let nvme = share(trace.distinct(), capacity_percent).max(NVME_MIN);
+    let capacity = capacity_blocks(trace, capacity_percent);
     // One request must be able to run at all.
-    let host = share(nvme, args.host_percent).max(trace.longest() + HOST_MIN);
+    let host = share(capacity, args.host_percent).max(trace.longest() + HOST_MIN);
+    let nvme = if args.host_percent < 100.0 { capacity } else { 0 };
     Setup {
         host,
         nvme,
