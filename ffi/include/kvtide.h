@@ -455,6 +455,13 @@ typedef struct kvt_options {
     /// How long a step of a `KVT_CONTRACT_APPROX` sequence waits in each plane for pages that it picked and that are not in tier 0, in
     /// microseconds.
     uint64_t max_stall_us;
+    /// Window frames of each size class, 0 for none: frames without memory of tier 0, in which pages that only stream through are read
+    /// where they are in host memory, instead of being copied first. Each costs 8 bytes and an entry in the tables, and counts towards
+    /// the daemon's `limits.tier0_frames_max`. On a CUDA device their pages are for kernels that know `kvt_plane_layout.aliases`, as
+    /// ours do (`kvt_batch_options.in_place`).
+    uint32_t host_windows;
+    /// Zero.
+    uint32_t reserved_windows;
 } kvt_options;
 
 /// What a session counted since it attached: totals that only grow; take differences. Set `struct_size` before the call.
@@ -525,6 +532,8 @@ typedef struct kvt_stats {
     uint64_t omitted_ppm;
     /// Score entries told to the daemon.
     uint64_t scores;
+    /// Jobs carried out after which a page shows where it is in host memory: nothing was copied.
+    uint64_t jobs_in_place;
 } kvt_stats;
 
 /// Content hash of a block, chained over its predecessors: 128 bits, low word first.
@@ -594,7 +603,8 @@ typedef struct kvt_completion {
     struct kvt_pin *pin;
 } kvt_completion;
 
-/// One plane. Frame `f` is at `base + (f - first_frame) * stride`.
+/// One plane. Frame `f` is at `base + (f - first_frame) * stride`; a window frame, one behind the `frames`, has no memory and shows a
+/// page where it is in host memory (`kvt_view_page` knows both).
 typedef struct kvt_plane_layout {
     /// First frame of the plane's size class.
     uint8_t *base;
@@ -608,8 +618,11 @@ typedef struct kvt_plane_layout {
     uint32_t frames;
     /// Size class.
     uint32_t size_class;
-    /// Zero.
-    uint32_t reserved;
+    /// Window frames of the class, numbered from `first_frame + frames` (`kvt_options.host_windows`).
+    uint32_t windows;
+    /// Address of `uint64_t[windows]`, in the memory that tier 0 is in: where the page of each window frame is. To be believed while a
+    /// lane's table shows the frame. 0 without windows.
+    uint64_t aliases;
 } kvt_plane_layout;
 
 /// Tier 0 of a session. Set `struct_size` before the call.
@@ -720,6 +733,11 @@ typedef struct kvt_batch_options {
     uint32_t max_blocks;
     /// Planes for which `kvt_batch_tables` may build block tables at once; 0: none.
     uint32_t table_planes;
+    /// Not 0: block tables name window frames too (`kvt_options.host_windows`), for `kvt_attention_*` and kernels that look into
+    /// `kvt_plane_layout.aliases`. 0: pages in windows are absent and misses, as for kernels that know frames alone.
+    uint32_t in_place;
+    /// Zero.
+    uint32_t reserved;
 } kvt_batch_options;
 
 /// Where a batch's arrays are on the device, while it is open: CUDA graphs may hold these addresses. Set `struct_size` before the
@@ -1744,7 +1762,10 @@ kvt_status kvt_launch_digest_select(const struct kvt_kernels *kernels,
 static inline void *kvt_view_page(const kvt_lane_view *view, uint32_t block, uint32_t plane) {
     const uint32_t entry = view->table[(size_t)block * view->planes_count + plane];
     const kvt_plane_layout *layout = &view->planes[plane];
-    return entry == 0 ? NULL : layout->base + (size_t)(entry - 1 - layout->first_frame) * layout->stride;
+    if (entry == 0) return NULL;
+    const uint32_t frame = entry - 1 - layout->first_frame;
+    if (frame < layout->frames) return layout->base + (size_t)frame * layout->stride;
+    return (void *)(uintptr_t)((const uint64_t *)(uintptr_t)layout->aliases)[frame - layout->frames]; /* a window */
 }
 
 #endif  /* KVTIDE_H */

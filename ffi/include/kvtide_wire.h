@@ -184,7 +184,9 @@ enum kvt_wire_job_kind
  {
     /// Give page `block`/`plane` the frame, contents undefined, and publish it: a new page.
     KVT_WIRE_JOB_KIND_MAP = 0,
-    /// Copy the page from host frame `slab`/`slot` into the frame, then publish it.
+    /// Copy the page from host frame `slab`/`slot` into the frame, then publish it. Into a window frame nothing is copied: from
+    /// then on it shows the host frame, which keeps the page until a job that takes the frame from it has ended. Of the other kinds
+    /// only `Evict` (and `Cancel`) may name a window frame.
     KVT_WIRE_JOB_KIND_LOAD = 1,
     /// Copy the page's frame out to host frame `slab`/`slot`; the entry stays.
     KVT_WIRE_JOB_KIND_STORE = 2,

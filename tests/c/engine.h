@@ -53,9 +53,10 @@ static inline kvt_options options_for(const char *socket, uint32_t blocks, uint3
     return options;
 }
 
-static inline engine engine_attach(const char *socket, uint32_t blocks) {
+static inline engine engine_attach_windows(const char *socket, uint32_t blocks, uint32_t windows) {
     uint32_t frames[CLASSES];
-    const kvt_options options = options_for(socket, blocks, frames);
+    kvt_options options = options_for(socket, blocks, frames);
+    options.host_windows = windows;
     engine e;
     OK(kvt_attach(&options, &e.client));
     OK(kvt_channel_open(e.client, 0, &e.channel));
@@ -64,6 +65,10 @@ static inline engine engine_attach(const char *socket, uint32_t blocks) {
     CHECK(e.view.planes_count == PLANES && e.view.page_tokens == PAGE_TOKENS);
     CHECK(e.view.table == kvt_lane_table(e.lane));
     return e;
+}
+
+static inline engine engine_attach(const char *socket, uint32_t blocks) {
+    return engine_attach_windows(socket, blocks, 0);
 }
 
 static inline void engine_detach(engine *e) {

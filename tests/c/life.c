@@ -30,6 +30,18 @@ static void beyond_tier0(engine *e) {
     OK(kvt_seq_drop(e->channel, t.seq));
 }
 
+/* The same through windows: what streams is read where it is in host memory, and nothing of it is copied. */
+static void in_place(const char *socket) {
+    engine e = engine_attach_windows(socket, 12, 80);
+    CHECK(e.view.planes[0].windows == 80 && e.view.planes[2].windows == 80 && e.view.planes[2].aliases != 0);
+    text t = text_new(&e, 11, 40, 2);
+    for (int round = 0; round < 3; round++) read_step(&e, &t, 1);
+    const kvt_stats stats = engine_stats(&e);
+    CHECK(stats.jobs_in_place > 0 && stats.jobs_failed == 0 && stats.jobs_invalid == 0);
+    OK(kvt_seq_drop(e.channel, t.seq));
+    engine_detach(&e);
+}
+
 /* What fits stays: such a step needs no message. */
 static void resident(engine *e) {
     text t = text_new(e, 12, 3, 3);
@@ -198,5 +210,6 @@ int main(int argc, char **argv) {
     park_and_resume(&e);
     pins(&e);
     engine_detach(&e);
+    in_place(argv[1]);
     return 0;
 }

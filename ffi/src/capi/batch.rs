@@ -38,13 +38,18 @@ pub struct kvt_batch_options {
     pub max_blocks: u32,
     /// Planes for which `kvt_batch_tables` may build block tables at once; 0: none.
     pub table_planes: u32,
+    /// Not 0: block tables name window frames too (`kvt_options.host_windows`), for `kvt_attention_*` and kernels that look into
+    /// `kvt_plane_layout.aliases`. 0: pages in windows are absent and misses, as for kernels that know frames alone.
+    pub in_place: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 // SAFETY: repr(C), `struct_size` first, integers only.
 unsafe impl Sized32 for kvt_batch_options {
     const BYTES_MIN: usize = 16;
 }
-const _: () = assert!(size_of::<kvt_batch_options>() == 16);
+const _: () = assert!(size_of::<kvt_batch_options>() == 24);
 
 /// Where a batch's arrays are on the device, while it is open: CUDA graphs may hold these addresses. Set `struct_size` before the
 /// call.

@@ -233,13 +233,15 @@ pub struct kvt_stats {
     pub omitted_ppm: u64,
     /// Score entries told to the daemon.
     pub scores: u64,
+    /// Jobs carried out after which a page shows where it is in host memory: nothing was copied.
+    pub jobs_in_place: u64,
 }
 
 // SAFETY: repr(C), `struct_size` first, integers only.
 unsafe impl Sized32 for kvt_stats {
     const BYTES_MIN: usize = 176;
 }
-const _: () = assert!(size_of::<kvt_stats>() == 256);
+const _: () = assert!(size_of::<kvt_stats>() == 264);
 
 /// Fills `stats` with the session's totals.
 ///
@@ -283,6 +285,7 @@ pub unsafe extern "C" fn kvt_client_stats(client: *const kvt_client, stats: *mut
             omissions: s.omissions,
             omitted_ppm: s.omitted_ppm,
             scores: s.scores,
+            jobs_in_place: s.jobs_in_place,
         };
         // SAFETY: the caller's contract.
         unsafe { sized::fill("stats", stats, &filled) }

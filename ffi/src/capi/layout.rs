@@ -6,7 +6,8 @@ use super::sized::{self, Sized32};
 use super::status::kvt_status;
 use crate::Client;
 
-/// One plane. Frame `f` is at `base + (f - first_frame) * stride`.
+/// One plane. Frame `f` is at `base + (f - first_frame) * stride`; a window frame, one behind the `frames`, has no memory and shows a
+/// page where it is in host memory (`kvt_view_page` knows both).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvt_plane_layout {
@@ -22,8 +23,11 @@ pub struct kvt_plane_layout {
     pub frames: u32,
     /// Size class.
     pub size_class: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Window frames of the class, numbered from `first_frame + frames` (`kvt_options.host_windows`).
+    pub windows: u32,
+    /// Address of `uint64_t[windows]`, in the memory that tier 0 is in: where the page of each window frame is. To be believed while a
+    /// lane's table shows the frame. 0 without windows.
+    pub aliases: u64,
 }
 
 /// Tier 0 of a session. Set `struct_size` before the call.
@@ -50,7 +54,7 @@ pub struct kvt_layout {
 unsafe impl Sized32 for kvt_layout {
     const BYTES_MIN: usize = 40;
 }
-const _: () = assert!(size_of::<kvt_layout>() == 40 && size_of::<kvt_plane_layout>() == 32);
+const _: () = assert!(size_of::<kvt_layout>() == 40 && size_of::<kvt_plane_layout>() == 40);
 
 /// The layout as C sees it, kept by each handle that hands it out.
 pub(crate) struct Layout {
@@ -74,7 +78,8 @@ impl Layout {
             page_bytes: p.page_bytes,
             frames: p.frames,
             size_class: p.class,
-            reserved: 0,
+            windows: p.windows,
+            aliases: p.aliases,
         };
         let planes: Box<[kvt_plane_layout]> = layout.planes.iter().map(plane).collect();
         let whole = kvt_layout {

@@ -107,13 +107,20 @@ pub struct kvt_options {
     /// How long a step of a `KVT_CONTRACT_APPROX` sequence waits in each plane for pages that it picked and that are not in tier 0, in
     /// microseconds.
     pub max_stall_us: u64,
+    /// Window frames of each size class, 0 for none: frames without memory of tier 0, in which pages that only stream through are read
+    /// where they are in host memory, instead of being copied first. Each costs 8 bytes and an entry in the tables, and counts towards
+    /// the daemon's `limits.tier0_frames_max`. On a CUDA device their pages are for kernels that know `kvt_plane_layout.aliases`, as
+    /// ours do (`kvt_batch_options.in_place`).
+    pub host_windows: u32,
+    /// Zero.
+    pub reserved_windows: u32,
 }
 
 // SAFETY: repr(C), `struct_size` first, integers and raw pointers only.
 unsafe impl Sized32 for kvt_options {
     const BYTES_MIN: usize = 104;
 }
-const _: () = assert!(size_of::<kvt_options>() == 168);
+const _: () = assert!(size_of::<kvt_options>() == 176);
 
 /// The token file of programs that name none.
 const TOKEN_FILE: &str = "KVTIDE_TOKEN_FILE";
@@ -204,6 +211,7 @@ pub(crate) unsafe fn read_options(options: *const kvt_options) -> Result<Options
         let digests = unsafe { array("options->digests", options.digests, 1) }?;
         built.digests = digests.first().map(kvt_digests::options).transpose()?;
     }
+    built.host_windows = options.host_windows;
     built.max_stall = Duration::from_micros(options.max_stall_us).min(TIMEOUT_MAX);
     built.device = choice(device, &options)?;
     for (given, field) in

@@ -4,5 +4,8 @@
 static inline void *kvt_view_page(const kvt_lane_view *view, uint32_t block, uint32_t plane) {
     const uint32_t entry = view->table[(size_t)block * view->planes_count + plane];
     const kvt_plane_layout *layout = &view->planes[plane];
-    return entry == 0 ? NULL : layout->base + (size_t)(entry - 1 - layout->first_frame) * layout->stride;
+    if (entry == 0) return NULL;
+    const uint32_t frame = entry - 1 - layout->first_frame;
+    if (frame < layout->frames) return layout->base + (size_t)frame * layout->stride;
+    return (void *)(uintptr_t)((const uint64_t *)(uintptr_t)layout->aliases)[frame - layout->frames]; /* a window */
 }

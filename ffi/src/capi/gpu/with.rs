@@ -43,8 +43,10 @@ fn blocks(asked: u32) -> u32 {
 }
 
 pub(crate) fn batch(client: &Client, lane: &Lane, options: &kvt_batch_options) -> Result<Batch, Fault> {
-    let kvt_batch_options { seqs, max_blocks, table_planes, .. } = *options;
-    Ok(Batch::new(client, lane, BatchOptions { seqs, max_blocks, table_planes })?)
+    let kvt_batch_options { seqs, max_blocks, table_planes, in_place, .. } = *options;
+    let mut batch = Batch::new(client, lane, BatchOptions { seqs, max_blocks, table_planes })?;
+    batch.set_in_place(in_place != 0);
+    Ok(batch)
 }
 
 pub(crate) fn batch_device(batch: &Batch) -> kvt_batch_device {
