@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(advised.sizes.iter().map(|p| p.what.as_str()).collect::<Vec<_>>(), ["1/4", "1/2", "1x", "2x"]);
         let text = render(&advised);
         assert!(text.contains("\"cost-aware\"`, or \"auto\", would hit more: +10.0 points"), "{text}");
-        assert!(text.contains("Twice the room (2 GiB) would hit +20.0 points"), "{text}");
+        assert!(text.contains("Twice the room (2.00 GiB) would hit +20.0 points"), "{text}");
         assert!(text.contains("Twice the host memory (512 MiB) would serve +5.0 points"), "{text}");
     }
 

@@ -120,8 +120,10 @@ static inline uint32_t first_needed(uint32_t plane, uint64_t tokens) {
 
 static inline void *frame_address(const engine *e, uint32_t plane, uint32_t frame) {
     const kvt_plane_layout *layout = &e->view.planes[plane];
-    CHECK(frame >= layout->first_frame && frame - layout->first_frame < layout->frames);
-    return layout->base + (size_t)(frame - layout->first_frame) * layout->stride;
+    CHECK(frame >= layout->first_frame && frame - layout->first_frame < layout->frames + layout->windows);
+    const uint32_t own = frame - layout->first_frame;
+    if (own < layout->frames) return layout->base + (size_t)own * layout->stride;
+    return (void *)(uintptr_t)((const uint64_t *)(uintptr_t)layout->aliases)[own - layout->frames];
 }
 
 /* Reads everything that one plane needs of all sequences, in as many passes as it takes; each page exactly once. */

@@ -62,7 +62,7 @@ fn every_field_out_of_bounds_is_named() {
         ("seqs_max", |h| h.seqs_max = 0),
         ("tier-0 frames", |h| h.tier0_frames = vec![30]),
         ("tier-0 frames of a class", |h| h.tier0_frames[1] = 0),
-        ("tier-0 frames of all classes", |h| h.tier0_frames = vec![u32::MAX - 1, 1]),
+        ("tier-0 and window frames of all classes", |h| h.tier0_frames = vec![u32::MAX - 1, 1]),
     ];
     for (field, change) in cases {
         let text = refused(change);

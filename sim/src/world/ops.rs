@@ -4,7 +4,7 @@ use super::context::Context;
 use super::requests::{RESERVE_BLOCKS, request};
 use super::session::{Seq, Session};
 use kvtide::agent::protocol::PageRange;
-use kvtide_wire::entry::{Advice, LIST_WORDS, Level, NONE_U32, Op, Submission};
+use kvtide_wire::entry::{Advice, Contract, LIST_WORDS, Level, NONE_U32, Op, Submission};
 
 impl Session {
     pub(super) fn reserve_blocks(&mut self, cx: &mut Context, channel: usize, slot: u32, seq: &Seq) {
@@ -142,6 +142,19 @@ impl Session {
             cx.rng.pick(&[Advice::WillNeed, Advice::DontNeed, Advice::Sequential, Advice::Cold, Advice::Priority]);
         entry.flags = advice as u16;
         entry.value = if advice == Advice::Priority { cx.rng.below(256) } else { 0 };
+        self.send(cx, channel, entry, &[], pending);
+    }
+
+    /// Whatever the contract, this engine reads every page: what it is given must be right all the same.
+    pub(super) fn contract(&mut self, cx: &mut Context, channel: usize, slot: u32) {
+        let (mut entry, pending) = request(Op::Contract, slot);
+        let contract = cx.rng.pick(&[Contract::Exact, Contract::Approx, Contract::Bounded]);
+        entry.flags = contract as u16;
+        entry.value = match contract {
+            Contract::Exact => 0,
+            Contract::Approx => cx.rng.between(1, 1000),
+            Contract::Bounded => cx.rng.between(0, 1_000_000),
+        };
         self.send(cx, channel, entry, &[], pending);
     }
 

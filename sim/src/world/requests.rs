@@ -146,6 +146,7 @@ impl Session {
             3 => self.truncate(cx, channel, slot, &seq),
             4 => self.publish(cx, channel, slot, &seq, sealed),
             5 => self.park(cx, channel, slot),
+            6 if cx.rng.chance(100) => self.contract(cx, channel, slot),
             6 => self.advise(cx, channel, slot, &seq),
             7 => self.pin(cx, channel, slot, sealed),
             8 => self.release(cx, channel, slot),

@@ -347,8 +347,16 @@ pub(super) const FAMILIES: &[Family] = &[
     core_counter!("kvtide_checksum_failures", "Pages read from NVMe that are not what was written.", checksum_failed),
     core_counter!("kvtide_nvme_drops", "Published blocks dropped because NVMe had no slot left.", nvme_drops),
     core_counter!("kvtide_exclusive_drops", "Host copies dropped because the page is in tier 0 too.", exclusive_drops),
-    core_counter!("kvtide_shown_in_place", "Pages that engines read where they are in host memory, instead of a copy.", shown_in_place),
-    core_counter!("kvtide_windows_shed", "Pages taken out of window frames because host memory was short.", windows_shed),
+    core_counter!(
+        "kvtide_shown_in_place",
+        "Pages that engines read where they are in host memory, instead of a copy.",
+        shown_in_place
+    ),
+    core_counter!(
+        "kvtide_windows_shed",
+        "Pages taken out of window frames because host memory was short.",
+        windows_shed
+    ),
     core_counter!("kvtide_cache_drops", "Published blocks dropped from the last tier.", cache_drops),
     core_counter!("kvtide_retired_pages", "Pages that left their window.", retired),
     core_counter!("kvtide_page_transitions", "Times a page's residency changed.", transitions),

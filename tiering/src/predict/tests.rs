@@ -1,3 +1,5 @@
+//! What the predictor must learn, and what it must cost and bear.
+
 use super::*;
 use proptest::prelude::*;
 

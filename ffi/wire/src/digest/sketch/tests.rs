@@ -1,3 +1,5 @@
+//! Sketches against the softmax mass that they estimate, and what they take.
+
 use super::*;
 use proptest::prelude::*;
 
