@@ -12,8 +12,8 @@ use crate::sessions::Life;
 pub(crate) enum For {
     /// Nobody yet.
     Later,
-    /// A publish that waits: what is cached gives way, and if that is not enough the publish is told so. What running sequences
-    /// hold twice does not: stored again for the next publish, it would take the frame back.
+    /// A publish that waits: what is cached gives way, and what is held twice and not published; if that is not enough the publish is
+    /// told so. What is published and held twice does not: stored again for the next publish, it would take the frame back.
     Publish,
     /// A lane, a request, a shrink: what is cached gives way, and what is held twice.
     Waiting,
@@ -49,9 +49,9 @@ impl Core {
         if must && !self.starve_host(class) {
             match to {
                 For::Waiting => self.squeeze_host(s, class),
-                _ => self.squeeze_cached(class),
+                _ => self.squeeze_unpublished(s, class),
             }
-            if to == For::Publish && self.host.free_frames(class) == 0 {
+            if to == For::Publish && self.host.free_frames(class) == 0 && !self.is_busy(class) {
                 self.no_host_for(self.geo.block_of(page));
             }
         }
@@ -60,6 +60,14 @@ impl Core {
             self.host.classes[usize::from(class)].squeezed = false;
         }
         at
+    }
+
+    /// Whether some host frame of the class is in no list: a transfer, a load, a block on its way out or not yet full holds it, and
+    /// gives it up without anybody's doing.
+    fn is_busy(&self, class: u8) -> bool {
+        let c = &self.host.classes[usize::from(class)];
+        let listed = [&c.dirty, &c.clean, &c.double, &c.ahead, &c.spare].map(|list| u64::from(list.len));
+        c.used > listed.iter().sum()
     }
 
     /// Somebody waits for a host frame of which none can be evicted. True if what is in flight, or writing down, will make some
@@ -90,7 +98,7 @@ impl Core {
             None if !std::mem::replace(&mut self.host.classes[usize::from(class)].squeezed, true) => self.wake_all(),
             // Neither helps: pages that several sessions read and that one has evictable are stored again when another needs them.
             None => {
-                if let Some(page) = self.any_session(s, |core, s| core.evictable_twice(s, class, true)) {
+                if let Some(page) = self.any_session(s, |core, s| core.evictable_twice(s, class, |b| b.refs() > 0)) {
                     self.drop_second_copy(page);
                 }
             }
@@ -100,6 +108,17 @@ impl Core {
     /// The same, at the cost of what is cached alone.
     fn squeeze_cached(&mut self, class: u8) {
         while self.host.free_frames(class) == 0 && self.drop_hot_content() {}
+    }
+
+    /// The same, and of what is held twice at the cost of what no publish would store again.
+    fn squeeze_unpublished(&mut self, s: u16, class: u8) {
+        self.squeeze_cached(class);
+        if self.host.free_frames(class) == 0 {
+            let unpublished = |block: &Block| block.refs_other == 0 && block.refs_home > 0 && block.content == NONE;
+            if let Some(page) = self.any_session(s, |core, s| core.evictable_twice(s, class, unpublished)) {
+                self.drop_second_copy(page);
+            }
+        }
     }
 
     /// A host frame for a page that somebody waits to read from disk.
@@ -223,7 +242,8 @@ impl Core {
     /// A page whose host copy can go since it is in a tier 0 too, that of session `s` first: the most recently used evictable
     /// one, else one that stays there.
     pub(crate) fn second_copy(&mut self, s: u16, class: u8) -> Option<u32> {
-        let evictable = self.any_session(s, |core, s| core.evictable_twice(s, class, false));
+        let evictable =
+            self.any_session(s, |core, s| core.evictable_twice(s, class, |b| b.refs_other == 0 && b.refs_home > 0));
         evictable.or_else(|| self.copy_of_what_stays(class))
     }
 
@@ -283,9 +303,8 @@ impl Core {
         }
     }
 
-    /// The most recently used page that is evictable in the session's tier 0 and in host; of those that other sessions refer to
-    /// as well, which they read from host, only if `shared`.
-    fn evictable_twice(&self, s: u16, class: u8, shared: bool) -> Option<u32> {
+    /// The most recently used page that is evictable in the session's tier 0 and in host, of a block that passes.
+    fn evictable_twice(&self, s: u16, class: u8, passes: impl Fn(&Block) -> bool) -> Option<u32> {
         let session = &self.sessions[usize::from(s)];
         let mut f = session.classes[usize::from(class)].clean.tail;
         while f != NONE {
@@ -293,8 +312,7 @@ impl Core {
             let page = &self.pages[frame.page as usize];
             let block = &self.blocks[self.geo.block_of(frame.page)];
             let twice = page.host != NONE && page.loads == 0 && !page.writing() && !self.is_watched(frame.page);
-            let private = block.refs_other == 0 && block.refs_home > 0;
-            if twice && block.state == BlockState::Sealed && (private || shared && block.refs() > 0) {
+            if twice && block.state == BlockState::Sealed && passes(block) {
                 return Some(frame.page);
             }
             f = frame.links.prev;
