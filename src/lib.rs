@@ -21,6 +21,7 @@ mod io;
 mod log;
 mod mail;
 pub mod replay;
+mod scan;
 mod session;
 mod space;
 mod status;

@@ -21,6 +21,28 @@ fn the_core_bench_reports_its_figures() {
 }
 
 #[test]
+fn the_attention_bench_reports_its_figures() {
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_kvtide"));
+    let output = bench.args(["bench", "attention", "--json", "--prefill", "128", "--decode", "16"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let keys: Vec<&str> = figures.as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(keys, ["fits", "ns_2048", "ns_256", "ns_32768"]);
+    for key in ["step_percent", "engine_percent"] {
+        assert!(figures["fits"][key].is_number(), "{figures}");
+    }
+    for key in ["core_ns", "step_us"] {
+        assert!(figures["fits"][key].as_f64().is_some_and(|figure| figure > 0.0), "{figures}");
+    }
+    for size in keys.into_iter().skip(1) {
+        let figure =
+            |key: &str| figures[size][key].as_f64().unwrap_or_else(|| panic!("{size} has no {key}: {figures}"));
+        assert!(figure("predictor") > 0.0 && figure("all") > 0.0, "{figures}");
+        assert!(figure("loads") > 0.0, "{figures}");
+    }
+}
+
+#[test]
 fn the_codec_bench_reports_its_figures() {
     let mut bench = Command::new(env!("CARGO_BIN_EXE_kvtide"));
     let output = bench.args(["bench", "codec", "--json", "--tokens", "256", "--seconds", "0.01"]).output().unwrap();

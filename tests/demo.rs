@@ -153,7 +153,11 @@ fn other_contracts_omit_what_they_say_and_no_more_than_they_may() {
     assert!(number(approx, "/pages_omitted") * 10 >= needed * 5, "{approx}");
     let (told, truth) = (share(approx, "omitted_share_told"), share(approx, "omitted_share_true"));
     assert!(truth > 0.0 && truth < 0.3, "{approx}");
-    assert!((told - truth).abs() < 0.1, "{approx}");
+    assert!((told - truth).abs() <= 0.15 * truth + 0.02, "{approx}");
+    let (told, truth) =
+        (share(approx, "omitted_share_told_worst_head"), share(approx, "omitted_share_true_worst_head"));
+    assert!((told - truth).abs() <= 0.2 * truth + 0.03, "{approx}");
+    assert!(share(approx, "loss_added").is_finite() && share(approx, "kl_divergence") > 0.0, "{approx}");
     assert!(number(approx, "/same_choice") * 2 > DECODE, "{approx}");
     // What was proved is true of every head of every step.
     assert!(share(bounded, "omitted_share_worst") <= 0.02 && share(bounded, "omitted_share_told") <= 0.02, "{bounded}");
@@ -164,7 +168,8 @@ fn other_contracts_omit_what_they_say_and_no_more_than_they_may() {
 
 #[test]
 fn a_tier_0_that_holds_everything_moves_nothing() {
-    let (output, _) = demo("all", &["--two-tiers", "--tier0-percent", "150"]);
+    let (output, _) =
+        demo("all", &["--two-tiers", "--tier0-percent", "150", "--contract", "exact,approx:0.25,bounded:0.01"]);
     let object = object(&output);
     assert_eq!(object["bit_identical"], true, "{object}");
     for edge in ["host_to_tier0", "tier0_to_host", "nvme_to_host", "host_to_nvme"] {
@@ -172,6 +177,16 @@ fn a_tier_0_that_holds_everything_moves_nothing() {
         assert_eq!(number(&object, &format!("/bytes_optimum/{edge}")), 0, "{object}");
     }
     assert_eq!(number(&object, "/pages_found/tier0"), pages_read());
+    // Then other contracts read everything too.
+    let contracts = object["contracts"].as_array().unwrap();
+    assert_eq!(contracts.len(), 2);
+    for contract in contracts {
+        assert_eq!((number(contract, "/pages_omitted"), number(contract, "/same_choice")), (0, DECODE), "{contract}");
+        assert_eq!(contract["kl_divergence"].as_f64(), Some(0.0), "{contract}");
+        for name in ["used", "late", "wasted"] {
+            assert_eq!(number(contract, &format!("/prefetch/{name}")), 0, "{contract}");
+        }
+    }
 }
 
 /// On a device, where there is one or the driver that stands in for one (`KVTIDE_LIBCUDA`): the kernels give the same bits whatever
@@ -190,6 +205,30 @@ fn on_a_device_a_small_tier_0_changes_no_bit() {
     let distance = object["distance_from_plain"].as_f64().unwrap();
     assert!(distance > 0.0 && distance < 0.1, "half precision is another, but a near result: {object}");
     assert!(number(&object, "/bytes_moved/host_to_tier0") > 0, "pages had to come back: {object}");
+}
+
+/// There too: `approx` leaves pages out, and what is said of that is near the truth.
+#[test]
+fn on_a_device_approx_omits_about_what_it_says() {
+    if std::env::var_os("KVTIDE_LIBCUDA").is_none() {
+        eprintln!("KVTIDE_LIBCUDA names no driver: not run");
+        return;
+    }
+    let dir = Dir::new("device-approx");
+    let flags = ["--device", "cuda:0", "--two-tiers", "--tier0-percent", "60", "--host-percent", "100"];
+    let flags = [&flags[..], &["--contract", "approx:0.5"]].concat();
+    let object = object(&command(&dir, 512, 8, &flags).output().unwrap());
+    let contracts = object["contracts"].as_array().unwrap();
+    let [approx] = &contracts[..] else { panic!("one: {object}") };
+    let share = |name: &str| approx[name].as_f64().unwrap();
+    let (omitted, needed) = (number(approx, "/pages_omitted"), number(approx, "/pages_needed"));
+    assert!(omitted * 3 >= needed && omitted < needed, "{approx}");
+    let (told, truth) = (share("omitted_share_told"), share("omitted_share_true"));
+    assert!(truth > 0.0 && truth < 0.3, "{approx}");
+    // By sketches that were asked a step before, and by no head of its own.
+    assert!((told - truth).abs() <= 0.25 * truth + 0.04, "{approx}");
+    assert!((0.0..0.02).contains(&share("kl_divergence")) && share("kl_divergence") > 0.0, "{approx}");
+    assert!(number(approx, "/same_choice") * 2 > 8, "{approx}");
 }
 
 #[test]

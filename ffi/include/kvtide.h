@@ -178,6 +178,8 @@ enum kvt_advice
     KVT_ADVICE_COLD = 3,
     /// Eviction priority: 0 (first) to 255.
     KVT_ADVICE_PRIORITY = 4,
+    /// Tokens that the sequence will still commit before it is dropped, `UINT32_MAX`: unknown. Said once: what is committed counts down.
+    KVT_ADVICE_REMAINING = 5,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -273,7 +275,7 @@ enum kvt_op
     KVT_OP_PARK = 10,
     /// `range.seq`.
     KVT_OP_RESUME = 11,
-    /// `range.seq`, `range.first`, `range.count`, `advice`, `priority`.
+    /// `range.seq`, `range.first`, `range.count`, `advice`, `value`.
     KVT_OP_ADVISE = 12,
     /// `range`. Completion: `pin`.
     KVT_OP_ACQUIRE = 13,
@@ -365,7 +367,9 @@ typedef struct kvt_plane {
     uint32_t window_tokens;
 } kvt_plane;
 
-/// Where a page's keys are, in bytes, and which digests of them the agent keeps in plain memory: channel c of head h of token t at
+/// Where a page's keys are, in bytes, and which digests of them the agent keeps. With tier 0 on a device: sketches alone, in a session
+/// of one lane; keys are rows of 16-bit numbers, a multiple of 8 of them; `offset` and the strides but `channel_stride` are multiples
+/// of 16; a page has at most 128 tokens, and `groups * channels` is at most 8192. Channel c of head h of token t at
 /// `offset + h * head_stride + (t / tile_tokens) * tile_stride + (t % tile_tokens) * token_stride + c * channel_stride`. All planes
 /// of attention have the same.
 typedef struct kvt_digests {
@@ -449,8 +453,8 @@ typedef struct kvt_options {
     /// `classes_count` numbers: of `tier0_frames`, those that have memory from the beginning; `kvt_tier0_resize` makes them more. NULL:
     /// all.
     const uint32_t *tier0_initial;
-    /// Where keys are and which digests of them are kept, for contracts other than `KVT_CONTRACT_EXACT`, in plain memory only; NULL:
-    /// none.
+    /// Where keys are and which digests of them are kept, for contracts other than `KVT_CONTRACT_EXACT`; on a device sketches alone, of
+    /// 16-bit keys, in a session of one lane. NULL: none.
     const struct kvt_digests *digests;
     /// How long a step of a `KVT_CONTRACT_APPROX` sequence waits in each plane for pages that it picked and that are not in tier 0, in
     /// microseconds.
@@ -534,6 +538,9 @@ typedef struct kvt_stats {
     uint64_t scores;
     /// Jobs carried out after which a page shows where it is in host memory: nothing was copied.
     uint64_t jobs_in_place;
+    /// Sketches that a device was not told to build, and questions that it was not asked, since too much was under way or the lane's step
+    /// had failed.
+    uint64_t sketches_left_out;
 } kvt_stats;
 
 /// Content hash of a block, chained over its predecessors: 128 bits, low word first.
@@ -583,8 +590,8 @@ typedef struct kvt_request {
     uint32_t level;
     /// A `kvt_advice`.
     uint32_t advice;
-    /// Priority, 0 to 255.
-    uint32_t priority;
+    /// What the advice takes: a priority, 0 to 255, or tokens to come.
+    uint32_t value;
 } kvt_request;
 
 /// The end of a request.
@@ -1251,8 +1258,9 @@ kvt_status kvt_map(struct kvt_channel *channel,
                    uint64_t timeout_us,
                    uint32_t *blocks);
 
-/// Lets an idle sequence leave tier 0, its tail included. `due_us`: microseconds until it is expected back, 0 if unknown.
-/// Never waits. `KVT_ESTATE`: it is in a lane's step.
+/// Lets an idle sequence leave tier 0, its tail included. `due_us`: microseconds until it is expected back, 0 if unknown: by then
+/// the daemon brings in what there is room for. Called again it moves that time: so a request that waits in the engine's queue is
+/// mapped, parked, and parked again as the queue moves. Never waits. `KVT_ESTATE`: it is in a lane's step.
 kvt_status kvt_park(struct kvt_channel *channel,
                     uint32_t seq,
                     uint64_t due_us);
@@ -1260,14 +1268,14 @@ kvt_status kvt_park(struct kvt_channel *channel,
 /// Brings a parked sequence back; returns when its tail is writable. `KVT_ENOSPC`, `KVT_ELOST`, `KVT_ETIMEDOUT`.
 kvt_status kvt_resume(struct kvt_channel *channel, uint32_t seq, uint64_t timeout_us);
 
-/// Says what will be done with blocks `first` to `first + count - 1`: `kind` is a `kvt_advice`, `priority` 0 to 255 and
-/// zero but for `KVT_ADVICE_PRIORITY`. Never waits.
+/// Says what will be done with blocks `first` to `first + count - 1`: `kind` is a `kvt_advice`, `value` the priority
+/// of `KVT_ADVICE_PRIORITY` (0 to 255), the tokens of `KVT_ADVICE_REMAINING` (whatever the range), else ignored. Never waits.
 kvt_status kvt_advise(struct kvt_channel *channel,
                       uint32_t seq,
                       uint32_t first,
                       uint32_t count,
                       uint32_t kind,
-                      uint32_t priority);
+                      uint32_t value);
 
 /// Lets a size class of tier 0 have its first `frames` frames from now on, of those that the session attached with: memory
 /// behind the others goes back to the system or the device, and comes back with a larger number. `frames_now` (may be NULL)
@@ -1437,7 +1445,8 @@ kvt_status kvt_seq_contract(struct kvt_channel *channel,
 
 /// Tells the queries with which attention is about to read a sequence of the open step in `plane`, before that plane's first
 /// boundary: `count` numbers, `[query heads][channels]`, after position encoding, scaled as the softmax is. Digests make scores of
-/// them, which the daemon is told; `KVT_CONTRACT_APPROX` picks and `KVT_CONTRACT_BOUNDED` proves by them.
+/// them, which the daemon is told; `KVT_CONTRACT_APPROX` picks and `KVT_CONTRACT_BOUNDED` proves by them. With tier 0 on a device the
+/// session's first query says how many heads all have, at most 256.
 ///
 /// `KVT_ESTATE`: no step is open, or the sequence is not in it. `KVT_ERANGE`: no such plane, or not a number of queries that the
 /// layout of keys allows.
@@ -1458,6 +1467,29 @@ kvt_status kvt_lane_ahead(struct kvt_lane *lane,
                           uint16_t plane,
                           const float *queries,
                           uint32_t count);
+
+/// Whether `kvt_lane_ahead` can be of use for a sequence of the open step, so that a look-ahead query is worth computing: `wants` gets 1 if
+/// the sequence is read by `KVT_CONTRACT_APPROX` and not all that it needs is there, else 0.
+///
+/// `KVT_ESTATE`: no step is open, or the sequence is not in it.
+///
+/// Pointers: `wants` is valid for a write.
+kvt_status kvt_lane_wants_ahead(struct kvt_lane *lane,
+                                uint32_t seq,
+                                uint8_t *wants);
+
+/// Tells, in the plane of the last boundary, what each of `count` query heads of `kvt_lane_query` has read of a sequence: the logarithm
+/// of the sum of exponentials of all its scores, as attention kernels return it. To be called before `kvt_lane_mass`, whose estimate
+/// for `KVT_CONTRACT_APPROX` is closer with it; with tier 0 on a device it changes nothing.
+///
+/// `KVT_ESTATE`: that is not the plane of the last boundary, or its query was not told; `KVT_ERANGE`: not a sum for each query head.
+///
+/// Pointers: `sums` is valid for `count` reads.
+kvt_status kvt_lane_sums(struct kvt_lane *lane,
+                         uint32_t seq,
+                         uint16_t plane,
+                         const float *sums,
+                         uint32_t count);
 
 /// Tells what the step's attention read of a sequence in the plane of the last boundary: by page index, for `count` pages, the
 /// share of attention, mean over query heads, of all that was read; NaN for pages that were not.
@@ -1504,6 +1536,15 @@ kvt_status kvt_lane_omission(struct kvt_lane *lane,
                              uint32_t seq,
                              uint16_t plane,
                              struct kvt_omission *omission);
+
+/// Beside `kvt_omission.share`, what the query head that loses most does: by `KVT_CONTRACT_APPROX` an estimate, 0 before the step's
+/// mass was told, and with tier 0 on a device as `share`; so it is by `KVT_CONTRACT_BOUNDED`. Fails as `kvt_lane_omission`.
+///
+/// Pointers: `worst` is valid for a write.
+kvt_status kvt_lane_omission_worst(struct kvt_lane *lane,
+                                   uint32_t seq,
+                                   uint16_t plane,
+                                   float *worst);
 
 /// Binds a lane to a stream of the device that tier 0 is on: a `CUstream` (`cudaStream_t`) as a number; 1 is the legacy default
 /// stream, 2 the thread's own. All that reads or writes the lane's pages is to be enqueued there, between `kvt_lane_begin` and

@@ -139,7 +139,7 @@ enum kvt_wire_op
     KVT_WIRE_OP_PARK = 10,
     /// `seq`: comes back; completes when its tail is writable again. Completion: list empty; frames move by jobs.
     KVT_WIRE_OP_RESUME = 11,
-    /// `seq`, `first`, `count` (block range), `flags` = `Advice`, `value` = priority where the advice takes one.
+    /// `seq`, `first`, `count` (block range), `flags` = `Advice`, `value` = what the advice takes, if it takes anything.
     KVT_WIRE_OP_ADVISE = 12,
     /// `seq`, `first`, `count` (block range), `lane` = first plane, `flags` = planes: pins; completes when all are resident.
     KVT_WIRE_OP_ACQUIRE = 13,
@@ -250,6 +250,9 @@ enum kvt_wire_advice
     KVT_WIRE_ADVICE_COLD = 3,
     /// `value` = priority 0 (evict first) to 255.
     KVT_WIRE_ADVICE_PRIORITY = 4,
+    /// `value` = tokens that the sequence will still commit before it is dropped, counted from now, `NONE_U32`: unknown. The
+    /// range says nothing.
+    KVT_WIRE_ADVICE_REMAINING = 5,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L

@@ -5,6 +5,12 @@
 /// What the status word becomes when an update names a page beyond the table, or a boundary more updates than the ring holds.
 constexpr static const u32 BAD_UPDATE = 4294967294;
 
+/// In place of a slot: the page is not sealed, and has no share.
+constexpr static const u32 SKETCH_OPEN = 4294967295;
+
+/// In place of a slot: nothing is known of the page.
+constexpr static const u32 SKETCH_UNKNOWN = 4294967294;
+
 /// Paged attention: all kernels of the family take this one struct.
 ///
 /// Rows of a KV head are numbered `query token · group + head of the group`; `rows = q_tokens · group`. A row tile is 8 or 16 of them.
@@ -502,6 +508,70 @@ struct QuantParams {
     u32 reserved;
 };
 
+/// `sketch_build_*`: sketches of sealed pages, byte by byte those of `kvtide_wire::digest::sketch::build`.
+struct SketchBuildParams {
+    /// Key of (head, token) at keys + page + head × head_stride + token / tile_tokens × tile_stride + token % tile_tokens ×
+    /// token_stride, 16-byte aligned.
+    u64 keys;
+    /// Bytes from a head to the next.
+    u64 head_stride;
+    /// Bytes from a tile of tokens to the next.
+    u64 tile_stride;
+    /// Bytes from a token to the next within a tile.
+    u64 token_stride;
+    /// `DigestItem[count]`, 16-byte aligned, on the device or in host memory; its block is the sketch's slot.
+    u64 items;
+    /// Out, `[slots][heads][groups][2 + ⌈3 × channels / 8⌉]` bytes.
+    u64 sketches;
+    /// `u32`: the lane's status word, or 0. While it is set, nothing is written.
+    u64 status;
+    /// Pages.
+    u32 count;
+    /// KV heads.
+    u32 heads;
+    /// Channels of a head, a multiple of 8, at most 1024.
+    u32 channels;
+    /// Groups of a sketch, at most 32.
+    u32 groups;
+    /// Tokens that lie together.
+    u32 tile_tokens;
+    /// Slots that `sketches` holds. An item beyond it is not built.
+    u32 slots;
+};
+
+/// `sketch_scores` and `sketch_shares`: the share of attention of one query that each page of a sequence would get, mean over heads,
+/// as `kvtide_wire::digest::sketch` estimates it.
+struct SketchScoresParams {
+    /// `f32[kv_heads × group][channels]`.
+    u64 queries;
+    /// `[slots][kv_heads][groups][2 + ⌈3 × channels / 8⌉]` bytes.
+    u64 sketches;
+    /// `u32[pages]`: the slot of each page, `SKETCH_OPEN` or `SKETCH_UNKNOWN`.
+    u64 places;
+    /// `f32[kv_heads × group][pages]`: working room of the two, logarithms of sums.
+    u64 sums;
+    /// Out, `f32[pages]`: shares.
+    u64 shares;
+    /// `u32`: the lane's status word, or 0. While it is set, nothing is written.
+    u64 status;
+    /// Pages.
+    u32 pages;
+    /// KV heads.
+    u32 kv_heads;
+    /// Query heads of a KV head.
+    u32 group;
+    /// Channels of a head, a multiple of 8, at most 1024.
+    u32 channels;
+    /// Groups of a sketch, at most 32.
+    u32 groups;
+    /// Slots that `sketches` holds.
+    u32 slots;
+    /// What products are multiplied with before the softmax, positive.
+    f32 scale;
+    /// 0.
+    u32 reserved;
+};
+
 static_assert(sizeof(AttentionParams) == 224, "AttentionParams is padded otherwise than in Rust");
 static_assert(sizeof(AttentionMassParams) == 264, "AttentionMassParams is padded otherwise than in Rust");
 static_assert(sizeof(AppendParams) == 200, "AppendParams is padded otherwise than in Rust");
@@ -523,3 +593,5 @@ static_assert(sizeof(GatherLayout) == 24, "GatherLayout is padded otherwise than
 static_assert(sizeof(GatherParams) == 96, "GatherParams is padded otherwise than in Rust");
 static_assert(sizeof(QuantItem) == 24, "QuantItem is padded otherwise than in Rust");
 static_assert(sizeof(QuantParams) == 88, "QuantParams is padded otherwise than in Rust");
+static_assert(sizeof(SketchBuildParams) == 80, "SketchBuildParams is padded otherwise than in Rust");
+static_assert(sizeof(SketchScoresParams) == 80, "SketchScoresParams is padded otherwise than in Rust");

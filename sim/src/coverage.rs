@@ -138,6 +138,30 @@ kinds! {
     SessionDiedTransferring => "session: died under transfers",
     /// The daemon died while transfers were in flight.
     DaemonDiedTransferring => "daemon: died under transfers",
+    /// A plane was read of which a sequence's contract let pages out.
+    PlaneApprox => "attention: plane read in part by approx",
+    /// A page that `approx` had picked was not there, or not in time.
+    PageWaived => "attention: picked page done without",
+    /// A page that `bounded` proved needless was skipped.
+    PageSkipped => "attention: page skipped by bounded",
+    /// Lanes told scores.
+    ScoresTold => "attention: scores told",
+    /// Lanes told scores without sense, or left other words in their slots.
+    ScoresNonsense => "attention: nonsense scores",
+    /// A daemon's core refused scores.
+    ScoresRefused => "attention: scores refused",
+    /// A daemon's core took scores of a step that was over.
+    ScoresLate => "attention: scores late",
+    /// A daemon's core loaded pages for predictions.
+    AttentionLoaded => "attention: pages loaded ahead",
+    /// Some of these were read.
+    AttentionUsed => "attention: prefetch used",
+    /// Some were not.
+    AttentionWasted => "attention: prefetch wasted",
+    /// Some came too late.
+    AttentionLate => "attention: prefetch late",
+    /// A step learnt that pages which it asked for were given up for good.
+    GivenUp => "attention: page given up for good, and told",
     /// The operator changed the policy.
     Reconfigured => "daemon: policy changed",
     /// A session's tier 0 shrank.

@@ -1,7 +1,9 @@
 //! Random spaces: every shape that the design names, small enough that a thousand operations meet every corner.
 
 use crate::base::Rng;
-use kvtide_tiering::api::{Admission, Attention, Eviction, Limits, Plane, PlaneKind, Policy, Retention, SpaceConfig};
+use kvtide_tiering::api::{
+    Admission, Attention, Eviction, Limits, Plane, PlaneKind, Policy, Retention, Scoring, SpaceConfig,
+};
 use kvtide_tiering::format::SlotLayout;
 use kvtide_wire::geometry::{self as wire, PlaneSpec};
 
@@ -47,6 +49,10 @@ pub struct Geometry {
     pub pins: bool,
     /// How often an engine's thread changes the size of its tier 0 instead of what else it does, per thousand.
     pub resizes: u64,
+    /// How often an engine asks for another contract than exact, as a weight beside what else it does.
+    pub contracts: u32,
+    /// Whether policies may give pages of `approx` sequences up for good.
+    pub drops: bool,
     /// Whether every page fits everywhere: no request may then be refused for want of room.
     pub roomy: bool,
 }
@@ -128,7 +134,8 @@ impl Geometry {
             notes_max: rng.pick(&[1, 2, 4, 16]),
         };
         let limits = Limits { contents_max: limits.blocks_max + disk.slots * disk.slabs as u32, ..limits };
-        let policy = draw_policy(rng, scan_frames, roomy);
+        let drops = rng.chance(250);
+        let policy = draw_policy(rng, scan_frames, roomy, drops);
         let config = SpaceConfig { page_tokens, planes, shards, limits, policy };
         Geometry {
             config,
@@ -150,6 +157,8 @@ impl Geometry {
             pins: rng.chance(600),
             windows: if rng.chance(400) { rng.between(1, 60) as u32 } else { 0 },
             resizes: if !roomy && rng.chance(400) { rng.between(2, 40) } else { 0 },
+            contracts: if deep && rng.chance(600) { 100 } else { rng.pick(&[0, 1, 20]) },
+            drops,
             roomy,
         }
     }
@@ -157,7 +166,7 @@ impl Geometry {
     /// A policy that an operator might change to.
     pub fn other_policy(&self, rng: &mut Rng) -> Policy {
         let scan_frames = rng.between(1, u64::from(self.config.policy.scan_frames)) as u32;
-        draw_policy(rng, scan_frames, self.roomy)
+        draw_policy(rng, scan_frames, self.roomy, self.drops)
     }
 
     /// Whether some plane's pages go out of use while a sequence grows.
@@ -261,7 +270,7 @@ impl Disk {
     }
 }
 
-fn draw_policy(rng: &mut Rng, scan_frames: u32, roomy: bool) -> Policy {
+fn draw_policy(rng: &mut Rng, scan_frames: u32, roomy: bool, drops: bool) -> Policy {
     let clean = rng.between(5, 40) as u8;
     let host = rng.between(40, 80) as u8;
     let host_clean = rng.between(0, 60) as u8;
@@ -278,9 +287,22 @@ fn draw_policy(rng: &mut Rng, scan_frames: u32, roomy: bool) -> Policy {
         nvme_low_percent: nvme,
         nvme_admission: Admission::All,
         nvme_bytes_per_day: 0,
-        eviction: Eviction::Lru,
-        attention: Attention::default(),
-        retention: Retention::default(),
+        eviction: rng.pick(&Eviction::NAMES).1,
+        attention: Attention {
+            policy: if rng.chance(500) { Scoring::Attention } else { rng.pick(&Scoring::ALL) },
+            drop: drops && rng.chance(800),
+            sinks: rng.between(1, 3) as u16,
+            recent: rng.between(2, 4) as u16,
+            bandwidth_percent: rng.between(1, 100) as u8,
+        },
+        retention: Retention {
+            // What is roomy keeps what was published.
+            ttl_us: if roomy || rng.chance(800) { 0 } else { rng.between(1_000, 1_000_000) },
+            high_share_percent: rng.between(0, 100) as u8,
+            recompute_tokens_per_s: rng.pick(&[0, 1_000, 1_000_000]),
+            attention_doubles_at: rng.pick(&[0, 4, 64]),
+            ending_tokens: rng.pick(&[0, 8, 64]),
+        },
         scan_frames,
         request_timeout_us: 200_000,
     }

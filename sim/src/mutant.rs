@@ -42,6 +42,9 @@ impl Mutant {
     /// Why the simulator cannot show it, if so.
     #[must_use]
     pub fn hidden(self) -> Option<&'static str> {
+        if matches!(self, Mutant::Core(mutant) if CoreMutant::SLOW.contains(&mutant)) {
+            return Some("costs time, not content; tiering's tests of prefetch notice");
+        }
         let name = self.name();
         HIDDEN.iter().find(|(hidden, _)| *hidden == name).map(|(_, why)| *why)
     }

@@ -21,6 +21,9 @@ pub enum BenchError {
     /// The core.
     #[error("the core: {0}")]
     Core(#[from] kvtide_tiering::Error),
+    /// The simulated links around the core.
+    #[error(transparent)]
+    Machine(#[from] crate::replay::ReplayError),
     /// The system.
     #[error("cannot {tried}: {source}")]
     System {

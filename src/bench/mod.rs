@@ -1,10 +1,11 @@
 //! `kvtide bench`: the figures that this project promises, measured, each beside its target.
 //!
 //! `bench ring` and `bench paging` are engines beside a private daemon and use the client as any engine would; `bench core`
-//! drives the sans-IO core alone, over simulated devices; `bench nvme` drives a disk's I/O thread as a core thread does; `bench codec` codes and encrypts pages of the demo's model. `bench recovery`
+//! and `bench attention` drive the sans-IO core alone, over simulated devices, the second also the demo's model beside a private daemon; `bench nvme` drives a disk's I/O thread as a core thread does; `bench codec` codes and encrypts pages of the demo's model. `bench recovery`
 //! opens an index log as a start does, and `bench gpu` measures a device. The
 //! command line calls [`run`]; nothing else may call in here, and nothing in here knows how the daemon works inside.
 
+mod attention;
 mod codec;
 mod core;
 mod engine;
@@ -39,6 +40,8 @@ enum Which {
     Ring(Output),
     /// The core alone, one thread, simulated devices: transitions, allocations, metadata
     Core(Output),
+    /// Predictor and planner: what scores of attention cost, by page and plane
+    Attention(attention::AttentionArgs),
     /// Page faults and rates between tier 0, host memory and NVMe, with working sets of twice what the tiers above hold
     Paging(paging::Args),
     /// A disk's I/O thread on a file: reads, writes, CPU, checksums, beside fio if wanted
@@ -64,6 +67,7 @@ pub fn run(args: &Args) -> ExitCode {
         Which::Codec(args) => (codec::measure(args), args.output),
         Which::Ring(output) => (ring::measure(), *output),
         Which::Core(output) => (core::measure(), *output),
+        Which::Attention(args) => (attention::measure(args), args.output),
         Which::Paging(args) => (paging::measure(args), args.output),
         Which::Nvme(args) => (nvme::measure(args), args.output),
         Which::Recovery(args) => (recovery::measure(args), args.output),

@@ -1,6 +1,7 @@
 //! Every default and every permitted range of the configuration.
 
 use super::{Admission, Codec, Reserve};
+use kvtide_tiering::api::Retention;
 use kvtide_wire::layout;
 use std::ops::RangeInclusive;
 
@@ -49,6 +50,12 @@ pub const TTL_S: u64 = 0;
 pub const TTL_S_RANGE: RangeInclusive<u64> = 0..=366 * 24 * 3600;
 /// What sequences of high priority keep before others is half of the cache: the rest still learns what others want.
 pub const HIGH_SHARE_PERCENT: u8 = 50;
+/// Prefill of a model of 8B parameters on one GPU: the arithmetic is at `Retention::DEFAULT`.
+pub const RECOMPUTE_TOKENS_PER_S: u32 = Retention::DEFAULT.recompute_tokens_per_s;
+/// Where such a model's attention takes as long as its weights.
+pub const ATTENTION_DOUBLES_AT: u32 = Retention::DEFAULT.attention_doubles_at;
+/// Nearly finished.
+pub const ENDING_TOKENS: u32 = Retention::DEFAULT.ending_tokens;
 
 /// NVMe slab: blocks of one space lie together, and a disk of a terabyte has few thousand regions.
 pub const NVME_SLAB: u64 = 256 << 20;

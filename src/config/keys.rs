@@ -115,6 +115,9 @@ impl Config {
         all.put(Effect::Now, "eviction.policy", quoted(eviction.policy.name()));
         all.put(Effect::Now, "eviction.ttl_s", eviction.ttl.as_secs());
         all.put(Effect::Now, "eviction.high_share_percent", eviction.high_share_percent);
+        all.put(Effect::Now, "eviction.recompute_tokens_per_s", eviction.recompute_tokens_per_s);
+        all.put(Effect::Now, "eviction.attention_doubles_at", eviction.attention_doubles_at);
+        all.put(Effect::Now, "eviction.ending_tokens", eviction.ending_tokens);
     }
 
     fn limit_settings(&self, all: &mut Settings) {

@@ -188,6 +188,12 @@ pub struct Eviction {
     pub ttl: Duration,
     /// Percent of it that contents of sequences of high priority may be before they go like others.
     pub high_share_percent: u8,
+    /// Tokens a second that an engine computes at the beginning of a sequence; 0: unknown.
+    pub recompute_tokens_per_s: u32,
+    /// Position at which attention takes a token as long as all else; 0: it takes nothing.
+    pub attention_doubles_at: u32,
+    /// A sequence with at most so many tokens to come is nearly finished; 0: none ever is.
+    pub ending_tokens: u32,
 }
 
 /// `[[domains]]`: a trust domain.

@@ -164,6 +164,9 @@ pub(super) struct RawEviction {
     pub policy: Field<String>,
     pub ttl_s: Field<u64>,
     pub high_share_percent: Field<u8>,
+    pub recompute_tokens_per_s: Field<u32>,
+    pub attention_doubles_at: Field<u32>,
+    pub ending_tokens: Field<u32>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -83,6 +83,7 @@ impl Config {
         next.canary = new.canary;
         next.edges = new.edges;
         next.attention = new.attention;
+        next.eviction.clone_from(&new.eviction);
         next.limits = new.limits;
         next.domains = domains(&self.domains, &new.domains);
         next

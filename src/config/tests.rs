@@ -230,7 +230,7 @@ fn a_damaged_file_is_an_error_with_its_name_or_a_configuration_and_never_a_panic
 fn a_reload_takes_what_may_change_and_reports_the_rest() {
     let running = parse("[tiers.host]\ncapacity = \"1GiB\"\n[[domains]]\nname = \"a\"\nuids = [1]\n").unwrap();
     let text = "[tiers.host]\ncapacity = \"4GiB\"\nlow_percent = 80\n[limits]\nseqs_max = 7\n[edges.host_to_tier0]\nscan_frames = 9\n\
-                [[domains]]\nname = \"b\"\nuids = [1]\n";
+                [eviction]\npolicy = \"lru\"\nrecompute_tokens_per_s = 5000\n[[domains]]\nname = \"b\"\nuids = [1]\n";
     let new = parse(text).unwrap();
     let (next, changes) = running.reloaded(new.clone());
     let effect = |key: &str| changes.iter().find(|change| change.key == key).map(|change| change.effect);
@@ -239,6 +239,8 @@ fn a_reload_takes_what_may_change_and_reports_the_rest() {
     assert_eq!(effect("limits.seqs_max"), Some(Effect::NewSpaces));
     assert_eq!(effect("edges.host_to_tier0.scan_frames"), Some(Effect::NewSessions));
     assert_eq!(effect("limits.lanes_max"), None);
+    assert_eq!(effect("eviction.recompute_tokens_per_s"), Some(Effect::Now));
+    assert_eq!(next.eviction.recompute_tokens_per_s, 5_000);
     let gone = changes.iter().find(|change| change.key == "domains[a].uids").unwrap();
     assert_eq!((gone.from.as_deref(), gone.to.as_deref()), (Some("[1]"), None));
     assert_eq!((next.host.capacity_bytes, next.host.low_percent), (1 << 30, 80));

@@ -93,7 +93,8 @@ pub struct Args {
     pub text: Option<PathBuf>,
     /// Reading contracts that the small tier 0 decodes by, side by side at the end: `exact`, which is always among them,
     /// `approx:SHARE`, which reads that share of each plane's pages, and `bounded:SHARE`, which skips pages that digests prove to
-    /// hold at most that share of each query head's attention. By default exact,approx:0.25,bounded:0.01, and on a device exact
+    /// hold at most that share of each query head's attention. By default exact,approx:0.25,bounded:0.01; on a device exact alone, and
+    /// not bounded
     #[arg(long = "contract", value_name = "CONTRACT", value_delimiter = ',')]
     pub contracts: Vec<Contract>,
     /// Prints one JSON object on standard output at the end; the rest goes to standard error. Rates are those of

@@ -45,13 +45,20 @@ pub struct Object {
     omitted_share_told: f64,
     /// What they hold, mean over query heads.
     omitted_share_true: f64,
+    /// Of the query head that loses most in a plane of a step: as told, and in truth.
+    omitted_share_told_worst_head: f64,
+    omitted_share_true_worst_head: f64,
     /// What one query head lost at most in one plane of one step.
     omitted_share_worst: f64,
+    /// Share of planes of steps in which a query head lost over half.
+    heads_starved: f64,
     /// Tokens whose likeliest successor is the reference's, and how many there were.
     same_choice: u64,
     tokens: u64,
     /// Nats a token.
     kl_divergence: f64,
+    /// What the loss on the reference's tokens grows by, nats a token.
+    loss_added: f64,
     bytes_host_to_tier0: u64,
     prefetch: Prefetch,
 }
@@ -79,6 +86,10 @@ impl Inexact {
         self.reading.drift.kl / self.reading.drift.tokens.max(1) as f64
     }
 
+    fn loss(&self) -> f64 {
+        self.reading.drift.loss / self.reading.drift.tokens.max(1) as f64
+    }
+
     /// For `--json`.
     #[must_use]
     pub fn object(&self) -> Object {
@@ -92,10 +103,14 @@ impl Inexact {
             pages_waived: omitted.waived,
             omitted_share_told: self.mean(omitted.said),
             omitted_share_true: self.mean(omitted.truth),
+            omitted_share_told_worst_head: self.mean(omitted.worst_said),
+            omitted_share_true_worst_head: self.mean(omitted.worst_truth),
             omitted_share_worst: omitted.worst,
+            heads_starved: self.mean(omitted.starved as f64),
             same_choice: drift.same_choice,
             tokens: drift.tokens,
             kl_divergence: self.kl(),
+            loss_added: self.loss(),
             bytes_host_to_tier0: self.measured.decode.bytes_host_to_tier0,
             prefetch: self.prefetch,
         }
@@ -145,14 +160,18 @@ pub fn table(exact: &Measured, tokens: usize, inexact: &[Inexact]) -> String {
     let of_needed = |run: &Inexact, pages: u64| percent(pages as f64 / run.reading.omitted.needed.max(1) as f64);
     row("pages not read", nothing(), &|run| of_needed(run, run.reading.omitted.omitted));
     row("  picked, and not there", nothing(), &|run| of_needed(run, run.reading.omitted.waived));
-    row("attention omitted, as told", nothing(), &|run| percent(run.mean(run.reading.omitted.said)));
-    row("  in truth", nothing(), &|run| percent(run.mean(run.reading.omitted.truth)));
-    row("  by one head at most", nothing(), &|run| percent(run.reading.omitted.worst));
+    row("attention omitted, in truth", nothing(), &|run| percent(run.mean(run.reading.omitted.truth)));
+    row("  as told", nothing(), &|run| percent(run.mean(run.reading.omitted.said)));
+    row("by the head that loses most", nothing(), &|run| percent(run.mean(run.reading.omitted.worst_truth)));
+    row("  as told", nothing(), &|run| percent(run.mean(run.reading.omitted.worst_said)));
+    row("  at most, in any step", nothing(), &|run| percent(run.reading.omitted.worst));
+    row("  over half, of all steps", nothing(), &|run| percent(run.mean(run.reading.omitted.starved as f64)));
     row("same likeliest token", percent(1.0), &|run| {
         let Drift { tokens, same_choice, .. } = run.reading.drift;
         percent(same_choice as f64 / tokens.max(1) as f64)
     });
     row("KL divergence, nats a token", "0.00000".into(), &|run| format!("{:.5}", run.kl()));
+    row("loss on the same text, nats", "0.00000".into(), &|run| format!("{:+.5}", run.loss()));
     row("prefetched, used", String::new(), &|run| thousands(run.prefetch.used));
     row("  late", String::new(), &|run| thousands(run.prefetch.late));
     row("  wasted", String::new(), &|run| thousands(run.prefetch.wasted));

@@ -51,7 +51,9 @@ pub enum DemoError {
         host: u32,
     },
     /// A contract that the demo's attention on a device does not read by.
-    #[error("on a device the demo reads by the contract exact alone, not by {0}")]
+    #[error(
+        "on a device the demo reads by the contracts exact and approx, not by {0}: bounds are kept in plain memory only"
+    )]
     OnDevice(String),
     /// The daemon's status lacks something.
     #[error("the daemon's status has no {0}")]

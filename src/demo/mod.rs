@@ -2,7 +2,8 @@
 //! logit is compared bit for bit with a run over a plain array.
 //!
 //! This room is an engine, as any engine would be written: it uses the client crate and nothing of the daemon's inside. The
-//! command line calls [`run`] and [`engine::run`]; `bench codec` has the model compute KV. Nothing else may call in here.
+//! command line calls [`run`] and [`engine::run`]; `bench codec` has the model compute KV, `bench attention` has it decode. Nothing else
+//! may call in here.
 
 mod args;
 pub mod attention;
@@ -16,7 +17,7 @@ mod nvme;
 pub(crate) mod prompt;
 mod report;
 mod setup;
-mod sizes;
+pub(crate) mod sizes;
 mod supervise;
 
 use std::process::ExitCode;

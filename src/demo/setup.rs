@@ -6,6 +6,7 @@ use super::error::DemoError;
 use super::kv::{DEVICE_PAGE_BYTES, digests};
 use super::model::Config;
 use super::sizes::{HOST_SCAN_FRAMES, Sizes};
+use kvtide_client::Contract;
 
 /// Slabs of the host tier: several, so that granting them is part of what is shown.
 const SLABS: u32 = 8;
@@ -63,15 +64,19 @@ impl Setup {
     /// Tiers for `args`.
     ///
     /// # Errors
-    /// There are three and the first two already hold everything; or a contract other than exact with tier 0 on a device.
+    /// There are three and the first two already hold everything; or the contract bounded with tier 0 on a device.
     pub fn new(args: &Args, config: &Config) -> Result<Setup, DemoError> {
         let (prefill, decode) = (args.prefill as usize, args.decode as usize);
-        if let Some(contract) = args.inexact().first().filter(|_| !args.device.is_host()) {
+        let bounded = |contract: &&Contract| matches!(contract, Contract::Bounded { .. });
+        if let Some(contract) = args.inexact().iter().find(bounded).filter(|_| !args.device.is_host()) {
             return Err(DemoError::OnDevice(contract.to_string()));
         }
         let page_bytes = if args.device.is_host() { Page::BYTES } else { DEVICE_PAGE_BYTES };
         let sizes = Sizes { planes: config.num_hidden_layers, prefill, decode, page_bytes };
-        let digests = args.inexact().into_iter().filter_map(|contract| digests(contract, sizes.digest_pages()));
+        let digests = args
+            .inexact()
+            .into_iter()
+            .filter_map(|contract| digests(contract, sizes.digest_pages(), !args.device.is_host()));
         let digest_frames = digests.map(|digests| digests.frames(page_bytes as u32)).max().unwrap_or(0);
         let host_default =
             if args.two_tiers { sizes.host_percent_needed(args.tier0_percent, digest_frames) } else { HOST_PERCENT };

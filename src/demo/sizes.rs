@@ -1,6 +1,7 @@
 //! How much KV the demo has, how its tiers are sized, and the least that must move between them.
 
 use super::attention::{PAGE_TOKENS, pages_of};
+use crate::scan::excess;
 
 /// Frames that a cyclic scan streams through: enough copies in flight to hide one copy's latency behind the attention of
 /// the pages before it, few enough to leave most of a small tier 0 resident.
@@ -112,14 +113,16 @@ impl Sizes {
     }
 
     fn excess_of_both(&self, tokens: usize, tier0_frames: u32, host_frames: u32) -> u64 {
-        let pages = (self.planes * pages_of(tokens)) as u64;
-        let kept = tier0_frames.saturating_sub(SCAN_FRAMES) + host_frames.saturating_sub(HOST_SCAN_FRAMES);
-        if pages <= u64::from(tier0_frames + host_frames) { 0 } else { pages - u64::from(kept) }
+        excess(self.pages_at(tokens), &[(tier0_frames, SCAN_FRAMES), (host_frames, HOST_SCAN_FRAMES)])
     }
 
     fn excess(&self, tokens: usize, frames: u32) -> u64 {
-        let pages = (self.planes * pages_of(tokens)) as u64;
-        if pages <= u64::from(frames) { 0 } else { pages - u64::from(frames.saturating_sub(SCAN_FRAMES)) }
+        excess(self.pages_at(tokens), &[(frames, SCAN_FRAMES)])
+    }
+
+    /// Pages of all planes at a step.
+    fn pages_at(&self, tokens: usize) -> u64 {
+        (self.planes * pages_of(tokens)) as u64
     }
 }
 

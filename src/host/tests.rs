@@ -3,7 +3,7 @@
 use super::regions::Regions;
 use crate::config::{Config, Machine, Overrides};
 use crate::io::{
-    Choice, Disk, DiskEvent, DiskThread, EngineChoice, LogLetter, Note, NoteKind, Place, Settings, SlotKey,
+    Choice, Disk, DiskEvent, DiskThread, EngineChoice, Floor, LogLetter, Note, NoteKind, Place, Settings, SlotKey,
 };
 use crate::mail::mailbox;
 use crate::space::{Letter, Region};
@@ -45,6 +45,7 @@ impl Rig {
             region_bytes: REGION,
             engine: EngineChoice::Threads,
             direct: Choice::Off,
+            reserve_free: Floor::Bytes(0),
             ..Settings::default()
         };
         let text = format!(

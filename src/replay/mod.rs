@@ -1,12 +1,13 @@
 //! `kvtide replay`: a policy's worth, by a trace. The shipped core decides, in simulated time, over links of configured bandwidth.
 //!
 //! `trace/` reads traces, `machine/` is the core with simulated devices, `attention/` and `requests/` drive it as an engine would and count,
-//! `chart` draws. The command line calls [`run`]; nothing else may call in here, and nothing in here knows the daemon.
+//! `chart` draws. The command line calls [`run`], `kvtide bench attention` drives `machine/`; nothing else may call in here, and nothing
+//! in here knows the daemon.
 
 mod attention;
 mod chart;
 mod error;
-mod machine;
+pub(crate) mod machine;
 mod progress;
 mod requests;
 #[cfg(test)]

@@ -140,6 +140,9 @@ fn attention_is_replayed_alike_twice_and_within_what_can_be() {
         for name in ["coverage", "precision", "late"] {
             assert!((0.0..=1.0).contains(&number(figures, name)), "{policy}: {name}");
         }
+        for name in ["missed_less_than_last_step", "missed_less_by_plane"] {
+            assert!(number(figures, name).is_finite());
+        }
         assert!(number(figures, "wasted_bytes") <= number(figures, "prefetched_bytes"));
         // Three planes share 25 % of the pages: together no more than that.
         let pages: f64 = planes.iter().map(|plane| number(plane, "pages")).sum();
@@ -154,6 +157,29 @@ fn where_everything_fits_nothing_is_moved_or_waited_for() {
     let figures = json("attention", &trace, &["--capacity-percent", "100"]);
     assert!((number(&figures, "mass_recall") - 1.0).abs() < 0.01, "{figures}");
     assert_eq!((number(&figures, "prefetched_bytes"), number(&figures, "stall_us_per_token")), (0.0, 0.0), "{figures}");
+}
+
+/// In simulated time: bytes by the shipped core's own plan, against what no plan of a scan can do without.
+#[test]
+fn exact_moves_little_more_than_a_cyclic_scan_must() {
+    let trace = Scratch::new("exact", &trace::fixture::file(&[]));
+    let exact = |more: &[&str]| json("attention", &trace, more)["exact"].clone();
+    let mut before = f64::INFINITY;
+    for percent in ["12.5", "25", "50"] {
+        let figures = exact(&["--capacity-percent", percent]);
+        let ratio = number(&figures, "ratio");
+        assert!((0.98..=1.05).contains(&ratio), "{percent} %: {figures}");
+        assert!(
+            number(&figures, "bytes") < before && number(&figures, "stall_us_per_token") > 0.0,
+            "{percent} %: {figures}"
+        );
+        assert_eq!(number(&figures, "nvme_read_bytes"), 0.0);
+        before = number(&figures, "bytes");
+    }
+    let whole = exact(&["--capacity-percent", "100"]);
+    assert_eq!((number(&whole, "bytes"), number(&whole, "stall_us_per_token")), (0.0, 0.0), "{whole}");
+    let below = exact(&["--capacity-percent", "25", "--host-percent", "50"]);
+    assert!(number(&below, "nvme_read_bytes") > 0.0 && number(&below, "ratio") <= 1.05, "{below}");
 }
 
 #[test]

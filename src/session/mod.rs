@@ -8,17 +8,15 @@
 mod channel;
 mod jobs;
 mod registry;
-mod scores;
 mod tally;
 mod violation;
 
 pub(crate) use channel::Channel;
 pub(crate) use registry::{Fate, Registry, SessionInfo, SessionTotals};
-pub(crate) use scores::{SCORES_TURN, ScoreAreas, Told};
 pub(crate) use tally::{JobTimes, RequestTimes, SessionTally, Way};
 pub(crate) use violation::{End, Violation};
 
-use crate::translate::{self, Ask};
+use crate::translate::{self, Ask, ScoreAreas};
 use jobs::JobsInFlight;
 use kvtide_tiering::api::{HostFrame, Job, Status};
 use kvtide_wire::entry::{Job as WireJob, JobDone, Op};
@@ -26,7 +24,7 @@ use kvtide_wire::error::Error as WireError;
 use kvtide_wire::hello::Bye;
 use kvtide_wire::os::bell::Sleepable;
 use kvtide_wire::os::memfd::Memfd;
-use kvtide_wire::os::session::{DaemonSide, Receiver, Sender, Sleeper, Waker};
+use kvtide_wire::os::session::{DaemonSide, MappedScores, Receiver, Sender, Sleeper, Waker};
 use kvtide_wire::os::socket::{Received, Socket};
 use kvtide_wire::ring::PushError;
 use kvtide_wire::status::Status as WireStatus;
@@ -51,7 +49,7 @@ pub(crate) struct Session {
     pump: Waker,
     posted: bool,
     /// What its lanes say of attention.
-    pub scores: ScoreAreas,
+    pub scores: ScoreAreas<MappedScores>,
     in_flight: JobsInFlight<Sent>,
     /// What it has done.
     pub tally: SessionTally,

@@ -10,8 +10,8 @@ use super::seats::Seats;
 use super::slabs::Slabs;
 use crate::host::NodeLetter;
 use crate::mail::Outbox;
-use crate::session::{Answer, End, EndedJob, JobTimes, Registry, RequestTimes, SCORES_TURN, Told, Verdict, Violation};
-use crate::translate::{self, Scratch};
+use crate::session::{Answer, End, EndedJob, JobTimes, Registry, RequestTimes, Verdict, Violation};
+use crate::translate::{self, SCORES_TURN, Scratch};
 use kvtide_tiering::ActionBuf;
 use kvtide_tiering::Error as CoreError;
 use kvtide_tiering::LIST_MAX;
@@ -160,11 +160,9 @@ impl Space {
             for _ in 0..SCORES_TURN {
                 let Space { seats, core, actions, .. } = self;
                 let Some(session) = seats.session(slot) else { return any };
-                let Some(Told { seq, plane, step, kind, rest }) = session.scores.next(lane) else { break };
+                let Some(told) = session.scores.next(lane) else { break };
                 any = true;
-                let top = session.scores.top();
-                let event = Event::Scores { session: slot, seq, plane, step, kind, rest, top };
-                let result = core.handle(now_us, event, actions);
+                let result = core.handle(now_us, told.event(slot, session.scores.top()), actions);
                 self.after(result);
             }
         }

@@ -7,9 +7,11 @@
 mod geometry;
 mod job;
 mod request;
+mod scores;
 mod status;
 
 pub use geometry::{GeometryError, classes, plane, planes};
 pub use job::{Ask, JobDoneError, copied_bytes, host_frame, job, job_done};
 pub use request::{Scratch, completion, request};
+pub use scores::{SCORES_TURN, ScoreAreas, Told};
 pub use status::{from_wire, to_wire};

@@ -132,12 +132,14 @@ fn advice(code: u16, value: u64) -> Result<Advice, Status> {
     const SEQUENTIAL: u16 = entry::Advice::Sequential as u16;
     const COLD: u16 = entry::Advice::Cold as u16;
     const PRIORITY: u16 = entry::Advice::Priority as u16;
+    const REMAINING: u16 = entry::Advice::Remaining as u16;
     match code {
         WILL_NEED => Ok(Advice::WillNeed),
         DONT_NEED => Ok(Advice::DontNeed),
         SEQUENTIAL => Ok(Advice::Sequential),
         COLD => Ok(Advice::Cold),
         PRIORITY => u8::try_from(value).map(Advice::Priority).map_err(|_| Status::Range),
+        REMAINING => u32::try_from(value).map(Advice::Remaining).map_err(|_| Status::Range),
         _ => Err(Status::Invalid),
     }
 }
@@ -207,7 +209,9 @@ mod tests {
         let mut status = |s: Submission| request(&s, &[], &mut scratch).err();
         assert_eq!(status(Submission { op: Op::ALL.len() as u16, ..sub(Op::Nop) }), Some(Status::Invalid));
         assert_eq!(status(Submission { flags: 3, ..sub(Op::Publish) }), Some(Status::Invalid));
-        assert_eq!(status(Submission { flags: 5, ..sub(Op::Advise) }), Some(Status::Invalid));
+        assert_eq!(status(Submission { flags: 6, ..sub(Op::Advise) }), Some(Status::Invalid));
+        assert_eq!(status(Submission { flags: 5, value: u64::from(NONE_U32), ..sub(Op::Advise) }), None);
+        assert_eq!(status(Submission { flags: 5, value: 1 << 32, ..sub(Op::Advise) }), Some(Status::Range));
         assert_eq!(status(Submission { flags: 4, value: 256, ..sub(Op::Advise) }), Some(Status::Range));
         assert_eq!(status(Submission { value: 1 << 16, ..sub(Op::Cancel) }), Some(Status::Range));
         assert_eq!(status(Submission { flags: 3, ..sub(Op::Contract) }), Some(Status::Invalid));

@@ -70,6 +70,9 @@ static void publishing(engine *e) {
     FAILS(kvt_advise(c, t.seq, 0, 1, 99, 0), KVT_EINVAL, "kvt_advice");
     FAILS(kvt_advise(c, t.seq, 0, 1, KVT_ADVICE_PRIORITY, 256), KVT_EINVAL, "256");
     FAILS(kvt_advise(c, t.seq, 1, 5, KVT_ADVICE_COLD, 0), KVT_ERANGE, "advise");
+    FAILS(kvt_advise(c, 77, 0, 0, KVT_ADVICE_REMAINING, 8), KVT_ENOTFOUND, "advise");
+    OK(kvt_advise(c, t.seq, 0, 0, KVT_ADVICE_REMAINING, 300)); /* more than a priority may be */
+    OK(kvt_advise(c, t.seq, 0, 0, KVT_ADVICE_REMAINING, UINT32_MAX));
     OK(kvt_seq_drop(c, t.seq));
 }
 

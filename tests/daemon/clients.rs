@@ -14,8 +14,8 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Planes of the model; pages of two sizes, one of them no multiple of anything.
-const PAGE_BYTES: [u32; 3] = [4096, 1000, 4096];
-const PAGE_TOKENS: u64 = 16;
+pub const PAGE_BYTES: [u32; 3] = [4096, 1000, 4096];
+pub const PAGE_TOKENS: u64 = 16;
 
 pub fn attach(socket: &Path, depth: u16) -> (Client, Channel, Lane) {
     let plane = |page_bytes| PlaneSpec { page_bytes, ..PlaneSpec::default() };
@@ -34,7 +34,7 @@ pub fn attach(socket: &Path, depth: u16) -> (Client, Channel, Lane) {
 }
 
 /// What the bytes of a page are.
-fn content(index: u32, plane: u16) -> u8 {
+pub fn content(index: u32, plane: u16) -> u8 {
     (index as u8).wrapping_mul(31).wrapping_add(plane as u8).wrapping_add(7)
 }
 

@@ -1,13 +1,17 @@
 //! Engines that write what no correct engine writes: errors, or the end of that session alone.
 
+use crate::clients::{self, PAGE_BYTES, PAGE_TOKENS};
 use crate::raw::{DEPTH, Raw, hello, sub};
 use crate::roles::park_four_blocks;
 use crate::{BOUND, daemon};
+use kvtide_client::{Contract, Lane, Pass, ScoreKind, SeqId, StepSeq};
 use kvtide_daemon::cli::private_daemon::PrivateDaemon;
 use kvtide_wire::entry::{JobDone, LIST_WORDS, Op, Submission};
+use kvtide_wire::half::F16;
 use kvtide_wire::hello::{Bye, FromDaemon};
 use kvtide_wire::layout::{Layout, Shape};
 use kvtide_wire::os::socket::{FDS_MAX, Socket};
+use kvtide_wire::score::{Scores, TOP_MAX, Top};
 use kvtide_wire::status::Status;
 
 /// Splitmix64: the bytes of these tests come from a seed.
@@ -182,4 +186,85 @@ fn impossible_ring_indices_end_the_session() {
         thrown_out(&daemon, Some(bye), &format!("ring {why}: the peer's index"));
         goes_on(&daemon, &mut bystander);
     }
+}
+
+/// Anything at all about attention, said before a step's planes, between them and after them.
+fn rave(lane: &mut Lane, seqs: &[SeqId], random: &mut Random) {
+    let seq = seqs[random.next() as usize % seqs.len()];
+    let kind = ScoreKind::ALL[random.next() as usize % ScoreKind::ALL.len()];
+    let plane = (random.next() % PAGE_BYTES.len() as u64) as u16;
+    let share = |random: &mut Random| match random.next() % 5 {
+        0 => f32::NAN,
+        1 => f32::INFINITY,
+        2 => -1.0,
+        _ => (random.next() % 1000) as f32 / 100.0,
+    };
+    let shares: Vec<f32> = (0..random.next() % 300).map(|_| share(random)).collect();
+    // Of a sequence that is not in the step it is refused.
+    let _ = lane.scores(kind, seq, plane, &shares);
+}
+
+/// Reads what a step hands out of a sequence; every byte must be the written one. Returns how many pages that were.
+fn look(lane: &mut Lane, seqs: &[SeqId], seq: SeqId, blocks: u32, random: &mut Random) -> usize {
+    lane.begin(&[StepSeq { seq, tokens: u64::from(blocks) * PAGE_TOKENS }]).unwrap();
+    let mut seen = 0;
+    for plane in 0..PAGE_BYTES.len() as u16 {
+        rave(lane, seqs, random);
+        loop {
+            let pass = lane.boundary(plane).unwrap();
+            let indices: Vec<u32> = match pass {
+                Pass::All => (0..blocks).collect(),
+                Pass::Part { .. } => lane.ready().iter().map(|ready| ready.index).collect(),
+            };
+            for index in indices {
+                let page = lane.page(seq, index, plane).unwrap();
+                let right = |byte: &u8| *byte == clients::content(index, plane);
+                assert!(page.iter().all(right), "block {index}, plane {plane}");
+                seen += 1;
+            }
+            if matches!(pass, Pass::All | Pass::Part { last: true, .. }) {
+                break;
+            }
+        }
+        rave(lane, seqs, random);
+    }
+    lane.end().unwrap();
+    seen
+}
+
+#[test]
+fn nonsense_about_attention_never_changes_what_is_read() {
+    const BLOCKS: u32 = 24;
+    let daemon = daemon("");
+    let mut stranger = Raw::attach(daemon.socket());
+    let (client, mut channel, mut lane) = clients::attach(daemon.socket(), 8);
+    // Three times as much as tier 0 holds.
+    let seqs: Vec<SeqId> = (0..4).map(|_| clients::write(&mut channel, &mut lane, BLOCKS)).collect();
+    for seq in [seqs[1], seqs[3]] {
+        channel.contract(seq, Contract::Approx { permille: 300 }, BOUND).unwrap();
+    }
+    let mut random = Random(7);
+    let mut some = 0;
+    for round in 0..60 {
+        let at = (random.next() % 4) as usize;
+        let seen = look(&mut lane, &seqs, seqs[at], BLOCKS, &mut random);
+        let all = BLOCKS as usize * PAGE_BYTES.len();
+        assert!(seen == all || (at % 2 == 1 && seen > 0), "round {round}: {seen} of {all} pages of sequence {at}");
+        some += usize::from(seen < all);
+        // A session of another space says what no client library would, faster than anybody reads it.
+        for _ in 0..100 {
+            let count = (random.next() % (TOP_MAX as u64 + 1)) as usize;
+            let mass = |random: &mut Random| F16((random.next() as u16) | 0x8000);
+            let top = |random: &mut Random| Top { index: random.value() as u32, log_mass: mass(random) };
+            let top: Vec<Top> = (0..count).map(|_| top(&mut random)).collect();
+            let kind = ScoreKind::ALL[random.next() as usize % ScoreKind::ALL.len()];
+            let (seq, plane, step, rest) =
+                (random.value() as u32, random.value() as u16, random.value(), mass(&mut random));
+            let scores = Scores::new(kind, seq, plane, step, &top, rest).unwrap();
+            stranger.side.lanes[0].scores.write(&scores);
+        }
+        assert_eq!(stranger.status(sub(Op::Nop)), Status::Ok, "{}", daemon.log());
+    }
+    assert!(some > 0 && client.stats().scores > 50, "nothing was left out, or nothing was said");
+    goes_on(&daemon, &mut stranger);
 }

@@ -190,11 +190,34 @@ pub struct Retention {
     pub ttl_us: u64,
     /// Contents of sequences of high priority go after all others while they are at most so many percent of all.
     pub high_share_percent: u8,
+    /// Tokens a second that the engine computes at the beginning of a sequence, over all shards; 0: unknown, every hit is worth the
+    /// same.
+    pub recompute_tokens_per_s: u32,
+    /// Position at which attention over what stands before a token takes as long as all else that computes it; 0: it takes nothing.
+    pub attention_doubles_at: u32,
+    /// A sequence that has at most so many tokens to come is nearly finished: what it holds will be free soon. 0: none ever is.
+    pub ending_tokens: u32,
+}
+
+impl Retention {
+    /// No age, half for high priority, computing as with a model of 8B parameters on one GPU.
+    ///
+    /// Such a model (32 layers of 4,096 query channels) takes 2 × 7.5 × 10^9 operations a token for its weights, and for attention 4 ×
+    /// 32 × 4,096 more for each token before it (Chowdhery et al., PaLM, appendix B: 12 a training token, a third of it forward): as many
+    /// at 28,600. A GPU of 990 × 10^12 dense bf16 operations a second (H100 SXM, its data sheet) that reaches half of them computes
+    /// 33,000 tokens a second.
+    pub const DEFAULT: Retention = Retention {
+        ttl_us: 0,
+        high_share_percent: 50,
+        recompute_tokens_per_s: 30_000,
+        attention_doubles_at: 30_000,
+        ending_tokens: 32,
+    };
 }
 
 impl Default for Retention {
     fn default() -> Retention {
-        Retention { ttl_us: 0, high_share_percent: 50 }
+        Retention::DEFAULT
     }
 }
 
@@ -256,6 +279,7 @@ pub enum Advice {
     Sequential,
     Cold,
     Priority(u8),
+    Remaining(u32),
 }
 
 /// How much of a sequence attention must read. Every sequence begins as [`Contract::Exact`].

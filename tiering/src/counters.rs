@@ -9,7 +9,7 @@ pub enum Reason {
     Demand = 0,
     /// A step that was announced will read it.
     Step = 1,
-    /// It is expected to be read: the next step of a scan, advice, a parked sequence that is due.
+    /// It is expected to be read: the next step of a scan.
     Prefetch = 2,
     /// A request waits for it (acquire, resume).
     Request = 3,
@@ -23,10 +23,12 @@ pub enum Reason {
     Resize = 7,
     /// Attention is predicted to read it.
     Attention = 8,
+    /// An engine said that it will need it: a queued sequence, a parked one that is due, advice.
+    Intent = 9,
 }
 
 /// Number of [`Reason`]s.
-pub const REASONS: usize = 9;
+pub const REASONS: usize = 10;
 
 /// Pages and bytes that moved over one edge, by [`Reason`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -157,6 +159,18 @@ pub struct Counters {
     pub attention_canceled: u64,
     /// Pages that attention is predicted to read and that were not loaded: no bandwidth in time, or no frame.
     pub attention_held: u64,
+    /// Loads into tier 0 for sequences that are parked and expected back.
+    pub intent_loads: u64,
+    /// Of those, there when their sequence was resumed.
+    pub intent_used: u64,
+    /// Pages that such a sequence needed and that were on their way to host or tier 0 when it was resumed.
+    pub intent_late: u64,
+    /// Pages that it needed and that were not.
+    pub intent_missed: u64,
+    /// Pages loaded for it that left tier 0 before it was resumed.
+    pub intent_wasted: u64,
+    /// Times that such loads found no frame that may be taken, and waited.
+    pub intent_held: u64,
     /// Times that a session's tier 0 grew.
     pub tier0_grown: u64,
     /// Times that it shrank.

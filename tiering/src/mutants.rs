@@ -68,6 +68,36 @@ pub enum Mutant {
     ShrinkEvictsDirty,
     /// A host frame that a window shows may be evicted.
     EvictHostInWindow,
+    /// A content is dropped from under those that stand on it.
+    ParentDroppedAlone,
+    /// A content that is dropped keeps its place in the order of what goes next.
+    DroppedStaysInOrder,
+    /// Scores are believed whatever sequence, plane or page they name.
+    ScoresUnchecked,
+    /// A page that attention does not need goes as if it were clean.
+    LetGoUnstored,
+    /// Pages that others read are given up for good.
+    DropShared,
+    /// Pages that every step reads are ranked like others, and given up for good.
+    DropWhatIsRead,
+    /// Predictions may ask for any number of loads.
+    PrefetchUnbounded,
+    /// Pages are ranked and moved although everything fits.
+    PrefetchUnpressed,
+    /// Loads that are not wanted any more are not called off.
+    CancelForgotten,
+    /// A load for a prediction takes the frame of a page that a running step needs.
+    PromotionTakesNeeded,
+    /// The pages that are predicted to be read least are loaded first.
+    RankedBackwards,
+    /// What attention read teaches nothing.
+    MassForgotten,
+    /// What queued sequences need takes the frames of what a running step needs.
+    IntentTakesNeeded,
+    /// The queued sequence that is due last is brought in first.
+    IntentOutOfOrder,
+    /// Queued sequences are brought in when they are queued, however long before they are due.
+    IntentIgnoresDue,
 }
 
 impl Mutant {
@@ -105,6 +135,35 @@ impl Mutant {
         Mutant::ShrinkKeepsFreeFrames,
         Mutant::ShrinkEvictsDirty,
         Mutant::EvictHostInWindow,
+        Mutant::ParentDroppedAlone,
+        Mutant::DroppedStaysInOrder,
+        Mutant::ScoresUnchecked,
+        Mutant::LetGoUnstored,
+        Mutant::DropShared,
+        Mutant::DropWhatIsRead,
+        Mutant::PrefetchUnbounded,
+        Mutant::PrefetchUnpressed,
+        Mutant::CancelForgotten,
+        Mutant::PromotionTakesNeeded,
+        Mutant::RankedBackwards,
+        Mutant::MassForgotten,
+        Mutant::IntentTakesNeeded,
+        Mutant::IntentOutOfOrder,
+        Mutant::IntentIgnoresDue,
+    ];
+
+    /// Those that cost time or memory, and never a result: no model of contents can see them. `tests/prefetch.rs` and
+    /// `tests/queued.rs` do.
+    pub const SLOW: &[Mutant] = &[
+        Mutant::PrefetchUnbounded,
+        Mutant::PrefetchUnpressed,
+        Mutant::CancelForgotten,
+        Mutant::PromotionTakesNeeded,
+        Mutant::RankedBackwards,
+        Mutant::MassForgotten,
+        Mutant::IntentTakesNeeded,
+        Mutant::IntentOutOfOrder,
+        Mutant::IntentIgnoresDue,
     ];
 
     /// Its name, as the command line takes it.

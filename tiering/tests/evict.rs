@@ -11,6 +11,9 @@ use std::collections::BTreeMap;
 
 const PAGE: u32 = 4096;
 
+/// Computing doubles in cost with every page but the first.
+const STEEP: Retention = Retention { recompute_tokens_per_s: 1_000, attention_doubles_at: 4, ..Retention::DEFAULT };
+
 fn world(eviction: Eviction, retention: Retention, host: u32, slots: u32) -> World {
     let mut cfg = config(vec![full(PAGE)]);
     cfg.limits.host_bytes_max = u64::from(host) * u64::from(PAGE);
@@ -80,7 +83,7 @@ proptest! {
     /// something is cached at all.
     #[test]
     fn presence_is_closed_under_ancestors(runs in used_again(), policy in 0usize..5, slots in prop::sample::select(vec![0u32, 40])) {
-        let mut w = world(Eviction::NAMES[policy].1, Retention::default(), 24, slots);
+        let mut w = world(Eviction::NAMES[policy].1, STEEP, 24, slots);
         let mut found = 0;
         for choices in &runs {
             let hashes = prefix(choices);
@@ -155,7 +158,7 @@ fn high_priority_has_its_share_only() {
 fn what_nobody_uses_for_the_ttl_goes_and_not_before() {
     const TTL_US: u64 = 3_600_000_000;
     for slots in [0, 40] {
-        let mut w = world(Eviction::Auto, Retention { ttl_us: TTL_US, ..Retention::default() }, 64, slots);
+        let mut w = world(Eviction::Auto, Retention { ttl_us: TTL_US, attention_doubles_at: 1, ..STEEP }, 64, slots);
         let (old, young) = (prefix(&[0, 0]), prefix(&[1, 1]));
         let pass = |w: &mut World, us: u64| {
             // The daemon ticks often.
@@ -174,5 +177,114 @@ fn what_nobody_uses_for_the_ttl_goes_and_not_before() {
         assert_eq!(w.core.counters().expired, 2);
         pass(&mut w, TTL_US / 2);
         assert_eq!(there(&w, &young), 0);
+    }
+}
+
+/// A prefix of so many blocks that nobody else has.
+fn chain(name: u8, blocks: usize) -> Vec<u128> {
+    prefix(&[&[name][..], &vec![0; blocks - 1]].concat())
+}
+
+/// Of contents that were used as often what is computed soonest goes, though others were used longer ago; where depth costs nothing,
+/// what was used longest ago.
+#[test]
+fn deep_contents_go_after_shallow_ones() {
+    for (doubles_at, kept) in [(STEEP.attention_doubles_at, true), (0, false)] {
+        let retention = Retention { attention_doubles_at: doubles_at, ..STEEP };
+        for (policy, slots) in [(Eviction::CostAware, 0), (Eviction::CostAware, 24), (Eviction::Auto, 0)] {
+            let mut w = world(policy, retention, 24, slots);
+            // What everybody uses, and behind it something that was used once.
+            (0..8).for_each(|_| _ = run(&mut w, &chain(0, 12), 128));
+            let deep = [chain(0, 12), vec![7, 8]].concat();
+            run(&mut w, &deep, 128);
+            (1..30).for_each(|i| _ = run(&mut w, &chain(i, 1), 128));
+            assert_eq!(there(&w, &deep), if kept { 14 } else { 12 }, "{policy:?}, {slots} slots, {doubles_at}");
+            assert_eq!(there(&w, &chain(1, 1)), 0, "something had to go");
+        }
+    }
+}
+
+/// Maps and reads a prefix over a disk and a bus that take so long for each move.
+fn read_slowly(w: &mut World, hashes: &[u128], (disk_us, bus_us): (u64, u64)) {
+    w.ok(0, Request::SeqCreate { seq: 0 });
+    assert_eq!(w.ok(0, Request::Map { seq: 0, hashes }).value, hashes.len() as u64);
+    w.eager = false;
+    let (first, count) = (0, hashes.len() as u32);
+    let tag = w.ask(0, Request::Acquire { seq: 0, plane: 0, planes: 1, first, count });
+    let mut moves = 0;
+    while w.answer(0, tag).is_none() {
+        w.now += if w.disk.flight.is_empty() { bus_us } else { disk_us };
+        assert!(w.run_io(0) || w.run_job(0), "nothing is under way, and the pages are not there");
+        w.settle();
+        moves += 1;
+    }
+    assert!(moves > 0, "it was in tier 0");
+    w.eager = true;
+    w.settle();
+    w.ok(0, Request::Release { seq: 0, plane: 0, planes: 1, first, count });
+    w.ok(0, Request::SeqDrop { seq: 0 });
+    w.event(Event::Tick).unwrap();
+}
+
+/// What is computed sooner than it is loaded goes first, however often it is used: from host memory over a slow bus, or from a
+/// slow disk.
+#[test]
+fn contents_that_are_dearer_to_load_than_to_compute_go_first() {
+    // A first page is computed in 5 ms, one behind four others in 20 ms.
+    for (host, slots, slow) in [(28, 0, (0, 10_000)), (24, 28, (10_000, 0))] {
+        for (times, gone) in [((0, 0), false), (slow, true)] {
+            let mut w = world(Eviction::CostAware, STEEP, host, slots);
+            let popular: Vec<_> = (1..5).map(|i| chain(i, 1)).collect();
+            for _ in 0..6 {
+                popular.iter().for_each(|hashes| _ = run(&mut w, hashes, 128));
+            }
+            // Tier 0 shows something else now, and so does host memory over NVMe.
+            (100..104).for_each(|i| _ = run(&mut w, &chain(i, 12), 20));
+            read_slowly(&mut w, &popular[0], times);
+            popular.iter().for_each(|hashes| _ = run(&mut w, hashes, 128));
+            // A prefix that stays in use, and behind it much that is used once.
+            let base = chain(0, 4);
+            run(&mut w, &base, 128);
+            w.ok(0, Request::SeqCreate { seq: 2 });
+            assert_eq!(w.ok(0, Request::Map { seq: 2, hashes: &base }).value, 4);
+            (1_000..1_024).for_each(|i| _ = run(&mut w, &[&base[..], &[i]].concat(), 128));
+            let left = popular.iter().filter(|hashes| there(&w, hashes) == 1).count();
+            assert_eq!(left == 0, gone, "{left} of 4 are there with {slots} slots when moves take {times:?}");
+        }
+    }
+}
+
+/// Who needs a slot asks for what goes first of all, in whatever tier: if that waits to be written itself it is dropped, and what
+/// is stored stays (decision 28).
+#[test]
+fn what_goes_first_takes_no_slot_from_what_stays_longer() {
+    const SLOTS: u32 = 12;
+    for (_, policy) in Eviction::NAMES {
+        let mut w = world(policy, Retention::default(), 48, SLOTS);
+        let cfg = w.core.config().clone();
+        let full = Policy { nvme_high_percent: 100, nvme_low_percent: 100, ..cfg.policy };
+        let Limits { host_bytes_max, nvme_bytes_max, .. } = cfg.limits;
+        w.event(Event::Reconfigure { policy: full, host_bytes_max, nvme_bytes_max }).unwrap();
+        let stored: Vec<_> = (0..SLOTS as u8).map(|i| chain(i, 1)).collect();
+        stored.iter().for_each(|hashes| _ = run(&mut w, hashes, 128));
+        let before = (w.disk.written, w.core.counters().nvme_drops);
+        let there_of = |w: &World| stored.iter().filter(|hashes| there(w, hashes) == 1).count();
+        assert_eq!((there_of(&w), w.core.counters().nvme_drops), (SLOTS as usize, 0), "NVMe is just full");
+        // Nobody uses it any more when its pages come down from tier 0, and it is of low priority.
+        let spare = chain(100, 2);
+        w.ok(0, Request::SeqCreate { seq: 0 });
+        w.fill(0, 0, 2, 1);
+        w.eager = false;
+        w.ok(0, Request::Publish { seq: 0, first: 0, parent: 0, hashes: &spare, level: Level::Published });
+        w.ok(0, Request::Advise { seq: 0, first: 0, count: 2, advice: Advice::Priority(20) });
+        w.ok(0, Request::SeqDrop { seq: 0 });
+        w.eager = true;
+        w.settle();
+        let after = (w.disk.written, w.core.counters().nvme_drops);
+        assert_eq!(
+            (after, there_of(&w), there(&w, &spare)),
+            (before, SLOTS as usize, 0),
+            "{policy:?}: written for others' slots"
+        );
     }
 }

@@ -405,3 +405,26 @@ fn a_publish_that_finds_no_host_memory_is_told_so_and_moves_nothing_in_circles()
     assert_eq!(values(&w, stored), Some((Status::NoSpace, Level::Published as u64)));
     assert!(w.core.counters().jobs < 20, "{} jobs", w.core.counters().jobs);
 }
+
+#[test]
+fn a_publish_does_not_wait_for_a_slot_of_what_it_stands_on() {
+    // All is stored and written as soon as it may be.
+    let mut w = world(8, 1, |cfg| {
+        let p = &mut cfg.policy;
+        (p.clean_low_percent, p.clean_high_percent) = (100, 100);
+        (p.host_clean_low_percent, p.host_clean_high_percent) = (100, 100);
+    });
+    let blocks = w.ok(0, Request::Reserve { seq: Some(0), count: 2 }).list;
+    blocks.iter().for_each(|&block| (0..2).for_each(|plane| _ = w.write(0, block, plane)));
+    w.ok(0, Request::Acquire { seq: 0, plane: 0, planes: 2, first: 0, count: 1 });
+    w.ok(0, Request::Commit { seq: 0, tokens: 2 * u64::from(w.core.config().page_tokens) });
+    w.event(Event::Tick).unwrap();
+    let o = w.core.occupancy();
+    assert_eq!(
+        (o.nvme_slots_used, w.disk.written),
+        (1, 2),
+        "the second block has the only slot: the first one is pinned"
+    );
+    let publish = ask(&mut w, &hashes(1, 2), Level::Stored);
+    assert_eq!(values(&w, publish), Some((Status::NoSpace, Level::Published as u64)));
+}

@@ -27,9 +27,22 @@ struct Engine {
 impl Engine {
     /// A sequence of 64 blocks in a tier 0 of `frames`, all sealed.
     fn new(frames: u32, policy: Attention) -> Engine {
+        Engine::over(frames, policy, None)
+    }
+
+    /// The same over a host tier of `host` frames, the rest on NVMe.
+    fn over(frames: u32, policy: Attention, host: Option<u32>) -> Engine {
         let mut cfg = config((0..PLANES).map(|_| full(1000)).collect());
         cfg.policy.attention = policy;
+        if let Some(host) = host {
+            cfg.limits.host_bytes_max = u64::from(host) * 1000;
+            cfg.limits.nvme_bytes_max = 80 * u64::from(PLANES) * 1000;
+        }
         let mut w = World::new(cfg);
+        if let Some(host) = host {
+            (w.node_frames, w.slab_frames) = (vec![host], host);
+            (w.disk.node_slots, w.disk.slab_slots) = (80, 80);
+        }
         w.attach(0, 1, &[frames]);
         w.ok(0, Request::SeqCreate { seq: 0 });
         let pages = w.fill(0, 0, 64, PLANES);
@@ -44,7 +57,12 @@ impl Engine {
     fn scores(&mut self, kind: ScoreKind, plane: u16, step: u64, best: &[u32]) {
         // What was not there has no share: the others' add up to one.
         let (share, rest) = if best.is_empty() { (0.0, 1.0) } else { (0.9 / best.len() as f64, 0.1) };
-        let top: Vec<_> = best.iter().map(|&i| (i, ln(share))).collect();
+        let top: Vec<_> = best.iter().map(|&i| (i, share)).collect();
+        self.tell(kind, plane, step, &top, rest);
+    }
+
+    fn tell(&mut self, kind: ScoreKind, plane: u16, step: u64, top: &[(u32, f64)], rest: f64) {
+        let top: Vec<_> = top.iter().map(|&(i, share)| (i, ln(share))).collect();
         self.w.now += 100;
         self.w.event(Event::Scores { session: 0, seq: 0, plane, step, kind, rest: ln(rest), top: &top }).unwrap();
     }
@@ -167,5 +185,298 @@ fn every_policy_demotes_and_only_drop_gives_up() {
             e.w.ok(0, Request::SeqDrop { seq: 0 });
             assert!(e.w.core.check().is_ok() && e.w.core.occupancy().blocks == 0, "{policy:?}");
         }
+    }
+}
+
+/// What is in neither tier 0 nor host is read as soon as the look-ahead names it, and goes on to tier 0 when it has come.
+#[test]
+fn what_is_on_disk_alone_comes_in_two_moves() {
+    let mut e = Engine::over(48, Attention::default(), Some(96));
+    for _ in 0..16 {
+        e.step(wandering);
+    }
+    let read = e.w.disk.read;
+    let found: usize = (0..32).map(|_| e.step(wandering)).sum();
+    let all = 32 * 4 * usize::from(PLANES);
+    assert!(found * 3 >= all * 2 - all / 8, "{found} of {all}");
+    assert!(e.w.disk.read > read && e.w.core.counters().faults == 0);
+    e.w.core.check().unwrap();
+}
+
+/// What was named by a look-ahead and had to be read first is loaded when it has come, and not only when its plane is ranked again.
+#[test]
+fn what_was_read_for_a_step_goes_on_by_itself() {
+    let mut e = Engine::over(48, Attention::default(), Some(96));
+    (0..16).for_each(|_| _ = e.step(wandering));
+    let told = |e: &mut Engine, wanted: &[u32]| e.scores(ScoreKind::Ahead, 1, e.step + 1, wanted);
+    // Until it names one that is in neither tier 0 nor host: then a read is under way, and nothing is done with it yet.
+    e.w.eager = false;
+    let far = (3..60).find(|&index| {
+        told(&mut e, &[index]);
+        let reads = e.w.disk.flight.iter().any(|t| t.kind == IoKind::Read);
+        if !reads {
+            while e.w.run_job(0) {}
+            e.w.settle();
+        }
+        reads
+    });
+    let far = far.expect("a third of the pages are on NVMe alone");
+    assert!(!e.resident(far as usize, 1));
+    let block = e.pages[far as usize].0;
+    let loads = |e: &Engine| {
+        let wanted = |job: &Job| matches!(job, Job::Load { block: b, plane: 1, .. } if *b == block);
+        e.w.agents[&0].jobs.iter().filter(|(_, job)| wanted(job)).count()
+    };
+    assert_eq!(loads(&e), 0);
+    while e.w.run_io(0) {}
+    e.w.settle();
+    assert_eq!(loads(&e), 1, "the read has ended");
+    e.w.eager = true;
+    e.w.settle();
+    assert!(e.resident(far as usize, 1));
+    e.w.core.check().unwrap();
+}
+
+/// A page that nobody read for long, and that left tier 0, comes back once the digests of the step's own queries say so, though its history
+/// says nothing, and without a look-ahead: what is not read would never be known otherwise.
+#[test]
+fn what_was_not_read_for_long_comes_back_when_its_digest_says_so() {
+    let mut e = Engine::new(48, Attention::default());
+    let stays = |plane: u16| (0..6).map(|i| 4 + u32::from(plane) * 6 + i).collect::<Vec<u32>>();
+    let step = |e: &mut Engine, asked: &[u32]| {
+        e.step += 1;
+        let step = e.step;
+        e.w.ok(0, Request::Step { lane: 0, step, seqs: &[0] });
+        for plane in 0..PLANES {
+            let all: Vec<u32> = stays(plane).into_iter().chain(asked.iter().copied()).collect();
+            e.scores(ScoreKind::Query, plane, step, &all);
+            let there: Vec<u32> = all.into_iter().filter(|&i| e.resident(i as usize, plane)).collect();
+            e.scores(ScoreKind::Mass, plane, step, &there);
+        }
+        e.w.ok(0, Request::StepEnd { lane: 0, step });
+    };
+    (0..64).for_each(|_| step(&mut e, &[]));
+    let probe = (30..60).find(|&i| (0..PLANES).all(|plane| !e.resident(i, plane))).expect("most are not there") as u32;
+    (0..16).for_each(|_| step(&mut e, &[]));
+    assert!((0..PLANES).all(|plane| !e.resident(probe as usize, plane)), "nothing says that it is wanted");
+    (0..16).for_each(|_| step(&mut e, &[probe]));
+    let there: Vec<bool> = (0..PLANES).map(|plane| e.resident(probe as usize, plane)).collect();
+    assert_eq!(there, [true; PLANES as usize], "{:?}", e.w.core.counters());
+}
+
+/// A load whose page is not wanted any more when its plane is ranked again is called off before it moves anything.
+#[test]
+fn a_load_that_nobody_wants_any_more_is_called_off() {
+    let quest = Attention { policy: Scoring::Quest, ..Attention::default() };
+    let mut e = Engine::new(48, quest);
+    let (one, other) = (|_, _| (4..12).collect(), [40, 41, 42, 43, 44, 45]);
+    (0..24).for_each(|_| _ = e.step(one));
+    // Nothing is carried out from now on.
+    e.w.eager = false;
+    let step = e.step + 1;
+    e.scores(ScoreKind::Ahead, 1, step, &other);
+    let asked: Vec<_> = other.iter().filter(|&&i| !e.resident(i as usize, 1)).collect();
+    let sent = e.w.agents[&0].jobs.iter().filter(|(_, job)| matches!(job, Job::Load { .. })).count();
+    assert!(sent > 0 && !asked.is_empty(), "{sent} loads are under way");
+    e.scores(ScoreKind::Ahead, 1, step + 1, &[4, 5, 6, 7, 8, 9, 10, 11]);
+    let c = *e.w.core.counters();
+    assert!(c.attention_canceled > 0, "{c:?}");
+    let loads = c.host_to_tier0.total_pages();
+    // An agent looks at what is called off before it begins anything.
+    let jobs = &mut e.w.agents.get_mut(&0).unwrap().jobs;
+    jobs.make_contiguous().sort_by_key(|(_, job)| !matches!(job, Job::Cancel { .. }));
+    e.w.eager = true;
+    e.w.settle();
+    let late = e.w.core.counters().host_to_tier0.total_pages() - loads;
+    assert!(late < sent as u64, "{late} of {sent} came in spite of it");
+    assert!(e.w.core.check().is_ok());
+}
+
+/// Pages that are worth the same but for noise do not take each other's place.
+#[test]
+fn noise_moves_nothing() {
+    let mut e = Engine::new(48, Attention::default());
+    let noisy = |step: u64, at: u32| 0.015 * (1.0 + 0.03 * f64::from((at * 7 + step as u32 * 13) % 5));
+    let mut loads = [0; 2];
+    for step in 1..=80u64 {
+        e.w.ok(0, Request::Step { lane: 0, step, seqs: &[0] });
+        for plane in 0..PLANES {
+            let all: Vec<(u32, f64)> = (0..64).map(|at| (at, noisy(step, at))).collect();
+            if plane + 1 < PLANES {
+                e.tell(ScoreKind::Ahead, plane + 1, step, &all, 0.0001);
+            }
+            e.tell(ScoreKind::Query, plane, step, &all, 0.0001);
+            let there: Vec<(u32, f64)> = all.into_iter().filter(|t| e.resident(t.0 as usize, plane)).collect();
+            let sum: f64 = there.iter().map(|t| t.1).sum();
+            let there: Vec<(u32, f64)> = there.into_iter().map(|t| (t.0, t.1 / sum)).collect();
+            e.tell(ScoreKind::Mass, plane, step, &there, 0.0001);
+        }
+        e.w.ok(0, Request::StepEnd { lane: 0, step });
+        loads[usize::from(step > 40)] = e.w.core.counters().attention_loads;
+    }
+    assert!(loads[1] - loads[0] < 40, "{} loads in 40 steps of 3 planes", loads[1] - loads[0]);
+}
+
+/// A link that takes its time: predictions that never come true get little of it, and more again once they do.
+#[test]
+fn wrong_predictions_cost_less_and_less() {
+    let mut e = Engine::new(48, Attention { policy: Scoring::Quest, ..Attention::default() });
+    let mut loads = Vec::new();
+    for step in 1..=180u64 {
+        let right = step > 120;
+        e.w.ok(0, Request::Step { lane: 0, step, seqs: &[0] });
+        e.w.eager = false;
+        for plane in 0..PLANES {
+            let guess = |plane: u16| {
+                (0..10).map(|i| 3 + (step as u32 * 10 + u32::from(plane) * 5 + i) % 58).collect::<Vec<u32>>()
+            };
+            if plane + 1 < PLANES {
+                e.scores(ScoreKind::Ahead, plane + 1, step, &guess(plane + 1));
+            }
+            let wanted = if right { guess(plane) } else { vec![3, 4, 5] };
+            let there: Vec<u32> = wanted.iter().copied().filter(|&i| e.resident(i as usize, plane)).collect();
+            e.scores(ScoreKind::Mass, plane, step, &there);
+            for _ in 0..200 {
+                e.w.now += 20;
+                if !e.w.run_job(0) {
+                    break;
+                }
+                e.w.settle();
+            }
+        }
+        e.w.eager = true;
+        e.w.ok(0, Request::StepEnd { lane: 0, step });
+        loads.push(e.w.core.counters().attention_loads);
+    }
+    let between = |from: usize, to: usize| loads[to] - loads[from];
+    let (first, wrong, right) = (between(0, 20), between(90, 110), between(150, 170));
+    assert!(2 * wrong < first, "{wrong} loads in 20 steps, {first} at first");
+    assert!(2 * right > 3 * wrong, "{right} loads in 20 steps that are right, {wrong} in such that are wrong");
+}
+
+/// Whoever maps a block reads all of it: one with holes is not published.
+#[test]
+fn what_was_given_up_for_good_is_told_and_not_published() {
+    let mut e = Engine::new(48, Attention { drop: true, ..Attention::default() });
+    (0..24).for_each(|_| _ = e.step(wandering));
+    let hashes: Vec<u128> = (1..=64).map(|i| i << 64 | i).collect();
+    let publish = |first: usize, end: usize| {
+        let parent = if first == 0 { 0 } else { hashes[first - 1] };
+        Request::Publish { seq: 0, first: first as u32, parent, hashes: &hashes[first..end], level: Level::Published }
+    };
+    e.w.ok(0, publish(0, 1));
+    assert_eq!(e.w.call(0, publish(1, 64)).status, Status::NotAdmitted);
+    // What a fault asks for is there, as it was written, or said to be lost.
+    e.w.ok(0, Request::Contract { seq: 0, contract: Contract::Exact });
+    let mut lost = 0;
+    for (index, (block, contents)) in e.pages.clone().iter().enumerate() {
+        for plane in 0..PLANES {
+            let fault = Request::Fault { lane: 0, use_pos: 0, seq: 0, index: index as u32, plane };
+            match e.w.call(0, fault).status {
+                Status::Ok => assert_eq!(e.w.read(0, *block, plane), Some(contents[usize::from(plane)])),
+                status => {
+                    assert_eq!((status, e.w.read(0, *block, plane)), (Status::Lost, None));
+                    assert!((1..62).contains(&index), "sinks and recency stay");
+                    lost += 1;
+                }
+            }
+        }
+    }
+    assert_eq!((lost, e.w.core.counters().retired), (e.w.core.counters().retired, lost));
+    assert!(lost > 0);
+    let blocks = e.w.ok(0, Request::Fork { parent: 0, child: 1 });
+    assert_eq!(blocks.value, 64, "a fork has the same holes");
+    e.w.core.check().unwrap();
+}
+
+/// More new pages than a ranking may ask for before a link is measured.
+fn asks_within_its_quota() {
+    let mut e = Engine::new(60, Attention::default());
+    let elsewhere = |step: u64| (0..12).map(|i| 2 + (step as u32 * 17 + i) % 60).collect::<Vec<u32>>();
+    (0..16).for_each(|_| _ = e.step(|_, step| elsewhere(step)));
+    let before = e.w.core.counters().attention_loads;
+    e.scores(ScoreKind::Ahead, 1, 17, &elsewhere(17));
+    let asked = e.w.core.counters().attention_loads - before;
+    assert!((1..=8).contains(&asked), "{asked} loads");
+}
+
+/// The pages of a sequence for which there is room again are the steps' to bring, not the planner's.
+fn ranks_nothing_where_everything_fits() {
+    let mut cfg = config((0..PLANES).map(|_| full(1000)).collect());
+    cfg.policy.attention = Attention::default();
+    let mut w = World::new(cfg);
+    w.attach(0, 1, &[220]);
+    w.ok(0, Request::Tier0Resize { class: 0, frames: 48 });
+    w.ok(0, Request::SeqCreate { seq: 0 });
+    let pages = w.fill(0, 0, 64, PLANES);
+    w.ok(0, Request::Tier0Resize { class: 0, frames: 220 });
+    w.ok(0, Request::Contract { seq: 0, contract: Contract::Approx { permille: 250 } });
+    let mut e = Engine { w, pages, step: 0 };
+    for step in 1..8 {
+        e.scores(ScoreKind::Ahead, 1, step, &wandering(1, step));
+        e.scores(ScoreKind::Mass, 1, step, &wandering(1, step));
+    }
+    assert_eq!(e.w.core.counters().attention_loads, 0);
+}
+
+/// Beside a step that reads all of its sequence, predictions do with the frames that are left.
+fn leaves_what_a_running_step_needs() {
+    let mut cfg = config((0..PLANES).map(|_| full(1000)).collect());
+    cfg.policy.attention = Attention::default();
+    let mut w = World::new(cfg);
+    w.attach(0, 2, &[80]);
+    w.ok(0, Request::SeqCreate { seq: 1 });
+    let other = w.fill(0, 1, 8, PLANES);
+    w.ok(0, Request::SeqCreate { seq: 0 });
+    let pages = w.fill(0, 0, 64, PLANES);
+    w.ok(0, Request::Contract { seq: 0, contract: Contract::Approx { permille: 250 } });
+    let mut e = Engine { w, pages, step: 0 };
+    e.w.step(0, 1, 1, 1, &other, PLANES);
+    e.w.ok(0, Request::Step { lane: 1, step: 2, seqs: &[1] });
+    let there = |e: &Engine| other.iter().all(|(block, _)| (0..PLANES).all(|p| e.w.read(0, *block, p).is_some()));
+    assert!(there(&e));
+    for _ in 0..24 {
+        e.step(wandering);
+        assert!(there(&e), "step {}", e.step);
+    }
+    assert!(e.w.core.counters().attention_loads > 0);
+}
+
+#[test]
+fn predictions_ask_within_their_quota() {
+    asks_within_its_quota();
+}
+
+#[test]
+fn nothing_is_ranked_where_everything_fits() {
+    ranks_nothing_where_everything_fits();
+}
+
+#[test]
+fn a_running_step_keeps_what_it_needs() {
+    leaves_what_a_running_step_needs();
+}
+
+/// Faults that cost time alone: each makes a test of this file fail.
+#[cfg(feature = "mutants")]
+#[test]
+fn faults_that_cost_time_are_noticed() {
+    use kvtide_tiering::mutants::{self, Mutant};
+    let scenario = |mutant| match mutant {
+        Mutant::PrefetchUnbounded => asks_within_its_quota,
+        Mutant::PrefetchUnpressed => ranks_nothing_where_everything_fits,
+        Mutant::CancelForgotten => a_load_that_nobody_wants_any_more_is_called_off,
+        Mutant::PromotionTakesNeeded => leaves_what_a_running_step_needs,
+        Mutant::RankedBackwards | Mutant::MassForgotten => what_attention_wants_is_there_before_it_is_read,
+        other => panic!("no test for {other:?}"),
+    };
+    let others = [Mutant::IntentTakesNeeded, Mutant::IntentOutOfOrder, Mutant::IntentIgnoresDue]; // tests/queued.rs
+    for &mutant in Mutant::SLOW.iter().filter(|mutant| !others.contains(mutant)) {
+        let test: fn() = scenario(mutant);
+        test();
+        mutants::select(Some(mutant));
+        let noticed = std::panic::catch_unwind(test).is_err();
+        mutants::select(None);
+        assert!(noticed, "{mutant:?}");
     }
 }

@@ -45,8 +45,9 @@ fn advice(name: &str) -> PyResult<Advice> {
         "sequential" => Ok(Advice::Sequential),
         "cold" => Ok(Advice::Cold),
         "priority" => Ok(Advice::Priority),
+        "remaining" => Ok(Advice::Remaining),
         name => Err(value(format!(
-            "advice {name:?} is none of \"willneed\", \"dontneed\", \"sequential\", \"cold\", \"priority\""
+            "advice {name:?} is none of \"willneed\", \"dontneed\", \"sequential\", \"cold\", \"priority\", \"remaining\""
         ))),
     }
 }
@@ -190,10 +191,10 @@ impl Channel {
     }
 
     /// Says what will be done with blocks `first .. first + count`.
-    #[pyo3(signature = (seq, first, count, advice, priority=0))]
-    fn advise(&self, py: Python<'_>, seq: u32, first: u32, count: u32, advice: &str, priority: u8) -> PyResult<()> {
+    #[pyo3(signature = (seq, first, count, advice, value=0))]
+    fn advise(&self, py: Python<'_>, seq: u32, first: u32, count: u32, advice: &str, value: u32) -> PyResult<()> {
         let advice = self::advice(advice)?;
-        self.call(py, |channel| channel.advise(seq, first, count, advice, priority))
+        self.call(py, |channel| channel.advise(seq, first, count, advice, value))
     }
 
     /// Pins blocks `first .. first + count` of `planes` planes from `plane` in tier 0.

@@ -97,6 +97,7 @@ def test_fork_truncate_publish_map(session: kvtide.Session) -> None:
     channel.park(parent, due=1.5)
     channel.resume(parent)
     channel.advise(parent, 0, 2, "cold")
+    channel.advise(parent, 0, 0, "remaining", 300)
     pin = channel.acquire(parent, 0, 2, plane=0, planes=PLANES)
     channel.release(pin)
     with pytest.raises(errors.WrongState, match="release pin"):

@@ -68,6 +68,8 @@ pub enum kvt_advice {
     KVT_ADVICE_COLD = 3,
     /// Eviction priority: 0 (first) to 255.
     KVT_ADVICE_PRIORITY = 4,
+    /// Tokens that the sequence will still commit before it is dropped, `UINT32_MAX`: unknown. Said once: what is committed counts down.
+    KVT_ADVICE_REMAINING = 5,
 }
 
 const LEVELS: [(kvt_level, Level); 3] = [
@@ -75,12 +77,13 @@ const LEVELS: [(kvt_level, Level); 3] = [
     (kvt_level::KVT_LEVEL_STORED, Level::Stored),
     (kvt_level::KVT_LEVEL_DURABLE, Level::Durable),
 ];
-const ADVICE: [(kvt_advice, Advice); 5] = [
+const ADVICE: [(kvt_advice, Advice); 6] = [
     (kvt_advice::KVT_ADVICE_WILLNEED, Advice::WillNeed),
     (kvt_advice::KVT_ADVICE_DONTNEED, Advice::DontNeed),
     (kvt_advice::KVT_ADVICE_SEQUENTIAL, Advice::Sequential),
     (kvt_advice::KVT_ADVICE_COLD, Advice::Cold),
     (kvt_advice::KVT_ADVICE_PRIORITY, Advice::Priority),
+    (kvt_advice::KVT_ADVICE_REMAINING, Advice::Remaining),
 ];
 const _: () = {
     let mut i = 0;
@@ -106,13 +109,14 @@ pub(crate) fn level_code(level: Level) -> kvt_level {
     LEVELS[level as usize].0
 }
 
-pub(crate) fn advice(code: u32, priority: u32) -> Result<(Advice, u8), Fault> {
+pub(crate) fn advice(code: u32, value: u32) -> Result<(Advice, u32), Fault> {
     let Some((_, advice)) = ADVICE.get(code as usize) else {
         return Err(Fault::new(Status::Invalid, format!("`advice` is {code}, no kvt_advice")));
     };
-    let priority = u8::try_from(priority)
-        .map_err(|_| Fault::new(Status::Invalid, format!("`priority` is {priority}, above 255")))?;
-    Ok((*advice, priority))
+    if *advice == Advice::Priority && value > u8::MAX.into() {
+        return Err(Fault::new(Status::Invalid, format!("`value` is {value}, a priority above 255")));
+    }
+    Ok((*advice, value))
 }
 
 /// Hashes of a call, copied: the client wants numbers, C has pairs of words.
@@ -327,8 +331,9 @@ pub unsafe extern "C" fn kvt_map(
     })
 }
 
-/// Lets an idle sequence leave tier 0, its tail included. `due_us`: microseconds until it is expected back, 0 if unknown.
-/// Never waits. `KVT_ESTATE`: it is in a lane's step.
+/// Lets an idle sequence leave tier 0, its tail included. `due_us`: microseconds until it is expected back, 0 if unknown: by then
+/// the daemon brings in what there is room for. Called again it moves that time: so a request that waits in the engine's queue is
+/// mapped, parked, and parked again as the queue moves. Never waits. `KVT_ESTATE`: it is in a lane's step.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_park(channel: *mut kvt_channel, seq: u32, due_us: u64) -> kvt_status {
     entry("kvt_park", || Ok(enter(channel)?.channel.park(seq, Duration::from_micros(due_us))?))
@@ -344,8 +349,8 @@ pub extern "C" fn kvt_resume(channel: *mut kvt_channel, seq: u32, timeout_us: u6
     })
 }
 
-/// Says what will be done with blocks `first` to `first + count - 1`: `kind` is a `kvt_advice`, `priority` 0 to 255 and
-/// zero but for `KVT_ADVICE_PRIORITY`. Never waits.
+/// Says what will be done with blocks `first` to `first + count - 1`: `kind` is a `kvt_advice`, `value` the priority
+/// of `KVT_ADVICE_PRIORITY` (0 to 255), the tokens of `KVT_ADVICE_REMAINING` (whatever the range), else ignored. Never waits.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_advise(
     channel: *mut kvt_channel,
@@ -353,11 +358,11 @@ pub extern "C" fn kvt_advise(
     first: u32,
     count: u32,
     kind: u32,
-    priority: u32,
+    value: u32,
 ) -> kvt_status {
     entry("kvt_advise", || {
-        let (kind, priority) = advice(kind, priority)?;
-        Ok(enter(channel)?.channel.advise(seq, first, count, kind, priority)?)
+        let (kind, value) = advice(kind, value)?;
+        Ok(enter(channel)?.channel.advise(seq, first, count, kind, value)?)
     })
 }
 

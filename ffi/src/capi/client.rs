@@ -235,13 +235,16 @@ pub struct kvt_stats {
     pub scores: u64,
     /// Jobs carried out after which a page shows where it is in host memory: nothing was copied.
     pub jobs_in_place: u64,
+    /// Sketches that a device was not told to build, and questions that it was not asked, since too much was under way or the lane's step
+    /// had failed.
+    pub sketches_left_out: u64,
 }
 
 // SAFETY: repr(C), `struct_size` first, integers only.
 unsafe impl Sized32 for kvt_stats {
     const BYTES_MIN: usize = 176;
 }
-const _: () = assert!(size_of::<kvt_stats>() == 264);
+const _: () = assert!(size_of::<kvt_stats>() == 272);
 
 /// Fills `stats` with the session's totals.
 ///
@@ -286,6 +289,7 @@ pub unsafe extern "C" fn kvt_client_stats(client: *const kvt_client, stats: *mut
             omitted_ppm: s.omitted_ppm,
             scores: s.scores,
             jobs_in_place: s.jobs_in_place,
+            sketches_left_out: s.sketches_left_out,
         };
         // SAFETY: the caller's contract.
         unsafe { sized::fill("stats", stats, &filled) }

@@ -34,7 +34,7 @@ pub enum kvt_op {
     KVT_OP_PARK = 10,
     /// `range.seq`.
     KVT_OP_RESUME = 11,
-    /// `range.seq`, `range.first`, `range.count`, `advice`, `priority`.
+    /// `range.seq`, `range.first`, `range.count`, `advice`, `value`.
     KVT_OP_ADVISE = 12,
     /// `range`. Completion: `pin`.
     KVT_OP_ACQUIRE = 13,
@@ -84,8 +84,8 @@ pub struct kvt_request {
     pub level: u32,
     /// A `kvt_advice`.
     pub advice: u32,
-    /// Priority, 0 to 255.
-    pub priority: u32,
+    /// What the advice takes: a priority, 0 to 255, or tokens to come.
+    pub value: u32,
 }
 
 // SAFETY: repr(C), `struct_size` first, integers and raw pointers only.
@@ -178,8 +178,8 @@ pub unsafe extern "C" fn kvt_submit(
             op if op == kvt_op::KVT_OP_PARK as u32 => Request::Park { seq, due: Duration::from_micros(r.due_us) },
             op if op == kvt_op::KVT_OP_RESUME as u32 => Request::Resume { seq },
             op if op == kvt_op::KVT_OP_ADVISE as u32 => {
-                let (advice, priority) = advice(r.advice, r.priority)?;
-                Request::Advise { seq, first: r.range.first, count: r.range.count, advice, priority }
+                let (advice, value) = advice(r.advice, r.value)?;
+                Request::Advise { seq, first: r.range.first, count: r.range.count, advice, value }
             }
             op if op == kvt_op::KVT_OP_ACQUIRE as u32 => Request::Acquire { range: r.range.pages() },
             op if op == kvt_op::KVT_OP_TIER0_RESIZE as u32 => {

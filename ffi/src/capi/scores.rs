@@ -6,7 +6,7 @@ use super::error::Fault;
 use super::lane::{kvt_lane, with_lane};
 use super::space::timeout;
 use super::status::kvt_status;
-use crate::{Contract, DigestOptions, Element, KeyLayout, ScoreKind};
+use crate::{Contract, DigestOptions, Element, KeyLayout, Omission, ScoreKind};
 use kvtide_wire::status::Status;
 
 /// How much of a sequence attention must read.
@@ -46,7 +46,9 @@ pub enum kvt_key_element {
     KVT_KEY_BF16 = 2,
 }
 
-/// Where a page's keys are, in bytes, and which digests of them the agent keeps in plain memory: channel c of head h of token t at
+/// Where a page's keys are, in bytes, and which digests of them the agent keeps. With tier 0 on a device: sketches alone, in a session
+/// of one lane; keys are rows of 16-bit numbers, a multiple of 8 of them; `offset` and the strides but `channel_stride` are multiples
+/// of 16; a page has at most 128 tokens, and `groups * channels` is at most 8192. Channel c of head h of token t at
 /// `offset + h * head_stride + (t / tile_tokens) * tile_stride + (t % tile_tokens) * token_stride + c * channel_stride`. All planes
 /// of attention have the same.
 #[repr(C)]
@@ -150,7 +152,8 @@ pub extern "C" fn kvt_seq_contract(
 
 /// Tells the queries with which attention is about to read a sequence of the open step in `plane`, before that plane's first
 /// boundary: `count` numbers, `[query heads][channels]`, after position encoding, scaled as the softmax is. Digests make scores of
-/// them, which the daemon is told; `KVT_CONTRACT_APPROX` picks and `KVT_CONTRACT_BOUNDED` proves by them.
+/// them, which the daemon is told; `KVT_CONTRACT_APPROX` picks and `KVT_CONTRACT_BOUNDED` proves by them. With tier 0 on a device the
+/// session's first query says how many heads all have, at most 256.
 ///
 /// `KVT_ESTATE`: no step is open, or the sequence is not in it. `KVT_ERANGE`: no such plane, or not a number of queries that the
 /// layout of keys allows.
@@ -189,6 +192,46 @@ pub unsafe extern "C" fn kvt_lane_ahead(
         // SAFETY: the caller's contract.
         let queries = unsafe { array("queries", queries, count as usize) }?;
         with_lane(lane, |lane| Ok(lane.ahead(seq, plane, queries)?))
+    })
+}
+
+/// Whether `kvt_lane_ahead` can be of use for a sequence of the open step, so that a look-ahead query is worth computing: `wants` gets 1 if
+/// the sequence is read by `KVT_CONTRACT_APPROX` and not all that it needs is there, else 0.
+///
+/// `KVT_ESTATE`: no step is open, or the sequence is not in it.
+///
+/// # Safety
+/// `wants` is valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvt_lane_wants_ahead(lane: *mut kvt_lane, seq: u32, wants: *mut u8) -> kvt_status {
+    entry("kvt_lane_wants_ahead", || {
+        check_out("wants", wants)?;
+        let found = with_lane(lane, |lane| Ok(lane.wants_ahead(seq)?))?;
+        // SAFETY: the caller's contract.
+        unsafe { write("wants", wants, u8::from(found)) }
+    })
+}
+
+/// Tells, in the plane of the last boundary, what each of `count` query heads of `kvt_lane_query` has read of a sequence: the logarithm
+/// of the sum of exponentials of all its scores, as attention kernels return it. To be called before `kvt_lane_mass`, whose estimate
+/// for `KVT_CONTRACT_APPROX` is closer with it; with tier 0 on a device it changes nothing.
+///
+/// `KVT_ESTATE`: that is not the plane of the last boundary, or its query was not told; `KVT_ERANGE`: not a sum for each query head.
+///
+/// # Safety
+/// `sums` is valid for `count` reads.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvt_lane_sums(
+    lane: *mut kvt_lane,
+    seq: u32,
+    plane: u16,
+    sums: *const f32,
+    count: u32,
+) -> kvt_status {
+    entry("kvt_lane_sums", || {
+        // SAFETY: the caller's contract.
+        let sums = unsafe { array("sums", sums, count as usize) }?;
+        with_lane(lane, |lane| Ok(lane.sums(seq, plane, sums)?))
     })
 }
 
@@ -278,12 +321,34 @@ pub unsafe extern "C" fn kvt_lane_omission(
 ) -> kvt_status {
     entry("kvt_lane_omission", || {
         check_out("omission", omission)?;
-        let found = with_lane(lane, |lane| Ok(lane.omission(seq, plane)))?;
-        let found =
-            found.ok_or_else(|| Fault::new(Status::State, format!("plane {plane} is not the last boundary's")))?;
-        let found =
-            kvt_omission { needed: found.needed, omitted: found.omitted, waived: found.waived, share: found.share };
+        let Omission { needed, omitted, waived, share, .. } = omission_of(lane, seq, plane)?;
+        let found = kvt_omission { needed, omitted, waived, share };
         // SAFETY: the caller's contract.
         unsafe { write("omission", omission, found) }
     })
+}
+
+/// Beside `kvt_omission.share`, what the query head that loses most does: by `KVT_CONTRACT_APPROX` an estimate, 0 before the step's
+/// mass was told, and with tier 0 on a device as `share`; so it is by `KVT_CONTRACT_BOUNDED`. Fails as `kvt_lane_omission`.
+///
+/// # Safety
+/// `worst` is valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvt_lane_omission_worst(
+    lane: *mut kvt_lane,
+    seq: u32,
+    plane: u16,
+    worst: *mut f32,
+) -> kvt_status {
+    entry("kvt_lane_omission_worst", || {
+        check_out("worst", worst)?;
+        let found = omission_of(lane, seq, plane)?;
+        // SAFETY: the caller's contract.
+        unsafe { write("worst", worst, found.worst) }
+    })
+}
+
+fn omission_of(lane: *mut kvt_lane, seq: u32, plane: u16) -> Result<Omission, Fault> {
+    let found = with_lane(lane, |lane| Ok(lane.omission(seq, plane)))?;
+    found.ok_or_else(|| Fault::new(Status::State, format!("plane {plane} is not the last boundary's")))
 }

@@ -101,8 +101,8 @@ pub struct kvt_options {
     /// `classes_count` numbers: of `tier0_frames`, those that have memory from the beginning; `kvt_tier0_resize` makes them more. NULL:
     /// all.
     pub tier0_initial: *const u32,
-    /// Where keys are and which digests of them are kept, for contracts other than `KVT_CONTRACT_EXACT`, in plain memory only; NULL:
-    /// none.
+    /// Where keys are and which digests of them are kept, for contracts other than `KVT_CONTRACT_EXACT`; on a device sketches alone, of
+    /// 16-bit keys, in a session of one lane. NULL: none.
     pub digests: *const kvt_digests,
     /// How long a step of a `KVT_CONTRACT_APPROX` sequence waits in each plane for pages that it picked and that are not in tier 0, in
     /// microseconds.

@@ -190,9 +190,9 @@ fn assemble(
     depth: u16,
 ) -> Result<Connected> {
     let kvtide_wire::os::session::Pump { jobs, done, waker, sleeper, bell } = side.pump;
-    let (memory, mut streams) = device::memory(&shared, &tier0)?;
+    let (memory, mut streams) = device::memory(&shared, &tier0, options)?;
     let pump = Pump::new((jobs, done, waker.clone()), session::mover(&shared)?, memory, Arc::clone(&shared));
-    let attention = Memory::new(shared.geometry(), options.digests.as_ref());
+    let attention = Memory::new(shared.geometry(), options.digests.as_ref(), !tier0.is_host());
     let parts = session::Parts {
         shared: Arc::clone(&shared),
         tier0,

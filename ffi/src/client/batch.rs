@@ -328,6 +328,11 @@ impl Batch {
         built.and_then(|()| self.ring.fence(&stream)).map_err(|e| self.lost(&e, failed))
     }
 
+    /// Pages of a sequence in a plane.
+    pub(crate) fn blocks_of(&self, step: StepSeq) -> u32 {
+        self.client.inner.session.shared.geometry().blocks_for(step.tokens)
+    }
+
     /// Its session.
     pub(crate) fn client(&self) -> &Client {
         &self.client

@@ -11,7 +11,7 @@ mod with {
         Options, Result,
         agent::{
             protocol::{Geometry, Shared},
-            stream::{LaneStream, Shadow},
+            stream::{LaneStream, Shadow, Sketches},
         },
         client::lane,
         memory::{
@@ -44,24 +44,33 @@ mod with {
     }
 
     /// The lanes' sides on a device, if tier 0 is on one.
-    pub(in crate::client) struct Streams(Vec<Arc<LaneStream>>);
+    pub(in crate::client) struct Streams(Vec<Arc<LaneStream>>, Option<Box<Sketches>>);
 
     impl Streams {
         /// Gives a lane its side.
         pub fn lane(&mut self, index: usize, mut state: lane::State) -> lane::State {
             if let Some(stream) = self.0.get(index) {
                 state.on(Arc::clone(stream), Box::new(Shadow(Arc::clone(stream))));
+                state.sketches = self.1.take(); // a session with sketches has one lane
             }
             state
         }
     }
 
     /// Memory around a tier 0, and the lanes' sides of it.
-    pub(in crate::client) fn memory(shared: &Shared, tier0: &Arc<Tier0>) -> Result<(Box<dyn TierMemory>, Streams)> {
+    pub(in crate::client) fn memory(
+        shared: &Shared,
+        tier0: &Arc<Tier0>,
+        options: &Options,
+    ) -> Result<(Box<dyn TierMemory>, Streams)> {
         let geometry = shared.geometry();
         let Some(device) = tier0.device() else {
-            return Ok((Box::new(CpuMemory::new(geometry, Arc::clone(tier0))), Streams(Vec::new())));
+            return Ok((Box::new(CpuMemory::new(geometry, Arc::clone(tier0))), Streams(Vec::new(), None)));
         };
+        let sketches = options.digests.as_ref();
+        let planes = geometry.plane_count();
+        let sketches = sketches.map(|digests| Sketches::new(device, geometry.bounds(), planes, digests));
+        let sketches = sketches.transpose().map_err(|e| cuda::error("make room for sketches on the device", e))?;
         let failed = |e| cuda::error("make the lanes' tables on the device", e);
         let bounds = geometry.bounds();
         let marks = (0..bounds.lanes).map(|_| Marks::new(device)).collect::<kvtide_kernels::Result<Arc<[Marks]>>>();
@@ -72,7 +81,7 @@ mod with {
         let lanes = (0..usize::from(bounds.lanes)).map(lane).collect::<kvtide_kernels::Result<Vec<_>>>();
         let lanes = lanes.map_err(failed)?;
         let memory = CudaMemory::new(geometry, Arc::clone(tier0), marks, gate)?;
-        Ok((Box::new(memory), Streams(lanes)))
+        Ok((Box::new(memory), Streams(lanes, sketches.map(Box::new))))
     }
 }
 
@@ -116,7 +125,11 @@ mod without {
     }
 
     /// Memory around a tier 0.
-    pub(in crate::client) fn memory(shared: &Shared, tier0: &Arc<Tier0>) -> Result<(Box<dyn TierMemory>, Streams)> {
+    pub(in crate::client) fn memory(
+        shared: &Shared,
+        tier0: &Arc<Tier0>,
+        _: &Options,
+    ) -> Result<(Box<dyn TierMemory>, Streams)> {
         Ok((Box::new(CpuMemory::new(shared.geometry(), Arc::clone(tier0))), Streams))
     }
 }

@@ -14,7 +14,7 @@ pub(super) fn without_digests(options: &Options) -> Result<Vec<u32>> {
     let mut frames = options.tier0_frames.clone();
     let Some(digests) = &options.digests else { return Ok(frames) };
     if options.device != DeviceChoice::Cpu {
-        return Err(bad("digests", "the agent computes digests of pages in plain memory only"));
+        on_device(options, digests)?;
     }
     let mut classes: Vec<u32> = Vec::new();
     let mut paid = false;
@@ -56,4 +56,19 @@ pub(super) fn without_digests(options: &Options) -> Result<Vec<u32>> {
         }
     }
     Ok(frames)
+}
+
+/// What a device can keep.
+#[cfg(feature = "cuda")]
+fn on_device(options: &Options, digests: &crate::agent::attention::DigestOptions) -> Result<()> {
+    if options.lanes != 1 {
+        return Err(bad("digests", "on a device they are one lane's"));
+    }
+    crate::agent::stream::check(digests, options.space.page_tokens).map_err(|why| bad("digests", why))
+}
+
+/// What a device can keep: this build has none, which attaching says.
+#[cfg(not(feature = "cuda"))]
+fn on_device(_: &Options, _: &crate::agent::attention::DigestOptions) -> Result<()> {
+    Ok(())
 }

@@ -152,7 +152,10 @@ pub struct Options {
     /// Which memory tier 0 is.
     pub device: DeviceChoice,
     /// Digests of keys, for reading contracts other than exact; `None`: none are kept, and pages are picked by what attention
-    /// said before. Tier 0 in plain memory only. The frames whose place they take are the first class's that has attention.
+    /// said before. On a device sketches alone, in a session of one lane, of keys that are rows of 16-bit numbers, a multiple of 8 of
+    /// them, at an offset and at strides that are multiples of 16; pages have at most 128 tokens, and all groups of a head at most
+    /// 8192 numbers. The frames whose place they take are the
+    /// first class's that has attention.
     pub digests: Option<DigestOptions>,
     /// How long a step of an `approx` sequence waits for pages that it picked and that are not in tier 0, in each plane.
     pub max_stall: Duration,

@@ -178,6 +178,10 @@ impl Adoption<'_> {
             if new >= shared.geometry().bounds().blocks_max || !seqs.push(seq, new) {
                 return Err(Status::Protocol);
             }
+            // What is not whole is the sequence's own to fill.
+            if (index as u64 + 1) * u64::from(shared.geometry().bounds().page_tokens) <= tokens {
+                self.session.attention.adopted(new);
+            }
         }
         seqs.commit(seq, tokens);
         self.contract(seq, channel)

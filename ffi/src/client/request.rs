@@ -20,7 +20,7 @@ pub enum Request<'a> {
     Map { seq: SeqId, hashes: &'a [u128] },
     Park { seq: SeqId, due: Duration },
     Resume { seq: SeqId },
-    Advise { seq: SeqId, first: u32, count: u32, advice: Advice, priority: u8 },
+    Advise { seq: SeqId, first: u32, count: u32, advice: Advice, value: u32 },
     Contract { seq: SeqId, contract: Contract },
     Acquire { range: PageRange },
     Tier0Resize { class: usize, frames: u32 },

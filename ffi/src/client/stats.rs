@@ -46,6 +46,9 @@ pub struct Stats {
     pub omitted_ppm: u64,
     /// Score entries told to the daemon.
     pub scores: u64,
+    /// Sketches that a device was not told to build, and questions that it was not asked, since too much was under way or the lane's step
+    /// had failed.
+    pub sketches_left_out: u64,
     /// Faults sent to the daemon.
     pub faults: u64,
     /// Boundaries that had to wait for a page.

@@ -3,9 +3,12 @@
 //!
 //! For engines that compute elsewhere and only keep KV on the device, as `kvtide demo` does: each plane waits for its result.
 
-use super::launches::{NewRows, Queries};
+use super::{
+    launches::{NewRows, Queries},
+    picked::Picked,
+};
 use crate::{
-    Client, Error, Lane, Pass, Result, StepSeq,
+    Client, Contract, Error, Lane, Pass, Result, StepSeq,
     client::batch::{Batch, BatchOptions},
     memory::cuda::error,
 };
@@ -48,6 +51,8 @@ pub struct AttendOptions {
     pub scale: f32,
     /// Bound of the wait for a plane's result.
     pub timeout: Duration,
+    /// Whether steps of one token may be read by the contract `approx`: takes room for what they leave out, and for shares.
+    pub approx: bool,
 }
 
 /// What a step's tokens bring to a plane, row by row: `[tokens][heads][head_dim]`.
@@ -75,9 +80,13 @@ pub struct Attend {
     items: (Pinned, Buffer),
     output: (Pinned, Buffer),
     done: Event,
+    /// Steps that are read by `approx`.
+    picked: Option<Picked>,
     /// Enqueued work may still use the memory above: a wait ended without it.
     adrift: bool,
     step: StepSeq,
+    /// The step is read by `approx`.
+    approx: bool,
 }
 
 fn failed(e: kvtide_kernels::Error) -> Error {
@@ -85,7 +94,7 @@ fn failed(e: kvtide_kernels::Error) -> Error {
 }
 
 impl AttendOptions {
-    fn config(&self, page_tokens: u32, tokens: u32) -> Config {
+    pub(super) fn config(&self, page_tokens: u32, tokens: u32) -> Config {
         Config {
             element: self.element,
             layout: Layout::Heads { head_dim: self.head_dim },
@@ -152,12 +161,14 @@ impl Attend {
                 items: both(8 * options.pages as usize)?,
                 output: both(HEAD + rows * options.q_width())?,
                 done: Event::new(device)?,
+                picked: options.approx.then(|| Picked::new(device, &options, one)).transpose()?,
                 client: client.clone(),
                 options,
                 stream,
                 batch,
                 adrift: false,
                 step: StepSeq::default(),
+                approx: false,
             })
         };
         make(&device).map_err(failed)
@@ -173,18 +184,30 @@ impl Attend {
     ///
     /// # Errors
     /// As [`Lane::begin`]; `Range`: more pages than this was made for. `State`: the result of a plane never came, or the sequence is
-    /// read by another contract than exact, whose omissions these kernels do not mask.
+    /// read by a contract that this was not made for.
     pub fn begin(&mut self, lane: &mut Lane, step: StepSeq) -> Result<()> {
-        if self.adrift || !lane.reads_exactly(step.seq) {
-            return Err(Error::call("attend to sequence", u64::from(step.seq), Status::State));
+        let refused = || Error::call("attend to sequence", u64::from(step.seq), Status::State);
+        if self.adrift {
+            return Err(refused());
         }
         lane.begin(&[step])?;
+        // Another contract counts from the next step on.
+        self.approx = match lane.contract(step.seq) {
+            Contract::Exact => false,
+            Contract::Approx { .. } if self.picked.is_some() => true,
+            Contract::Approx { .. } | Contract::Bounded { .. } => {
+                lane.end()?;
+                return Err(refused());
+            }
+        };
         self.step = step;
         self.batch.set(&[step])
     }
 
     /// The step's tokens in one plane: their keys and values go to their pages, and `out` (`[tokens][heads][head_dim]`) becomes what
-    /// their queries find in all pages up to themselves. The result has the same bits whichever pages were in tier 0.
+    /// their queries find in all pages up to themselves. The result has the same bits whichever pages were in tier 0. A sequence that
+    /// is read by `approx` brings one token, whose query finds what is in the pages that were picked and are there
+    /// ([`Attend::read`]); their shares of attention are told ([`Lane::mass`]).
     ///
     /// # Errors
     /// As [`Lane::boundary`]. `Range`: rows of another width, more than this was made for, or than the sequence has.
@@ -197,12 +220,23 @@ impl Attend {
         if self.adrift || !fits || tokens == 0 || tokens > self.options.tokens as usize {
             return Err(refused(if self.adrift { Status::State } else { Status::Range }));
         }
+        let approx = self.approx;
+        if approx && tokens != 1 {
+            return Err(refused(Status::Range));
+        }
         // From the first enqueued copy on, until the event was seen.
         self.adrift = true;
         self.bring(rows).map_err(failed)?;
-        self.passes(lane, plane, tokens as u32)?;
+        let some = approx && self.pass_picked(lane, plane)?;
+        if !approx {
+            self.passes(lane, plane, tokens as u32)?;
+        }
         let back = HEAD + q * Element::BYTES;
-        let attention = if tokens == 1 { &self.one } else { &self.many };
+        let attention = match &self.picked {
+            Some(picked) if some => picked.attention(),
+            _ if tokens == 1 => &self.one,
+            _ => &self.many,
+        };
         let flags = attention.emitted_words(1);
         let (host, device) = (self.output.0.address(), self.output.1.address());
         // SAFETY: all are ours and as long; kernels write there before, in stream order, and nobody else does.
@@ -224,7 +258,55 @@ impl Attend {
         // SAFETY: as above; the head's length keeps the alignment.
         let halves = unsafe { std::slice::from_raw_parts(self.output.0.as_ptr().add(HEAD).cast::<u16>(), q) };
         out.iter_mut().zip(halves).for_each(|(out, bits)| *out = self.options.element.to_f32(*bits));
-        Ok(())
+        match &mut self.picked {
+            Some(picked) if some => lane.mass(self.step.seq, plane, picked.masses(self.batch.blocks_of(self.step))),
+            _ => Ok(()),
+        }
+    }
+
+    /// The pages that the last plane of an `approx` step read, by page index.
+    #[must_use]
+    pub fn read(&self) -> &[u32] {
+        self.picked.as_ref().map_or(&[], Picked::read)
+    }
+
+    /// The boundaries of a plane of an `approx` step, and attention to what they hand out. False: everything was there, and read.
+    fn pass_picked(&mut self, lane: &mut Lane, plane: u16) -> Result<bool> {
+        let mut picked = self.picked.take().ok_or(Error::call("attend in plane", u64::from(plane), Status::State))?;
+        let passed = self.pass_with(&mut picked, lane, plane);
+        self.picked = Some(picked);
+        passed
+    }
+
+    fn pass_with(&mut self, picked: &mut Picked, lane: &mut Lane, plane: u16) -> Result<bool> {
+        let tail = self.batch.blocks_of(self.step).saturating_sub(1);
+        let page_tokens = self.client.layout().page_tokens;
+        let begun = lane.boundary(plane)?;
+        self.write(plane, 1)?;
+        let batch = self.launch(plane)?;
+        if begun == Pass::All {
+            self.batch.tables(plane..plane + 1, ABSENT)?;
+            picked.all(tail + 1);
+            // SAFETY: as in `passes`.
+            return unsafe { self.one.whole(&self.stream, &batch) }.map(|()| false).map_err(failed);
+        }
+        picked.begin(tail, (self.step.tokens - u64::from(tail) * u64::from(page_tokens)) as u32);
+        let first = self.client.layout().planes[usize::from(plane)].first_frame;
+        let mut pass = begun;
+        loop {
+            let Pass::Part { last, .. } = pass else {
+                return Err(Error::call("attend to picked pages of plane", u64::from(plane), Status::Protocol));
+            };
+            let ready = lane.ready().iter().map(|ready| (ready.index, ready.frame - first));
+            // SAFETY: everything that the batch names is ours or the session's and is there until this stream's work has ended,
+            // which is waited for; the boundary said that these frames may be read, until the lane's next.
+            unsafe { picked.pass(&self.stream, &batch, ready, last) }.map_err(failed)?;
+            if last {
+                // SAFETY: as above.
+                return unsafe { picked.end(&self.stream, &batch, (plane, 0)) }.map(|()| true).map_err(failed);
+            }
+            pass = lane.boundary(plane)?;
+        }
     }
 
     /// Puts the rows where kernels read them.
@@ -331,7 +413,7 @@ impl Attend {
             q: self.input.1.address() + HEAD as u64,
             out: self.output.1.address() + HEAD as u64,
             starts: self.input.1.address(),
-            pages_longest: self.step.tokens.div_ceil(u64::from(self.client.layout().page_tokens)) as u32,
+            pages_longest: self.batch.blocks_of(self.step),
             plane,
             ..Queries::default()
         })

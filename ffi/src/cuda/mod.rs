@@ -5,6 +5,7 @@
 
 mod attend;
 mod launches;
+mod picked;
 
 pub use attend::{Attend, AttendOptions, Rows};
 pub use launches::{Kernels, LaneAttention, NewRows, Queries};

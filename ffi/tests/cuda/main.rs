@@ -10,5 +10,6 @@ mod fake;
 mod faults;
 mod order;
 mod rig;
+mod sketches;
 mod small;
 mod steps;

@@ -1,9 +1,10 @@
 //! The rules one by one.
 
 use super::model::{FRAMES, PLANES, geometry};
-use kvtide::agent::protocol::{Copied, CopyOp, LaneView, Mover, Shared, Tracks};
+use kvtide::agent::protocol::{Copied, CopyOp, Geometry, LaneView, Mover, Shared, Tracks, geometry::Bounds};
 use kvtide_wire::{
     entry::{CANARY, Job, JobDone, JobKind, NONE_U16, NONE_U32},
+    geometry::PlaneSpec,
     status::Status,
 };
 use std::sync::{Arc, Mutex};
@@ -128,6 +129,53 @@ fn the_end_of_a_step_gives_everything_up() {
     b.lane.begin(2);
     b.mover.poll();
     assert!(b.lane.frame(0, 0).is_none() && b.mover.next_copy().is_some());
+}
+
+#[test]
+fn moves_that_wait_for_the_end_of_a_step_keep_no_job_from_it() {
+    const LOG: u32 = 16;
+    let bounds = Bounds {
+        page_tokens: 4,
+        blocks_max: 2 * LOG,
+        seqs_max: 2,
+        seq_blocks_max: LOG,
+        lanes: 1,
+        jobs_max: 2 * LOG,
+        log_entries: LOG,
+        pins_max: 1,
+    };
+    let plane = PlaneSpec { page_bytes: 100, ..PlaneSpec::default() };
+    let shared =
+        Arc::new(Shared::new(Geometry::new(&[plane], &[2 * LOG + 1], bounds).expect("geometry")).expect("tables"));
+    let lane = || LaneView::new(Arc::clone(&shared), 0).expect("lane");
+    let (lane, other) = (lane(), lane());
+    let mut b = Bench { mover: Mover::new(Arc::clone(&shared)).expect("mover"), lane, other, shared };
+    (0..LOG).for_each(|at| b.map(at, (at, 0), at));
+    b.lane.begin(1);
+    for at in 0..LOG {
+        b.send(Job { src_frame: at, ..job(JobKind::Move, LOG + at, (at, 0), LOG + at) });
+    }
+    // More moves than the log has entries: what the step waits for comes nevertheless.
+    b.send(job(JobKind::Load, 99, (LOG, 0), 2 * LOG));
+    let op = b.mover.next_copy().expect("it waits for nobody");
+    b.finish(&op);
+    assert_eq!(b.status(99), Some(Status::Ok));
+    b.lane.boundary(0);
+    assert_eq!(b.lane.frame(LOG, 0), Some(2 * LOG));
+    b.lane.end();
+    let mut moved = 0;
+    while moved < LOG {
+        b.mover.poll();
+        while let Some(op) = b.mover.next_copy() {
+            b.finish(&op);
+        }
+        while let Some(done) = b.ended() {
+            assert_eq!(done.status, Status::Ok.code());
+            moved += 1;
+        }
+    }
+    assert!(b.lane.begin(2), "the gate is open again");
+    assert!((0..LOG).all(|at| b.lane.frame(at, 0) == Some(LOG + at)));
 }
 
 #[test]

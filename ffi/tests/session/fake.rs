@@ -460,6 +460,14 @@ impl Core {
                 Script::Silence => {}
                 Script::Status(status) => self.complete(channel, Completion::new(request.op, request.tag, status), &[]),
                 Script::Raw(completion, list) => {
+                    match op {
+                        Op::Map => self.seqs.entry(request.seq).or_default().extend(&list),
+                        Op::Fork => {
+                            let shared = self.seqs.get(&request.seq).cloned().unwrap_or_default();
+                            self.seqs.insert(request.block, shared);
+                        }
+                        _ => {}
+                    }
                     self.complete(channel, Completion { tag: request.tag, ..completion }, &list);
                 }
             }

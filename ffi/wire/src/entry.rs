@@ -44,7 +44,7 @@ pub enum Op {
     Park = 10,
     /// `seq`: comes back; completes when its tail is writable again. Completion: list empty; frames move by jobs.
     Resume = 11,
-    /// `seq`, `first`, `count` (block range), `flags` = [`Advice`], `value` = priority where the advice takes one.
+    /// `seq`, `first`, `count` (block range), `flags` = [`Advice`], `value` = what the advice takes, if it takes anything.
     Advise = 12,
     /// `seq`, `first`, `count` (block range), `lane` = first plane, `flags` = planes: pins; completes when all are resident.
     Acquire = 13,
@@ -132,6 +132,9 @@ pub enum Advice {
     Cold = 3,
     /// `value` = priority 0 (evict first) to 255.
     Priority = 4,
+    /// `value` = tokens that the sequence will still commit before it is dropped, counted from now, [`NONE_U32`]: unknown. The
+    /// range says nothing.
+    Remaining = 5,
 }
 
 /// How much of a sequence attention must read. Every sequence begins as [`Contract::Exact`].

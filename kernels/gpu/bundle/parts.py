@@ -51,6 +51,8 @@ def all_parts(here, out, device, tiny):
         demo += ["--prefill", "512", "--decode", "8", "--tier0-percent", "40", "--host-percent", "40"]
     parts = [Part(f"test-{t['name']}", f"tests: {t['name']}", [t["file"], "--color=never"], 90) for t in tests]
     parts.append(Part("demo", "kvtide demo: every logit compared with the all-resident run", demo, 60))
+    approx = [*demo, "--contract", "approx:0.25"]
+    parts.append(Part("demo-approx", "kvtide demo: a quarter of the pages read, picked by sketches", approx, 60))
     for name, words, limit_s in BENCHES:
         command = [kvtide, "bench", "gpu", "--json", "--only", name, "--device", device, "--dir", str(out)]
         parts.append(Part(f"bench-{name}", words, command, limit_s))

@@ -12,6 +12,7 @@ mod crc;
 mod digest;
 mod gather;
 mod quant;
+mod sketch;
 
 pub use append::Append;
 pub use boundary::Boundary;
@@ -19,3 +20,4 @@ pub use crc::{Crc, CrcList, SEGMENT as CRC_SEGMENT, segments as crc_segments};
 pub use digest::Digest;
 pub use gather::{COPY_PIECE, Gather};
 pub use quant::{Codec, Quant};
+pub use sketch::Sketch;

@@ -11,6 +11,7 @@ mod crc;
 mod digest;
 mod gather;
 mod quant;
+mod sketch;
 
 pub use append::{AppendParams, AppendPart};
 pub use attention::{AttentionMassParams, AttentionParams};
@@ -19,6 +20,7 @@ pub use crc::{CrcItem, CrcParams};
 pub use digest::{DigestBuildParams, DigestItem, DigestScoresParams, DigestSelectParams};
 pub use gather::{CopyFragment, CopyListParams, GatherItem, GatherLayout, GatherParams};
 pub use quant::{QuantItem, QuantParams};
+pub use sketch::{SKETCH_OPEN, SKETCH_UNKNOWN, SketchBuildParams, SketchScoresParams};
 
 /// A struct that a kernel takes by value.
 ///
@@ -61,4 +63,6 @@ kernel_params!(
     GatherParams,
     QuantItem,
     QuantParams,
+    SketchBuildParams,
+    SketchScoresParams,
 );

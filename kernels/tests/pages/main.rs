@@ -10,3 +10,4 @@ mod gather;
 mod quant;
 mod refusals;
 mod rig;
+mod sketch;

@@ -5,6 +5,7 @@ use super::ops::closing;
 use super::session::{Answer, Pending, Seq, Session};
 use crate::coverage::Met;
 use crate::failure::Caught;
+use kvtide::agent::attention::{Contract, SINKS};
 use kvtide_wire::entry::{Level, Op};
 use kvtide_wire::status::Status;
 
@@ -78,6 +79,9 @@ impl Session {
             self.acquired(&pending, status)?;
         }
         self.justified(cx, &pending, status)?;
+        if status == Status::Lost && self.given_up(&pending) {
+            cx.coverage.met(Met::GivenUp);
+        }
         if status == Status::Lost && self.harmed(cx, pending.seq) {
             cx.coverage.met(Met::LostToDisk);
         }
@@ -125,6 +129,8 @@ impl Session {
             // The sequence moved on before the message about the end of the step was read: its windows moved too.
             Status::Lost if pending.op == Op::Fault && cx.geometry.retires() && !self.in_step(pending) => true,
             Status::Lost if self.harmed(cx, pending.seq) => true,
+            // Given up for good, as the policy says, and told. What every step reads never is.
+            Status::Lost if self.given_up(pending) => true,
             Status::Lost => deaths + faults.daemon + faults.copy + faults.endless > 0,
             Status::Io => faults.copy + faults.endless + deaths + cx.ledger.errors > 0,
             // Cancelling what already ended.
@@ -148,6 +154,12 @@ impl Session {
         }
         let me = self.index;
         wrong(Caught::UnjustifiedError, format!("s{me}: {:?} of seq {} ended with {status:?}", pending.op, pending.seq))
+    }
+
+    /// Whether the policy may have given up for good what the request was about.
+    fn given_up(&self, pending: &Pending) -> bool {
+        let kept = pending.op == Op::Fault && pending.first < SINKS;
+        self.seq(pending.seq).is_some_and(|seq| seq.holed) && !kept
     }
 
     /// Whether the disk failed to deliver a page of this sequence at some time.
@@ -213,6 +225,12 @@ impl Session {
             Op::Resume => {
                 if let Some(seq) = self.seq_mut(pending.seq) {
                     seq.parked = false;
+                }
+                Ok(())
+            }
+            Op::Contract => {
+                if let Some(seq) = self.seq_mut(pending.seq) {
+                    seq.contract = Contract::of_word(pending.count);
                 }
                 Ok(())
             }

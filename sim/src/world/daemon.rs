@@ -9,12 +9,14 @@ use crate::disk::{Grants, Queue};
 use crate::failure::Caught;
 use crate::geometry::SLAB_FRAMES;
 use crate::memory::{ArenaId, Place};
-use kvtide_daemon::translate::{self, Ask, Scratch};
+use kvtide_daemon::translate::{self, Ask, SCORES_TURN, ScoreAreas, Scratch};
 use kvtide_tiering::ActionBuf;
 use kvtide_tiering::api::{Event, HostFrame, Job, SessionId};
 use kvtide_tiering::{Core, Error, Recorder, Recording};
 use kvtide_wire::entry::{JobDone, JobKind, Submission};
+use kvtide_wire::score::{ScoreReader, ScoreSlot};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// A grant of host memory.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +35,8 @@ pub(super) struct Attached {
     pub jobs: BTreeMap<u32, Job>,
     /// Requests in flight, by channel and tag.
     pub requests: BTreeMap<(u16, u16), u16>,
+    /// What its lanes say of attention.
+    scores: ScoreAreas<Arc<[ScoreSlot]>>,
     /// The lease has ended.
     pub lost: bool,
 }
@@ -94,8 +98,10 @@ impl Daemon {
     pub fn attach(&mut self, cx: &mut Context, sessions: &mut [Session], index: usize, slot: SessionId) -> Check {
         let (shard, lanes, frames) = (sessions[index].shard, cx.geometry.lanes, cx.geometry.attached_frames());
         let event = Event::Attach { session: slot, shard, lanes, frames: &frames };
-        self.slots[usize::from(slot)] =
-            Some(Attached { session: index, jobs: BTreeMap::new(), requests: BTreeMap::new(), lost: false });
+        let lanes_of = sessions[index].lanes.iter();
+        let scores = ScoreAreas::new(lanes_of.map(|lane| ScoreReader::new(lane.signals.slots())).collect());
+        let (jobs, requests) = (BTreeMap::new(), BTreeMap::new());
+        self.slots[usize::from(slot)] = Some(Attached { session: index, jobs, requests, scores, lost: false });
         self.handle(cx, sessions, event)?;
         cx.coverage.met(Met::SessionAttached);
         Ok(())
@@ -115,6 +121,21 @@ impl Daemon {
                     continue;
                 }
                 self.request(cx, sessions, slot, channel as u16, &entry, &list)?;
+            }
+        }
+        self.take_scores(cx, sessions, slot, index)
+    }
+
+    /// Tells the core what the session's lanes say of attention.
+    fn take_scores(&mut self, cx: &mut Context, sessions: &mut [Session], slot: SessionId, index: usize) -> Check {
+        for lane in 0..sessions[index].lanes.len() {
+            for _ in 0..SCORES_TURN {
+                let serves = self.serves(slot, index);
+                let Some(attached) = self.attached(slot).filter(|_| serves) else { return Ok(()) };
+                let Some(told) = attached.scores.next(lane) else { break };
+                let top = attached.scores.top().to_vec();
+                cx.trace.fold(&[8, index as u64, u64::from(told.seq), told.step, told.kind as u64]);
+                self.handle(cx, sessions, told.event(slot, &top))?;
             }
         }
         Ok(())
@@ -245,6 +266,7 @@ impl Daemon {
 
     /// The end of this daemon: what its recorder has kept must replay to the same actions.
     pub fn replay(&self, cx: &mut Context) -> Check {
+        self.count(cx);
         let Some(recorder) = &self.recorder else { return Ok(()) };
         let replayed = recorder.dump(&self.core).and_then(|dump| Recording::load(&dump)?.replay(|_, _, _| {}));
         match replayed {
@@ -255,6 +277,20 @@ impl Daemon {
             Ok(_) => wrong(Caught::Replay, format!("{} recorded inputs replay to other actions", recorder.inputs())),
             Err(error) => wrong(Caught::Replay, error.to_string()),
         }
+    }
+
+    /// What its core counted of attention.
+    fn count(&self, cx: &mut Context) {
+        let c = self.core.counters();
+        let counts = [
+            (c.scores_refused, Met::ScoresRefused),
+            (c.scores_late, Met::ScoresLate),
+            (c.attention_loads, Met::AttentionLoaded),
+            (c.attention_used, Met::AttentionUsed),
+            (c.attention_wasted, Met::AttentionWasted),
+            (c.attention_late, Met::AttentionLate),
+        ];
+        counts.iter().filter(|(count, _)| *count > 0).for_each(|(_, met)| cx.coverage.met(*met));
     }
 
     /// The core's own invariants.

@@ -6,6 +6,7 @@
 
 mod actions;
 mod answers;
+mod attention;
 mod context;
 mod daemon;
 mod disk;

@@ -3,8 +3,9 @@
 use super::context::Context;
 use super::requests::{RESERVE_BLOCKS, request};
 use super::session::{Seq, Session};
+use kvtide::agent::attention::Contract;
 use kvtide::agent::protocol::PageRange;
-use kvtide_wire::entry::{Advice, Contract, LIST_WORDS, Level, NONE_U32, Op, Submission};
+use kvtide_wire::entry::{Advice, LIST_WORDS, Level, NONE_U32, Op, Submission};
 
 impl Session {
     pub(super) fn reserve_blocks(&mut self, cx: &mut Context, channel: usize, slot: u32, seq: &Seq) {
@@ -145,17 +146,21 @@ impl Session {
         self.send(cx, channel, entry, &[], pending);
     }
 
-    /// Whatever the contract, this engine reads every page: what it is given must be right all the same.
+    /// Once the daemon knows, steps read no more than the contract asks for.
     pub(super) fn contract(&mut self, cx: &mut Context, channel: usize, slot: u32) {
-        let (mut entry, pending) = request(Op::Contract, slot);
-        let contract = cx.rng.pick(&[Contract::Exact, Contract::Approx, Contract::Bounded]);
-        entry.flags = contract as u16;
-        entry.value = match contract {
-            Contract::Exact => 0,
-            Contract::Approx => cx.rng.between(1, 1000),
-            Contract::Bounded => cx.rng.between(0, 1_000_000),
+        let contract = match cx.rng.below(8) {
+            0 => Contract::Exact,
+            1 => Contract::Bounded { ppm: cx.rng.between(0, 1_000_000) as u32 },
+            2 => Contract::Approx { permille: cx.rng.between(1, 1000) as u16 },
+            _ => Contract::Approx { permille: cx.rng.between(50, 400) as u16 },
         };
-        self.send(cx, channel, entry, &[], pending);
+        let (mut entry, mut pending) = request(Op::Contract, slot);
+        let (code, value) = contract.code();
+        (entry.flags, entry.value, pending.count) = (code as u16, value.into(), contract.word());
+        let sent = self.send(cx, channel, entry, &[], pending);
+        if let (true, Some(seq)) = (sent, &mut self.seqs[slot as usize]) {
+            seq.holed |= matches!(contract, Contract::Approx { .. }) && cx.geometry.drops;
+        }
     }
 
     pub(super) fn pin(&mut self, cx: &mut Context, channel: usize, slot: u32, sealed: u32) {

@@ -8,6 +8,7 @@ use super::session::{Pending, Session};
 use super::steps::Lane;
 use crate::coverage::Met;
 use crate::failure::Caught;
+use kvtide::agent::attention::Contract;
 use kvtide::agent::protocol::{Mover, Shared};
 use kvtide_wire::entry::{NONE_U32, Op};
 use kvtide_wire::status::Status;
@@ -77,6 +78,7 @@ impl Session {
             }
             seq.committed = seq.owed.take().unwrap_or(seq.committed);
             (seq.busy, seq.closed, seq.lane, seq.published) = (false, false, None, 0);
+            seq.contract = Contract::Exact;
             seq.pins.clear();
             todo.push_back((slot as u32, None));
             todo.extend((0..seq.blocks.len() as u32).map(|block| (slot as u32, Some(block))));

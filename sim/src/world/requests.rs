@@ -3,6 +3,7 @@
 use super::context::{Context, Ev};
 use super::session::{Pending, Seq, Session};
 use crate::coverage::Met;
+use kvtide::agent::attention::Contract;
 use kvtide_wire::entry::{NONE_U32, Op, Submission};
 
 /// Simulated microseconds that a request may take beyond its deadline before it counts as hung: rings, ticks and late copies.
@@ -125,19 +126,20 @@ impl Session {
         let sealed = seq.sealed(cx.geometry.config.page_tokens);
         let some = |yes: bool, weight: u32| if yes { weight } else { 0 };
         let weights = [
-            some(!full, 30),                                                // 0 reserve
-            some(idle && empty, 30),                                        // 1 map
-            some(idle && seq.committed > 0, 8),                             // 2 fork
-            some(idle && seq.committed > 0 && seq.pins.is_empty(), 6),      // 3 truncate
-            some(sealed > seq.published, 25),                               // 4 publish
-            some(idle && !empty && seq.pins.is_empty(), 5),                 // 5 park
-            some(!empty, 8),                                                // 6 advise
-            some(cx.geometry.pins && sealed > 0 && seq.pins.len() < 3, 12), // 7 acquire
-            some(!seq.pins.is_empty(), 30),                                 // 8 release
-            some(idle, 2 + some(full, 20)),                                 // 9 drop
-            2,                                                              // 10 nop
-            some(self.reserve.len() < RESERVE_BLOCKS as usize, 6),          // 11 the session's reserve
-            some(!self.reserve.is_empty() && !full, 12),                    // 12 bind
+            some(!full, 30),                                                                     // 0 reserve
+            some(idle && empty, 30),                                                             // 1 map
+            some(idle && seq.committed > 0, 8),                                                  // 2 fork
+            some(idle && seq.committed > 0 && seq.pins.is_empty(), 6),                           // 3 truncate
+            some(sealed > seq.published, 25),                                                    // 4 publish
+            some(idle && !empty && seq.pins.is_empty(), 5),                                      // 5 park
+            some(!empty, 8),                                                                     // 6 advise
+            some(cx.geometry.pins && sealed > 0 && seq.pins.len() < 3, 12),                      // 7 acquire
+            some(!seq.pins.is_empty(), 30),                                                      // 8 release
+            some(idle, 2 + some(full, 20)),                                                      // 9 drop
+            2,                                                                                   // 10 nop
+            some(self.reserve.len() < RESERVE_BLOCKS as usize, 6), // 11 the session's reserve
+            some(!self.reserve.is_empty() && !full, 12),           // 12 bind
+            some(true, if seq.contract == Contract::Exact { cx.geometry.contracts } else { 1 }), // 13 contract
         ];
         match cx.rng.weighted(&weights) {
             0 => self.reserve_blocks(cx, channel, slot, &seq),
@@ -146,7 +148,6 @@ impl Session {
             3 => self.truncate(cx, channel, slot, &seq),
             4 => self.publish(cx, channel, slot, &seq, sealed),
             5 => self.park(cx, channel, slot),
-            6 if cx.rng.chance(100) => self.contract(cx, channel, slot),
             6 => self.advise(cx, channel, slot, &seq),
             7 => self.pin(cx, channel, slot, sealed),
             8 => self.release(cx, channel, slot),
@@ -156,7 +157,8 @@ impl Session {
                 self.send(cx, channel, entry, &[], pending);
             }
             11 => self.reserve_session(cx, channel),
-            _ => self.bind(cx, channel, slot),
+            12 => self.bind(cx, channel, slot),
+            _ => self.contract(cx, channel, slot),
         }
     }
 }

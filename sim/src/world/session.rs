@@ -7,6 +7,7 @@ use crate::failure::Caught;
 use crate::memory::{ArenaId, Place};
 use crate::model::Text;
 use crate::ring::Ring;
+use kvtide::agent::attention::{Contract, History};
 use kvtide::agent::protocol::geometry::Bounds;
 use kvtide::agent::protocol::{CopyOp, Geometry, Mover, PageRange, PinId, Shared};
 use kvtide_tiering::api::SessionId;
@@ -59,6 +60,10 @@ pub struct Seq {
     pub doomed: bool,
     /// Blocks published.
     pub published: u32,
+    /// How much of it steps read.
+    pub contract: Contract,
+    /// Pages of it may have been given up for good.
+    pub holed: bool,
 }
 
 /// A request in flight.
@@ -164,6 +169,8 @@ pub struct Session {
     pub windows: BTreeMap<u32, Place>,
     /// What it still has to tell a new daemon.
     pub declaring: Option<Declaring>,
+    /// What attention gave to pages.
+    pub history: History,
     /// It has pinned pages at some time: pins of an engine can keep its own lanes waiting.
     pub pinned: bool,
     /// One of its copies will never end.
@@ -195,7 +202,8 @@ impl Session {
         let channels = cx.geometry.channels + cx.geometry.lanes;
         let jobs_max = limits.jobs_max as usize;
         let lanes: Option<Vec<Lane>> = (0..cx.geometry.lanes).map(|lane| Lane::new(&shared, lane)).collect();
-        let (Some(lanes), Some(mover)) = (lanes, Mover::new(shared.clone())) else {
+        let history = History::new(limits.blocks_max, cx.geometry.planes().into());
+        let (Some(lanes), Some(mover), Some(history)) = (lanes, Mover::new(shared.clone()), history) else {
             return Err(bad("no room".to_owned()));
         };
         Ok(Session {
@@ -221,6 +229,7 @@ impl Session {
             windows: BTreeMap::new(),
             copies: Vec::new(),
             declaring: None,
+            history,
             pinned: false,
             stuck: false,
         })
@@ -294,6 +303,8 @@ impl Seq {
             pins: Vec::new(),
             doomed: false,
             published: 0,
+            contract: Contract::Exact,
+            holed: false,
         }
     }
 

@@ -1,11 +1,13 @@
 //! The engine thread of a lane: steps over the shipped reader, writing new tokens plane by plane and comparing what its table
 //! shows at arbitrary points between two boundaries.
 
+use super::attention::Signals;
 use super::context::{Check, Context, Ev, wrong};
 use super::session::{Pending, Session};
 use crate::coverage::Met;
 use crate::failure::Caught;
 use crate::model::{Text, needed};
+use kvtide::agent::attention::{Candidate, Contract};
 use kvtide::agent::protocol::step::{Fault, Found, Reader, StepSeq};
 use kvtide::agent::protocol::{LaneView, Shared};
 use kvtide_wire::entry::{Op, Submission};
@@ -19,12 +21,15 @@ const PLANE_US: u64 = 1_000_000;
 const RETRIES: u32 = 2;
 
 /// A sequence in a step.
-struct Member {
-    slot: u32,
+pub(super) struct Member {
+    /// Which.
+    pub slot: u32,
+    /// How much of it the step reads.
+    pub contract: Contract,
     /// What it held before the step.
     before: Text,
     /// What it holds once the step has written all its planes.
-    text: Text,
+    pub text: Text,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,12 +45,20 @@ enum Phase {
 }
 
 /// An open step.
-struct Run {
-    members: Vec<Member>,
-    plane: u16,
+pub(super) struct Run {
+    /// Its sequences.
+    pub members: Vec<Member>,
+    /// The plane that it is at.
+    pub plane: u16,
     phase: Phase,
     /// Pages of the plane that were handed out.
-    handed: BTreeSet<(u32, u32)>,
+    pub handed: BTreeSet<(u32, u32)>,
+    /// Picked pages that are late are waited for a while, not left out at once.
+    pub hopes: bool,
+    /// Pages of the plane that were picked for `approx` sequences, and whether the step may do without.
+    pub picked: BTreeSet<(u32, u32, bool)>,
+    /// What they were picked from, by sequence.
+    pub candidates: Vec<Vec<Candidate>>,
     /// Pages that must be read before the next boundary.
     fresh: Vec<(u32, u32)>,
     plane_since_us: u64,
@@ -60,6 +73,8 @@ struct Run {
 pub struct Lane {
     /// The shipped steps and the lane's own table.
     pub reader: Reader,
+    /// What it tells of attention.
+    pub signals: Signals,
     run: Option<Run>,
     /// The end of a step that is still to be told.
     owed: Option<u64>,
@@ -69,7 +84,8 @@ impl Lane {
     /// An idle lane.
     #[must_use]
     pub fn new(shared: &Arc<Shared>, lane: u16) -> Option<Lane> {
-        Some(Lane { reader: Reader::new(LaneView::new(shared.clone(), lane)?), run: None, owed: None })
+        let signals = Signals::new(shared.geometry().plane_count());
+        Some(Lane { reader: Reader::new(LaneView::new(shared.clone(), lane)?), signals, run: None, owed: None })
     }
 
     /// Whether no step is open and nothing is to be told.
@@ -161,7 +177,7 @@ impl Session {
                 let token = seq.prompt.map_or(own, |prompt| cx.library.token(prompt, text.len()));
                 text.push(token, page_tokens);
             }
-            members.push(Member { slot: slot as u32, before: seq.text.clone(), text });
+            members.push(Member { slot: slot as u32, contract: seq.contract, before: seq.text.clone(), text });
         }
         if members.is_empty() {
             return Ok(());
@@ -199,6 +215,9 @@ impl Session {
             }
         }
         let mut run = Run {
+            hopes: cx.rng.chance(500),
+            picked: BTreeSet::new(),
+            candidates: vec![Vec::new(); members.len()],
             members,
             plane: 0,
             phase: Phase::Write,
@@ -331,6 +350,9 @@ impl Session {
                 return Ok(());
             }
         }
+        if self.lanes[lane].reader.plane() != Some(plane) {
+            self.pick(cx, lane, run)?;
+        }
         let found = self.lanes[lane].reader.boundary(plane);
         // A lane that goes on waiting would fill the report.
         if found != Ok(Found::Nothing { announce: false, fault: None }) {
@@ -342,7 +364,7 @@ impl Session {
                 return wrong(Caught::WrongAnswer, format!("s{me} lane {lane}: boundary of {plane}: {status:?}"));
             }
             Ok(Found::All) => {
-                let pages = self.needed_pages(cx, run);
+                let pages = self.wanted_pages(cx, run);
                 if !run.handed.is_empty() {
                     return wrong(
                         Caught::SkippedPage,
@@ -373,6 +395,10 @@ impl Session {
                 if let Some(fault) = fault {
                     self.fault(cx, lane, fault);
                 }
+                if self.do_without(cx, lane, run) {
+                    run.fresh.clear();
+                    run.phase = Phase::Read { left: 1, last: true };
+                }
             }
         }
         Ok(())
@@ -391,7 +417,7 @@ impl Session {
         };
         let mut pending = Pending::new(Op::Fault, fault.seq);
         pending.lane = Some(lane);
-        pending.count = self.lanes[lane].reader.step();
+        (pending.first, pending.count) = (fault.index, self.lanes[lane].reader.step());
         let channel = usize::from(cx.geometry.channels) + lane;
         if !self.send(cx, channel, entry, &[], pending) {
             self.lanes[lane].reader.fault_ended();
@@ -452,28 +478,22 @@ impl Session {
 
     /// A plane is complete: it must have been handed out whole.
     fn plane_done(&mut self, cx: &mut Context, lane: usize, run: &mut Run) -> Check<Phase> {
-        let pages = self.needed_pages(cx, run);
-        if pages != run.handed {
-            let missed: Vec<_> = pages.symmetric_difference(&run.handed).collect();
+        let mut pages = self.omissions(cx, lane, run)?;
+        pages.extend(&run.handed);
+        let wanted = self.wanted_pages(cx, run);
+        if wanted != pages {
+            let missed: Vec<_> = wanted.symmetric_difference(&pages).collect();
             return wrong(
                 Caught::SkippedPage,
                 format!("s{} lane {lane}: plane {} without or beyond {missed:?}", self.index, run.plane),
             );
         }
+        self.tell_mass(cx, lane, run);
         run.handed.clear();
         run.fresh.clear();
         run.plane += 1;
         run.plane_since_us = cx.now();
         Ok(if run.plane == cx.geometry.planes() { Phase::End } else { Phase::Write })
-    }
-
-    fn needed_pages(&self, cx: &Context, run: &Run) -> BTreeSet<(u32, u32)> {
-        let spec = cx.geometry.specs[usize::from(run.plane)];
-        let page_tokens = cx.geometry.config.page_tokens;
-        let members = run.members.iter().enumerate();
-        members
-            .flat_map(|(at, m)| needed(&spec, m.text.len(), page_tokens).map(move |index| (at as u32, index)))
-            .collect()
     }
 
     /// Compares a page with the model if the lane's table shows it; false if it does not.
@@ -530,7 +550,8 @@ impl Session {
             Ok(_) => {}
         }
         cx.say(|| format!("s{me} lane {lane} ends step {step}"));
-        if run.members.iter().all(|m| self.seq(m.slot).is_some_and(|seq| !seq.doomed)) && deep(cx, &run) {
+        let whole = |m: &Member| m.contract == Contract::Exact && self.seq(m.slot).is_some_and(|seq| !seq.doomed);
+        if run.members.iter().all(whole) && deep(cx, &run) {
             cx.coverage.met(Met::StepThreeTiers);
         }
         cx.trace.fold(&[7, me as u64, lane as u64, step]);
@@ -582,6 +603,11 @@ impl Session {
             seq.doomed = true;
         }
     }
+}
+
+/// Block indices that attention needs of a sequence in a plane.
+pub(super) fn pages_needed(cx: &Context, member: &Member, plane: u16) -> std::ops::Range<u32> {
+    needed(&cx.geometry.specs[usize::from(plane)], member.text.len(), cx.geometry.config.page_tokens)
 }
 
 /// Whether the pages that a step read fill more than tier 0 and host together.

@@ -158,6 +158,14 @@ fn space(space: &Space, sessions: &[Session], out: &mut String) -> fmt::Result {
         let (used, late, wasted) = (core.prefetch_used, core.prefetch_late, core.prefetch_wasted);
         writeln!(out, "  ahead    {used} pages read ahead were used, {late} came late, {wasted} were not used")?;
     }
+    if core.intent_used + core.intent_late + core.intent_missed + core.intent_wasted > 0 {
+        let (used, late) = (core.intent_used, core.intent_late);
+        let (missed, wasted) = (core.intent_missed, core.intent_wasted);
+        writeln!(
+            out,
+            "  queued   {used} pages brought in for queued sequences were there in time, {late} came late, {missed} did not, {wasted} went again"
+        )?;
+    }
     if occupancy.nvme_slots > 0 {
         let (cold, keeping, limbo) = (occupancy.cold, occupancy.keeping, occupancy.nvme_slots_limbo);
         writeln!(

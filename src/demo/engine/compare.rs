@@ -45,6 +45,8 @@ impl Logits {
         drift.tokens += 1;
         drift.same_choice += u64::from(best(expected) == best(found));
         drift.kl += expected.iter().zip(found).map(part).sum::<f64>();
+        let likelihood = |row: &[f32], sum: f64| best(expected).map_or(0.0, |token| f64::from(row[token]) - sum);
+        drift.loss += likelihood(expected, p) - likelihood(found, q);
     }
 
     /// Holds other logits of the same positions against these.
@@ -81,6 +83,8 @@ pub struct Drift {
     pub same_choice: u64,
     /// Kullback-Leibler divergence from the reference, in nats, added up.
     pub kl: f64,
+    /// Nats by which the reference's choices are less likely here than there, added up: what the loss on its text grows by.
+    pub loss: f64,
 }
 
 /// A logit with other bits.
@@ -136,6 +140,8 @@ mod tests {
         kept.drift(0, &[0.0, 3f32.ln()], &mut drift);
         // ½ ln(½ ÷ ¼) + ½ ln(½ ÷ ¾)
         assert!((drift.kl - 0.5 * (4f64 / 3.0).ln()).abs() < 1e-6, "{drift:?}");
+        // Of two that are equally likely the last is the choice: ln ½ − ln ¾.
+        assert!((drift.loss - (0.5f64 / 0.75).ln()).abs() < 1e-6, "{drift:?}");
         kept.drift(1, &[0.0, 1.0], &mut drift);
         assert_eq!((drift.tokens, drift.same_choice), (3, 2));
     }

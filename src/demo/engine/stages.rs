@@ -263,7 +263,10 @@ fn attach(args: &EngineArgs, stage: Stage, sizes: Sizes, frames: u32) -> Result<
     // The rehearsal has what the run with the least room will have.
     let digests = match stage {
         Stage::Rehearsal => {
-            let all = args.contracts.iter().filter_map(|contract| digests(*contract, sizes.digest_pages()));
+            let all = args
+                .contracts
+                .iter()
+                .filter_map(|contract| digests(*contract, sizes.digest_pages(), !args.device.is_host()));
             all.max_by_key(DigestOptions::bytes)
         }
         _ => None,
@@ -277,7 +280,7 @@ fn attach(args: &EngineArgs, stage: Stage, sizes: Sizes, frames: u32) -> Result<
 /// A session that decodes by `contract`, with the small tier 0.
 fn attach_inexact(args: &EngineArgs, contract: Contract, sizes: Sizes) -> Result<Store, TieredError> {
     let name = space_of(&contract.to_string());
-    let digests = digests(contract, sizes.digest_pages());
+    let digests = digests(contract, sizes.digest_pages(), !args.device.is_host());
     let spec = SessionSpec { digests, ..spec(args, name, sizes, args.tier0_frames) };
     Store::contracted(spec, contract, pages_of(sizes.tokens()))
 }

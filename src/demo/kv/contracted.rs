@@ -32,10 +32,35 @@ pub struct Omitted {
     pub said: f64,
     /// What they hold in truth, mean over query heads, added up.
     pub truth: f64,
+    /// What the agent said of the query head that loses most in a plane of a step, added up.
+    pub worst_said: f64,
+    /// What that head lost in truth, added up.
+    pub worst_truth: f64,
     /// The most that one query head lost in one plane of one step.
     pub worst: f64,
+    /// Planes of steps in which one query head lost over half.
+    pub starved: u64,
     /// The furthest that the agent's word was from the truth, mean over query heads.
     pub off: f64,
+}
+
+impl Omitted {
+    /// Adds one plane of one step: what the agent said, and the share that each query head lost in truth.
+    pub(super) fn add(&mut self, said: Omission, lost: &[f64; Q_HEADS]) {
+        let mean = lost.iter().sum::<f64>() / Q_HEADS as f64;
+        let worst = lost.iter().copied().fold(0.0, f64::max);
+        self.planes += 1;
+        self.needed += u64::from(said.needed);
+        self.omitted += u64::from(said.omitted);
+        self.waived += u64::from(said.waived);
+        self.said += f64::from(said.share);
+        self.truth += mean;
+        self.worst_said += f64::from(said.worst);
+        self.worst_truth += worst;
+        self.worst = self.worst.max(worst);
+        self.starved += u64::from(worst > 0.5);
+        self.off = self.off.max((f64::from(said.share) - mean).abs());
+    }
 }
 
 /// One sequence in one session.
@@ -69,17 +94,18 @@ fn key_layout() -> KeyLayout {
     }
 }
 
-/// Digests of so many pages, for a contract that needs them: sketches as large as 5 % of a page of half precision would hold, or
-/// bounds.
+/// Digests of so many pages, on a device or not, for a contract that needs them: sketches as large as 5 % of a page of half
+/// precision would hold, or bounds.
 #[must_use]
-pub fn digests(contract: Contract, pages: usize) -> Option<DigestOptions> {
+pub fn digests(contract: Contract, pages: usize, on_device: bool) -> Option<DigestOptions> {
     let sketches = sketch::groups(HEAD_DIM, PAGE_TOKENS, 2 * size_of::<u16>() * HEAD_DIM) as u16;
     let (groups, bounds) = match contract {
         Contract::Exact => return None,
         Contract::Approx { .. } => (sketches, false),
         Contract::Bounded { .. } => (0, true),
     };
-    Some(DigestOptions { keys: key_layout(), pages: pages as u32, groups, bounds })
+    let keys = if on_device { super::device::key_layout() } else { key_layout() };
+    Some(DigestOptions { keys, pages: pages as u32, groups, bounds })
 }
 
 impl Contracted {
@@ -196,6 +222,9 @@ impl Contracted {
             let mean = || (0..Q_HEADS).map(share).sum::<f32>() / Q_HEADS as f32;
             self.masses.push(if *read { mean() } else { f32::NAN });
         }
+        if matches!(self.contract, Contract::Approx { .. }) {
+            self.sequence.lane.sums(self.sequence.id(), plane as u16, &sums)?;
+        }
         Ok(self.sequence.lane.mass(self.sequence.id(), plane as u16, &self.masses)?)
     }
 
@@ -215,18 +244,7 @@ impl Contracted {
                 *lost += f64::from(cell.sum) * (f64::from(cell.max) - f64::from(*sum)).exp();
             }
         });
-        let shares = lost.map(|lost| lost / (1.0 + lost));
-        let mean = shares.iter().sum::<f64>() / Q_HEADS as f64;
-        let Omission { needed, omitted, waived, share } = omission;
-        let total = &mut self.omitted;
-        total.planes += 1;
-        total.needed += u64::from(needed);
-        total.omitted += u64::from(omitted);
-        total.waived += u64::from(waived);
-        total.said += f64::from(share);
-        total.truth += mean;
-        total.worst = shares.iter().copied().fold(total.worst, f64::max);
-        total.off = total.off.max((f64::from(share) - mean).abs());
+        self.omitted.add(omission, &lost.map(|lost| lost / (1.0 + lost)));
         self.audit += began.elapsed();
     }
 }
@@ -246,8 +264,8 @@ impl Kv for Contracted {
         Ok(())
     }
 
-    fn wants_ahead(&self) -> bool {
-        self.inexact && matches!(self.contract, Contract::Approx { .. })
+    fn wants_ahead(&mut self) -> Result<bool, TieredError> {
+        Ok(self.sequence.lane.wants_ahead(self.sequence.id())?)
     }
 
     fn ahead(&mut self, plane: usize, queries: &[f32]) -> Result<(), TieredError> {

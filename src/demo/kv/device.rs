@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use kvtide_client::Stats;
 use kvtide_client::cuda::{self, Attend, AttendOptions};
+use kvtide_client::{Contract, Element, KeyLayout, Stats};
 
+use super::audit::Audit;
 use super::sequence::{Sequence, SessionSpec, TIMEOUT};
-use super::{Kv, Rows, TieredError};
+use super::{Kv, Omitted, Rows, TieredError};
 use crate::demo::attention::{GROUP, HEAD_DIM, KV_HEADS, PAGE_TOKENS, Partials};
 use crate::demo::sizes::CHUNK;
 
@@ -15,20 +16,44 @@ pub const PAGE_BYTES: usize = 2 * 2 * KV_HEADS * PAGE_TOKENS * HEAD_DIM;
 /// Longest wait for a plane's result. Kernels take microseconds on a GPU, and seconds where a CPU stands in for one.
 const RESULT: Duration = Duration::from_secs(50);
 
+/// Where keys are in such a page.
+#[must_use]
+pub fn key_layout() -> KeyLayout {
+    let row = (HEAD_DIM * size_of::<u16>()) as u32;
+    KeyLayout {
+        element: Element::F16,
+        heads: KV_HEADS as u16,
+        channels: HEAD_DIM as u16,
+        tile_tokens: PAGE_TOKENS as u16,
+        offset: 0,
+        head_stride: PAGE_TOKENS as u32 * row,
+        tile_stride: 0,
+        token_stride: row,
+        channel_stride: size_of::<u16>() as u32,
+    }
+}
+
 /// One sequence in one session.
 pub struct OnDevice {
     /// Before the session whose memory it uses.
     attend: Attend,
     sequence: Sequence,
     name: String,
+    /// How it is read once it decodes, and what holds that against the truth; `None`: exactly.
+    inexact: Option<(Contract, Audit)>,
+    /// Decoding has begun: that contract is in force.
+    in_force: bool,
 }
 
 impl OnDevice {
-    /// Attaches, binds the session's lane to a stream, loads the kernels. `pages`: the most that the sequence will have in a plane.
+    /// Attaches, binds the session's lane to a stream, loads the kernels. `pages`: the most that the sequence will have in a plane;
+    /// it is read by `contract` once it decodes.
     ///
     /// # Errors
     /// As [`Sequence::attach`], or the device refuses the kernels.
-    pub fn attach(spec: SessionSpec, pages: usize) -> Result<OnDevice, TieredError> {
+    pub fn attach(spec: SessionSpec, pages: usize, contract: Contract) -> Result<OnDevice, TieredError> {
+        let audit = || Audit::new(spec.planes, pages).map_err(TieredError::Shadow);
+        let inexact = (contract != Contract::Exact).then(|| Ok::<_, TieredError>((contract, audit()?))).transpose()?;
         let mut sequence = Sequence::attach(spec)?;
         let client = sequence.client().clone();
         let options = AttendOptions {
@@ -41,15 +66,22 @@ impl OnDevice {
             // Queries come scaled.
             scale: 1.0,
             timeout: RESULT.max(TIMEOUT),
+            approx: inexact.is_some(),
         };
         let attend = Attend::new(&client, &mut sequence.lane, options)?;
-        Ok(OnDevice { name: attend.device_name(), attend, sequence })
+        Ok(OnDevice { name: attend.device_name(), attend, sequence, inexact, in_force: false })
     }
 
     /// What the driver calls the device.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// What was omitted so far; nothing where everything is read.
+    #[must_use]
+    pub fn omitted(&self) -> Omitted {
+        self.inexact.as_ref().map_or_else(Omitted::default, |(_, audit)| audit.omitted())
     }
 
     /// What the session counted so far.
@@ -69,16 +101,47 @@ impl Kv for OnDevice {
     type Error = TieredError;
 
     fn open(&mut self, tokens: usize) -> Result<(), TieredError> {
+        let before = self.sequence.tokens();
+        if let Some((contract, audit)) = &mut self.inexact {
+            if !self.in_force && before > 0 && tokens == before + 1 {
+                self.sequence.contract(*contract)?;
+                self.in_force = true;
+            }
+            audit.begin(tokens);
+        }
         let step = self.sequence.prepare(tokens)?;
         Ok(self.attend.begin(&mut self.sequence.lane, step)?)
     }
 
+    fn wants_ahead(&mut self) -> Result<bool, TieredError> {
+        Ok(self.in_force && self.sequence.lane.wants_ahead(self.sequence.id())?)
+    }
+
+    fn ahead(&mut self, plane: usize, queries: &[f32]) -> Result<(), TieredError> {
+        Ok(self.sequence.lane.ahead(self.sequence.id(), plane as u16, queries)?)
+    }
+
     fn attend(&mut self, plane: usize, rows: Rows<'_>, _: &mut Partials, out: &mut [f32]) -> Result<(), TieredError> {
         let Rows { q, k, v, .. } = rows;
-        Ok(self.attend.attend(&mut self.sequence.lane, plane as u16, cuda::Rows { q, k, v }, out)?)
+        let seq = self.sequence.id();
+        self.attend.attend(&mut self.sequence.lane, plane as u16, cuda::Rows { q, k, v }, out)?;
+        if let Some((_, audit)) = &mut self.inexact {
+            audit.write(plane, &rows);
+            if self.in_force {
+                let said = self.sequence.lane.omission(seq, plane as u16).unwrap_or_default();
+                audit.read(plane, &rows, self.attend.read(), said);
+                // Of use to the next step.
+                self.sequence.lane.query(seq, plane as u16, q)?;
+            }
+        }
+        Ok(())
     }
 
     fn close(&mut self) -> Result<(), TieredError> {
         self.sequence.end()
+    }
+
+    fn apart(&self) -> Duration {
+        self.inexact.as_ref().map_or(Duration::ZERO, |(_, audit)| audit.spent())
     }
 }

@@ -5,6 +5,7 @@
 //! [`Contracted`] is such a sequence that is read by another contract than exact. [`OnDevice`] is one with its tier 0 on a device, whose kernels write and read the pages;
 //! [`Store`] is either.
 
+mod audit;
 mod contracted;
 mod device;
 mod plain;
@@ -61,8 +62,11 @@ pub trait Kv {
     ) -> Result<(), Self::Error>;
 
     /// Whether the store wants to be told, before a plane is attended to, what the next plane's queries will be like.
-    fn wants_ahead(&self) -> bool {
-        false
+    ///
+    /// # Errors
+    /// The store is gone.
+    fn wants_ahead(&mut self) -> Result<bool, Self::Error> {
+        Ok(false)
     }
 
     /// What the queries of `plane`, which is still to come, will be like.

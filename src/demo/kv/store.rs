@@ -25,7 +25,7 @@ impl Store {
     pub fn attach(spec: SessionSpec, pages: usize) -> Result<Store, TieredError> {
         match spec.device {
             DeviceChoice::Cpu => Tiered::attach(spec).map(Store::Host),
-            _ => Ok(Store::Device(Box::new(OnDevice::attach(spec, pages)?))),
+            _ => Ok(Store::Device(Box::new(OnDevice::attach(spec, pages, Contract::Exact)?))),
         }
     }
 
@@ -34,7 +34,10 @@ impl Store {
     /// # Errors
     /// As [`Store::attach`].
     pub fn contracted(spec: SessionSpec, contract: Contract, pages: usize) -> Result<Store, TieredError> {
-        Ok(Store::Contracted(Box::new(Contracted::attach(spec, contract, pages)?)))
+        match spec.device {
+            DeviceChoice::Cpu => Ok(Store::Contracted(Box::new(Contracted::attach(spec, contract, pages)?))),
+            _ => Ok(Store::Device(Box::new(OnDevice::attach(spec, pages, contract)?))),
+        }
     }
 
     /// What was omitted so far; nothing where everything is read.
@@ -42,7 +45,8 @@ impl Store {
     pub fn omitted(&self) -> Omitted {
         match self {
             Store::Contracted(store) => store.omitted(),
-            Store::Host(_) | Store::Device(_) => Omitted::default(),
+            Store::Device(store) => store.omitted(),
+            Store::Host(_) => Omitted::default(),
         }
     }
 
@@ -101,21 +105,27 @@ impl Kv for Store {
         }
     }
 
-    fn wants_ahead(&self) -> bool {
-        matches!(self, Store::Contracted(store) if store.wants_ahead())
+    fn wants_ahead(&mut self) -> Result<bool, TieredError> {
+        match self {
+            Store::Contracted(store) => store.wants_ahead(),
+            Store::Device(store) => store.wants_ahead(),
+            Store::Host(_) => Ok(false),
+        }
     }
 
     fn ahead(&mut self, plane: usize, queries: &[f32]) -> Result<(), TieredError> {
         match self {
             Store::Contracted(store) => store.ahead(plane, queries),
-            Store::Host(_) | Store::Device(_) => Ok(()),
+            Store::Device(store) => store.ahead(plane, queries),
+            Store::Host(_) => Ok(()),
         }
     }
 
     fn apart(&self) -> Duration {
         match self {
             Store::Contracted(store) => store.apart(),
-            Store::Host(_) | Store::Device(_) => Duration::ZERO,
+            Store::Device(store) => store.apart(),
+            Store::Host(_) => Duration::ZERO,
         }
     }
 

@@ -142,7 +142,7 @@ impl Decoder {
             x.copy_from_slice(&self.embedding[usize::from(*token) * hidden..][..hidden]);
         }
         for (plane, layer) in self.layers.iter().enumerate() {
-            if n == 1 && store.wants_ahead() {
+            if n == 1 && store.wants_ahead()? {
                 self.look_ahead(plane + 1, scratch, store, start)?;
             }
             self.attention(layer, plane, scratch, store, n, start)?;

@@ -9,7 +9,7 @@ use kvtide_tiering::{Amount, Edge, Endurance, Fill, REASONS};
 
 /// Names of `kvtide_tiering::Reason`, in its order.
 const REASON_NAMES: [&str; REASONS] =
-    ["demand", "step", "prefetch", "request", "clean", "park", "copy", "resize", "attention"];
+    ["demand", "step", "prefetch", "request", "clean", "park", "copy", "resize", "attention", "intent"];
 
 /// Calls `sample` for each space with its labels after `first`.
 pub(super) fn each(snapshot: &Snapshot, samples: &mut Samples, sample: impl Fn(&SpaceStatus, &mut Of<'_>)) {
@@ -339,6 +339,20 @@ pub(super) const FAMILIES: &[Family] = &[
         "Such pages that were not loaded, for want of time or of a frame.",
         attention_held
     ),
+    Family::counter(
+        "kvtide_queued_pages",
+        "Pages that sequences need which are parked and expected back, by what became of them when they were resumed.",
+        |snapshot, samples| {
+            each(snapshot, samples, |space, of| {
+                of.whole(&[("outcome", "used")], space.core.intent_used);
+                of.whole(&[("outcome", "late")], space.core.intent_late);
+                of.whole(&[("outcome", "missed")], space.core.intent_missed);
+                of.whole(&[("outcome", "wasted")], space.core.intent_wasted);
+            });
+        },
+    ),
+    core_counter!("kvtide_queued_loads", "Loads into tier 0 for such sequences.", intent_loads),
+    core_counter!("kvtide_queued_held", "Times that such loads waited for a frame that may be taken.", intent_held),
     core_counter!("kvtide_scores", "Entries of score areas that were taken in.", scores),
     core_counter!("kvtide_scores_refused", "Entries of score areas that cannot be true.", scores_refused),
     core_counter!("kvtide_scores_late", "Entries of score areas about a step that was over.", scores_late),
@@ -358,7 +372,7 @@ pub(super) const FAMILIES: &[Family] = &[
         windows_shed
     ),
     core_counter!("kvtide_cache_drops", "Published blocks dropped from the last tier.", cache_drops),
-    core_counter!("kvtide_retired_pages", "Pages that left their window.", retired),
+    core_counter!("kvtide_retired_pages", "Pages that left their window, or were given up for good.", retired),
     core_counter!("kvtide_page_transitions", "Times a page's residency changed.", transitions),
     core_counter!("kvtide_faults", "Page faults of lanes.", faults),
     core_counter!("kvtide_resident_faults", "Faults whose page was there when they arrived.", faults_resident),

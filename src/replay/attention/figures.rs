@@ -2,6 +2,7 @@
 
 use super::baseline::Baselines;
 use super::drive::Outcome;
+use super::exact::Exact;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -33,6 +34,8 @@ pub(super) struct Figures {
     stall_us_per_token: f64,
     step_us: f64,
     digest_percent: f64,
+    /// The same sequence under `exact`.
+    exact: Exact,
 }
 
 /// What holds for every policy.
@@ -50,7 +53,7 @@ fn rounded(value: f64) -> Value {
 }
 
 impl Figures {
-    pub(super) fn of(outcome: &Outcome, baselines: &Baselines, sizes: Sizes) -> Figures {
+    pub(super) fn of(outcome: &Outcome, exact: &Exact, baselines: &Baselines, sizes: Sizes) -> Figures {
         let tally = &outcome.tally;
         let planes = (0..tally.recall.len()).map(|plane| Plane {
             mass_recall: tally.recall[plane],
@@ -72,6 +75,7 @@ impl Figures {
             stall_us_per_token: outcome.stall_ns as f64 / outcome.steps.max(1) as f64 / 1000.0,
             step_us: tally.recall.len() as f64 * sizes.plane_ns as f64 / 1000.0,
             digest_percent: sizes.digest_bytes as f64 * 100.0 / f64::from(sizes.own_bytes),
+            exact: *exact,
             planes: planes.collect(),
         }
     }
@@ -93,6 +97,15 @@ impl Figures {
         if before > 0.0 { 1.0 - missed / before } else { 0.0 }
     }
 
+    /// The same for each plane by itself, then the mean: a plane that misses little, but more than last step's pages, counts in full.
+    fn missed_less_by_plane(&self) -> f64 {
+        let moved = |plane: &&Plane| plane.oracle > plane.last_step;
+        let less = |plane: &Plane| 1.0 - (plane.oracle - plane.mass_recall) / (plane.oracle - plane.last_step);
+        let (count, sum) =
+            self.planes.iter().filter(moved).fold((0, 0.0), |(n, sum), plane| (n + 1, sum + less(plane)));
+        sum / f64::from(count.max(1))
+    }
+
     pub(super) fn json(&self) -> Value {
         let (of_oracle, worst) = self.of_oracle();
         let plane = |plane: &Plane| {
@@ -112,6 +125,7 @@ impl Figures {
             "mass_of_oracle": rounded(of_oracle),
             "mass_of_oracle_worst": rounded(worst),
             "missed_less_than_last_step": rounded(self.missed_less()),
+            "missed_less_by_plane": rounded(self.missed_less_by_plane()),
             "coverage": rounded(self.coverage),
             "precision": rounded(self.precision),
             "late": rounded(self.late),
@@ -123,13 +137,26 @@ impl Figures {
             "stall_us_per_token": rounded(self.stall_us_per_token),
             "step_us": rounded(self.step_us),
             "digest_percent": rounded(self.digest_percent),
+            "exact": {
+                "bytes": self.exact.bytes,
+                "optimum_bytes": self.exact.optimum_bytes,
+                "ratio": rounded(self.exact.ratio()),
+                "nvme_read_bytes": self.exact.nvme_read_bytes,
+                "stall_us_per_token": rounded(self.exact.stall_us_per_token),
+            },
             "planes": self.planes.iter().map(plane).collect::<Vec<_>>(),
         })
     }
 }
 
-/// A table: the planes of each policy, its sums below. A string takes whatever is written to it, so no write can fail.
-pub(super) fn table(rows: &[(&str, Figures)]) -> String {
+/// A part less in words; less than none is more.
+fn less(part: f64) -> String {
+    let percent = (part.abs() * 1000.0).round() / 10.0;
+    format!("{percent:.1} % {}", if part < 0.0 { "more" } else { "less" })
+}
+
+/// A table: the planes of each policy, its sums below, and what `exact` moves. A string takes whatever is written to it, so no write can fail.
+pub(super) fn table(rows: &[(&str, Figures)], exact: &Exact) -> String {
     let mut text = String::new();
     for (name, figures) in rows {
         let head = ["tier 0", "oracle", "last step", "true query", "of oracle", "pages"];
@@ -160,10 +187,11 @@ pub(super) fn table(rows: &[(&str, Figures)]) -> String {
         let (of_oracle, worst) = figures.of_oracle();
         let _ = writeln!(
             text,
-            "  of the oracle's mass {of_oracle:.4} in the mean, {worst:.4} on the worst plane; missed {:.1} % less than last \
-             step's pages\n  coverage {:.3}, precision {:.3}, late {:.4}; prefetched {} bytes, wasted {}; from NVMe {}\n  stall \
+            "  of the oracle's mass {of_oracle:.4} in the mean, {worst:.4} on the worst plane; missed {} than by last \
+             step's pages, {} in the mean of the planes' own\n  coverage {:.3}, precision {:.3}, late {:.4}; prefetched {} bytes, wasted {}; from NVMe {}\n  stall \
              {:.3} us a token of {:.1} us; {} pages waited for; digests take {:.2} % of a page",
-            figures.missed_less() * 100.0,
+            less(figures.missed_less()),
+            less(figures.missed_less_by_plane()),
             figures.coverage,
             figures.precision,
             figures.late,
@@ -176,5 +204,14 @@ pub(super) fn table(rows: &[(&str, Figures)]) -> String {
             figures.digest_percent,
         );
     }
+    let _ = writeln!(
+        text,
+        "exact           {} bytes to tier 0, {:.3} of the least that a cyclic scan moves ({}); from NVMe {}; stall {:.3} us a token",
+        exact.bytes,
+        exact.ratio(),
+        exact.optimum_bytes,
+        exact.nvme_read_bytes,
+        exact.stall_us_per_token,
+    );
     text
 }

@@ -3,18 +3,21 @@
 mod baseline;
 mod drive;
 mod estimates;
+mod exact;
 mod figures;
 mod scores;
+mod sequence;
 mod tally;
 
 use super::machine::Bandwidths;
 use super::trace::{Attention, attention::BYTES_MAX};
 use super::{ReplayError, chart, gbps, open, percent};
 use baseline::{Baselines, Oracle, room};
-use drive::{Known, NEEDED, Setup};
+use drive::{Known, NEEDED};
 use estimates::{Digest, Estimates};
 use figures::{Figures, Sizes};
 use kvtide_tiering::predict::Scoring;
+use sequence::Setup;
 use serde_json::{Map, Value};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -95,21 +98,25 @@ pub(super) fn run(args: &Args) -> Result<String, ReplayError> {
     // 10^9 bytes a second are a byte a nanosecond.
     let oracle_ns = oracle.moves() as f64 * f64::from(page_bytes) / args.host_gbps;
     let plane_ns = args.plane_us.map_or(oracle_ns, |us| us * 1000.0).ceil().max(1.0) as u64;
+    let (capacity_percent, host_percent) = (args.capacity_percent, args.host_percent);
+    let budget_percent = args.budget_percent.unwrap_or(2.0 * capacity_percent).min(100.0);
+    let setup =
+        |scoring| Setup { scoring, budget_percent, capacity_percent, host_percent, bandwidths, page_bytes, plane_ns };
+    // Nothing is ranked for it: what it moves is the same with every policy.
+    let exact = exact::replay(&trace, setup(Scoring::default()))?;
     let mut rows: Vec<(&str, Figures)> = Vec::new();
     for scoring in chosen() {
         let Some((_, estimates)) = asked.iter().find(|(digest, _)| *digest == Digest::of(scoring)) else { continue };
-        let (capacity_percent, host_percent) = (args.capacity_percent, args.host_percent);
-        let budget_percent = args.budget_percent.unwrap_or(2.0 * capacity_percent).min(100.0);
-        let setup = Setup { scoring, budget_percent, capacity_percent, host_percent, bandwidths, page_bytes, plane_ns };
+        let setup = setup(scoring);
         let outcome = drive::replay(Known { trace: &trace, oracle: &oracle, estimates }, setup, scoring.name())?;
         let baselines = Baselines::new(&trace, &oracle, estimates, args.capacity_percent);
         let sizes = Sizes { page_bytes, own_bytes, digest_bytes: estimates.digest_bytes, plane_ns };
-        rows.push((scoring.name(), Figures::of(&outcome, &baselines, sizes)));
+        rows.push((scoring.name(), Figures::of(&outcome, &exact, &baselines, sizes)));
     }
     if let Some(path) = &args.chart {
         draw(path, &rows)?;
     }
-    Ok(if args.json { json(args, &rows) } else { figures::table(&rows) })
+    Ok(if args.json { json(args, &rows) } else { figures::table(&rows, &exact) })
 }
 
 /// Tier 0 must hold what every step reads, and something to choose from.

@@ -16,11 +16,22 @@ pub enum Direction {
 
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
+    /// Jobs that came before it.
+    order: u64,
     id: u32,
     job: Job,
     /// Boundaries that had been when it came, and when that was.
     since: u64,
     ordered_ns: u64,
+}
+
+/// What tier 0 shows of a page.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    /// The frame that shows it.
+    frame: FrameId,
+    /// The boundary at which the lane finds it there.
+    from: u64,
 }
 
 /// A load that ended.
@@ -40,14 +51,16 @@ pub struct Arrived {
 #[derive(Clone, Debug)]
 pub struct Agent {
     planes: u16,
-    /// Page → frame that shows it.
-    table: Vec<FrameId>,
+    /// By page.
+    table: Vec<Entry>,
     /// Position of the lane's plane, step × planes + plane, while it is in a step.
     position: Option<u64>,
     boundaries: u64,
-    /// The lane has read what there was for its position, and waits for the rest.
-    read: bool,
-    waiting: VecDeque<Waiting>,
+    /// First boundary at this position.
+    first_at: u64,
+    /// By direction, in the order in which they came: those whose link is busy are not looked at.
+    waiting: [VecDeque<Waiting>; 3],
+    jobs: u64,
     /// Jobs that were begun, and that the core did not hear of yet.
     begun: Vec<Waiting>,
     /// Cancel jobs: their id and whom they call off.
@@ -64,11 +77,12 @@ impl Agent {
     pub fn new(blocks_max: u32, planes: u16) -> Agent {
         Agent {
             planes,
-            table: vec![NONE; blocks_max as usize * usize::from(planes)],
+            table: vec![Entry { frame: NONE, from: 0 }; blocks_max as usize * usize::from(planes)],
             position: None,
             boundaries: 0,
-            read: false,
-            waiting: VecDeque::new(),
+            first_at: 0,
+            waiting: [const { VecDeque::new() }; 3],
+            jobs: 0,
             begun: Vec::new(),
             cancels: VecDeque::new(),
             arrived: Vec::new(),
@@ -79,22 +93,19 @@ impl Agent {
     /// Whether tier 0 shows a page.
     #[must_use]
     pub fn shows(&self, block: u32, plane: u16) -> bool {
-        self.table[self.page(block, plane)] != NONE
+        self.table[self.page(block, plane)].frame != NONE
     }
 
     fn page(&self, block: u32, plane: u16) -> usize {
         block as usize * usize::from(self.planes) + usize::from(plane)
     }
 
-    /// The lane is at a boundary.
+    /// The lane is at a boundary: what it found at the one before it has read.
     pub fn at(&mut self, position: Option<u64>) {
-        (self.position, self.read) = (position, false);
         self.applied();
-    }
-
-    /// The lane has read what there is for its position: it holds that up no more.
-    pub fn has_read(&mut self) {
-        self.read = true;
+        if self.position != position {
+            (self.position, self.first_at) = (position, self.boundaries);
+        }
     }
 
     /// The lane has applied every change of the table so far.
@@ -106,27 +117,32 @@ impl Agent {
     pub fn take(&mut self, id: u32, job: Job, now_ns: u64) {
         match job {
             Job::Cancel { job } => self.cancels.push_back((id, job)),
-            _ => self.waiting.push_back(Waiting { id, job, since: self.boundaries, ordered_ns: now_ns }),
+            _ => {
+                let (order, since) = (self.jobs, self.boundaries);
+                self.jobs += 1;
+                self.waiting[direction(&job) as usize].push_back(Waiting { order, id, job, since, ordered_ns: now_ns });
+            }
         }
     }
 
     /// Takes a job out whose turn has not come.
     pub fn withdraw(&mut self, id: u32) -> bool {
-        match self.waiting.iter().position(|waiting| waiting.id == id) {
-            Some(at) => self.waiting.remove(at).is_some(),
-            None => false,
-        }
+        self.waiting.iter_mut().any(|waiting| {
+            let at = waiting.iter().position(|waiting| waiting.id == id);
+            at.is_some_and(|at| waiting.remove(at).is_some())
+        })
     }
 
     /// Begins the first job whose turn has come, and whose link is free.
     pub fn start(&mut self, loads: bool, stores: bool) -> Option<(u32, Direction)> {
-        let free = |job: &Job| match direction(job) {
-            Direction::None => true,
-            Direction::Load => loads,
-            Direction::Store => stores,
+        let first = |direction: usize| {
+            let waiting = &self.waiting[direction];
+            let at = waiting.iter().position(|waiting| self.may_begin(waiting))?;
+            Some((waiting[at].order, direction, at))
         };
-        let at = self.waiting.iter().position(|waiting| free(&waiting.job) && self.may_begin(waiting))?;
-        let waiting = self.waiting.remove(at)?;
+        let free = [true, loads, stores];
+        let (_, line, at) = (0..3).filter(|&direction| free[direction]).filter_map(first).min()?;
+        let waiting = self.waiting[line].remove(at)?;
         let Waiting { id, job, .. } = waiting;
         if let Some(Victim { block, plane, .. }) = victim(&job) {
             self.hide(block, plane);
@@ -140,8 +156,10 @@ impl Agent {
         let Some(position) = self.position else { return true };
         let passed = self.boundaries > waiting.since;
         match (waiting.job, victim(&waiting.job)) {
-            (_, Some(Victim { after: Some((_, after)), .. })) => {
-                passed && (position > after || self.read && position == after)
+            (_, Some(Victim { block, plane, after: Some((_, after)) })) => {
+                // It was found at this position, and read since.
+                let found = self.table[self.page(block, plane)].from.max(self.first_at);
+                passed && (position > after || position == after && self.boundaries > found)
             }
             (_, Some(_)) | (Job::Evict { .. } | Job::Drop { .. }, None) => passed,
             (Job::Move { .. }, None) => false,
@@ -171,12 +189,12 @@ impl Agent {
 
     fn show(&mut self, block: u32, plane: u16, frame: FrameId) {
         let page = self.page(block, plane);
-        self.table[page] = frame;
+        self.table[page] = Entry { frame, from: self.boundaries + 1 };
     }
 
     fn hide(&mut self, block: u32, plane: u16) {
         let page = self.page(block, plane);
-        self.table[page] = NONE;
+        self.table[page].frame = NONE;
     }
 }
 
@@ -229,11 +247,19 @@ mod tests {
         agent.ended(2, 20);
         assert_eq!((shown(&agent), agent.loads), (vec![(1, 0)], 1));
         assert_eq!(agent.arrived, [Arrived { block: 1, plane: 0, ordered_ns: 10, ended_ns: 20 }]);
-        // What this lane uses at position 4 goes after that.
+        // What this lane uses at position 4 goes once it was found there, and a boundary has followed.
         agent.take(3, load(0, 0, Some(Victim { block: 1, plane: 0, after: Some((0, 4)) })), 30);
-        for (position, begins) in [(Some(4), false), (Some(4), false), (Some(5), true)] {
+        for (position, begins) in [(Some(3), false), (Some(4), false), (Some(4), true)] {
             agent.at(position);
             assert_eq!(agent.start(true, true).is_some(), begins, "{position:?}");
+        }
+        // What comes while the lane is at 5 is found at the next boundary, and goes at the one after it.
+        agent.at(Some(5));
+        agent.ended(3, 40);
+        agent.take(4, load(1, 0, Some(Victim { block: 0, plane: 0, after: Some((0, 5)) })), 50);
+        for begins in [false, true] {
+            agent.at(Some(5));
+            assert_eq!(agent.start(true, true).is_some(), begins);
         }
     }
 

@@ -30,6 +30,8 @@ pub struct Bandwidths {
 
 /// Things that end while one request waits: more is a core that turns in circles.
 const ROUNDS_MAX: u32 = 1 << 22;
+/// So far ahead nothing ends that anybody waits for, in nanoseconds: an hour.
+const STILL_NS: u64 = 3_600_000_000_000;
 
 /// What ended at once.
 #[derive(Clone, Copy, Debug)]
@@ -91,20 +93,52 @@ impl Machine {
         self.now_ns - BEGIN_US * 1000
     }
 
-    /// Lets time pass until then: what ends meanwhile ends.
+    /// Lets time pass until then: what ends meanwhile ends. The core does its housekeeping.
     pub fn advance(&mut self, until_ns: u64) -> Result<(), ReplayError> {
+        self.pass(until_ns)?;
+        self.event(Event::Tick)
+    }
+
+    /// Lets time pass until then: what ends meanwhile ends.
+    pub fn pass(&mut self, until_ns: u64) -> Result<(), ReplayError> {
         let until = until_ns + BEGIN_US * 1000;
         while let Some(at) = self.next_end().filter(|&at| at <= until) {
             self.end_next(at)?;
         }
         self.now_ns = self.now_ns.max(until);
-        self.event(Event::Tick)
+        Ok(())
+    }
+
+    /// Lets time pass until the next thing ends. False: nothing is under way.
+    pub fn wait(&mut self) -> Result<bool, ReplayError> {
+        let Some(at) = self.next_end() else { return Ok(false) };
+        self.end_next(at)?;
+        Ok(true)
+    }
+
+    /// Lets time pass until the next thing ends, unless that is a deadline which only a replay that stands still would ever reach. False:
+    /// nothing is under way.
+    pub fn wait_for_moves(&mut self) -> Result<bool, ReplayError> {
+        let Some(at) = self.next_end().filter(|&at| at < self.now_ns + STILL_NS) else { return Ok(false) };
+        self.end_next(at)?;
+        Ok(true)
+    }
+
+    /// Sends a request and does not wait for its [`Machine::answer`]. The one before was answered.
+    pub fn send(&mut self, request: Request<'_>) -> Result<(), ReplayError> {
+        self.answer = None;
+        self.event(Event::Request { session: 0, channel: 0, tag: 0, timeout_us: 0, request })
+    }
+
+    /// The answer to the last request, once it is there.
+    #[must_use]
+    pub fn answer(&self) -> Option<(Status, u64)> {
+        self.answer
     }
 
     /// Sends a request and lets time pass until it is answered.
     pub fn ask(&mut self, request: Request<'_>) -> Result<(Status, u64), ReplayError> {
-        self.answer = None;
-        self.event(Event::Request { session: 0, channel: 0, tag: 0, timeout_us: 0, request })?;
+        self.send(request)?;
         for _ in 0..ROUNDS_MAX {
             if let Some(answer) = self.answer {
                 return Ok(answer);
@@ -113,11 +147,9 @@ impl Machine {
             self.agent.applied();
             self.start_jobs();
             self.drain()?;
-            if self.answer.is_some() {
-                continue;
+            if self.answer.is_none() && !self.wait()? {
+                break;
             }
-            let Some(at) = self.next_end() else { break };
-            self.end_next(at)?;
         }
         Err(ReplayError::Odd(format!("nothing moves, but {request:?} is not answered")))
     }
@@ -186,11 +218,13 @@ impl Machine {
         self.drain()
     }
 
-    fn tell(&mut self, event: Event<'_>) -> Result<(), ReplayError> {
+    /// Tells the core and does nothing of what it wants: [`Machine::drain`] does.
+    pub fn tell(&mut self, event: Event<'_>) -> Result<(), ReplayError> {
         Ok(self.core.handle(self.now_ns / 1000, event, &mut self.buf)?)
     }
 
-    fn drain(&mut self) -> Result<(), ReplayError> {
+    /// Does what the core wants until it wants nothing more now.
+    pub fn drain(&mut self) -> Result<(), ReplayError> {
         loop {
             self.take();
             let Some(ended) = self.ended.pop_front() else {

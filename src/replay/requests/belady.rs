@@ -2,7 +2,8 @@
 //!
 //! Of all blocks the one that is used again last goes first (Belady 1966). A block is used whenever one behind it is, so a block's next
 //! use is never after that of a block behind it: with ties broken deepest first, no block goes before what stands on it, and
-//! contiguous prefixes are all that is ever lost. A block that is not used again in time is not taken in at all.
+//! contiguous prefixes are all that is ever lost. A block that is not used again in time is not taken in at all, and one that is
+//! never used again goes at once.
 
 use super::super::trace::Requests;
 use std::collections::BinaryHeap;
@@ -16,24 +17,28 @@ const ABSENT: u32 = u32::MAX;
 #[must_use]
 pub fn belady(trace: &Requests, capacity: u64) -> u64 {
     let next = next_uses(trace);
-    // Next use of each block in the cache: a request, or `NEVER`; entries of the heap that say otherwise are out of date.
-    let mut held = vec![None; trace.distinct() as usize];
-    let mut heap: BinaryHeap<(u32, u32, u32)> = BinaryHeap::new();
+    // Next use of each block in the cache, a request, or `NEVER` of those that are not; entries of the heap that say otherwise
+    // are out of date.
+    let mut held = vec![NEVER; trace.distinct() as usize];
+    let mut heap: BinaryHeap<(u64, u32)> = BinaryHeap::new();
     let (mut count, mut found, mut at) = (0u64, 0u64, 0usize);
     for request in trace.iter() {
-        let hits = request.blocks.iter().take_while(|&&block| held[block as usize].is_some()).count();
+        let hits = request.blocks.iter().take_while(|&&block| held[block as usize] != NEVER).count();
         found += hits as u64;
         for (depth, &block) in request.blocks.iter().enumerate() {
             let use_next = next[at];
             at += 1;
-            count += u64::from(held[block as usize].is_none());
-            held[block as usize] = Some(use_next);
-            heap.push((use_next, depth as u32, block));
+            let before = std::mem::replace(&mut held[block as usize], use_next);
+            count -= u64::from(before != NEVER);
+            if use_next != NEVER {
+                count += 1;
+                heap.push((u64::from(use_next) << 32 | depth as u64, block));
+            }
         }
         while count > capacity {
-            let Some((use_next, _, block)) = heap.pop() else { break };
-            if held[block as usize] == Some(use_next) {
-                held[block as usize] = None;
+            let Some((key, block)) = heap.pop() else { break };
+            if u64::from(held[block as usize]) == key >> 32 {
+                held[block as usize] = NEVER;
                 count -= 1;
             }
         }

@@ -4,6 +4,10 @@ mod admission;
 mod belady;
 mod drive;
 mod figures;
+#[cfg(test)]
+mod kinds;
+#[cfg(test)]
+mod tests;
 
 use super::machine::Bandwidths;
 use super::trace::Requests;

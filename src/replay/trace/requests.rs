@@ -122,7 +122,7 @@ struct Reading {
 
 impl Reading {
     fn line(&mut self, line: &[u8]) -> Result<(), String> {
-        let line: Line = serde_json::from_slice(line).map_err(|error| error.to_string())?;
+        let line: Line = serde_json::from_slice(line).map_err(said_of_a_line)?;
         let trace = &mut self.trace;
         if trace.times_ms.last().is_some_and(|&before| before > line.timestamp) {
             return Err(format!("timestamp {} is before that of the request before", line.timestamp));
@@ -167,6 +167,15 @@ impl Reading {
     }
 }
 
+/// What is wrong with a line: the parser counts lines too, and sees one.
+fn said_of_a_line(error: serde_json::Error) -> String {
+    let (said, column) = (error.to_string(), error.column());
+    match said.strip_suffix(&format!(" at line 1 column {column}")) {
+        Some(what) => format!("{what} at column {column}"),
+        None => said,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::At;
@@ -184,6 +193,13 @@ mod tests {
         let requests: Vec<_> = trace.iter().map(|r| (r.time_ms, r.blocks)).collect();
         assert_eq!(requests, [(0, &[0, 1][..]), (5, &[]), (5, &[0, 2])]);
         assert_eq!((trace.distinct(), trace.uses(), trace.longest(), trace.len()), (3, 4, 2, 3));
+    }
+
+    #[test]
+    fn a_line_has_one_number() {
+        let said = |text| read(text).expect_err("no trace").why;
+        assert_eq!(said("{\"timestamp\": 0, \"has"), "EOF while parsing a string at column 21");
+        assert_eq!(said("\n{\"timestamp\": -1}"), "invalid value: integer `-1`, expected u64 at column 16");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::{Ended, Noted, Nvme, Restore, Wanted};
 use crate::io::LogLetter;
-use crate::io::{Choice, Disk, DiskEvent, DiskThread, EngineChoice, Memory, Place, Settings};
+use crate::io::{Choice, Disk, DiskEvent, DiskThread, EngineChoice, Floor, Memory, Place, Settings};
 use crate::space::canary::Canary;
 use crate::space::slabs::Slabs;
 use crate::space::{Granted, Region};
@@ -64,6 +64,7 @@ impl Rig {
             region_bytes: REGION,
             engine: EngineChoice::Threads,
             direct: Choice::Off,
+            reserve_free: Floor::Bytes(0),
             ..Settings::default()
         };
         let (tell, told) = bounded(64);

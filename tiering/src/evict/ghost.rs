@@ -3,7 +3,7 @@
 
 use super::queues::Queues;
 use super::reuse::Reuse;
-use super::{Rule, SHARE, class_of};
+use super::{Rule, SHARE, class_of_queue, is_once};
 use crate::api::Eviction;
 use crate::lists::{Linked, Links, List};
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,6 @@ struct Entry {
     key: u64,
     /// When it was used last.
     used: u64,
-    uses: u8,
     queue: u8,
     /// In the cache, not only remembered.
     kept: bool,
@@ -48,23 +47,27 @@ pub(super) struct Ghost {
     once: f64,
     pub hits: f64,
     pub uses: f64,
+    /// Hits of the prefix that is being counted, from its deepest content on: they are none if one before them is missing.
+    run: f64,
 }
 
 impl Ghost {
-    /// For so many names at most.
+    /// For so many names at most. Names are not told apart by depth: nobody knows what stands on which, so that its beginning could go
+    /// before the rest of a prefix.
     pub fn new(max: u32) -> Ghost {
         Ghost {
             entries: Vec::with_capacity(2 * max as usize + 1),
             table: vec![0; (4 * max as usize + 4).next_power_of_two()],
             free: List::default(),
-            kept: Queues::new(),
-            gone: Queues::new(),
+            kept: Queues::new(false),
+            gone: Queues::new(false),
             max,
             cap: 0,
             shift: 0,
             once: 0.0,
             hits: 0.0,
             uses: 0.0,
+            run: 0.0,
         }
     }
 
@@ -85,8 +88,13 @@ impl Ghost {
         (self.once * f64::from(SHARE) / f64::from(self.cap.max(1))) as u32
     }
 
-    /// A content was used; true if it was there. What is learnt of when it was used before goes to `reuse`.
-    pub fn used(&mut self, mixed: u64, end: bool, rule: Rule<'_>, now: u64, reuse: Option<&mut Reuse>) -> bool {
+    /// What is used from now on belongs to another prefix.
+    pub fn begin_prefix(&mut self) {
+        self.hits += std::mem::take(&mut self.run);
+    }
+
+    /// A content was used, which puts it into a queue; true if it was there. What is learnt of when it was used before goes to `reuse`.
+    pub fn used(&mut self, mixed: u64, queue: u8, rule: Rule<'_>, now: u64, reuse: Option<&mut Reuse>) -> bool {
         let found = self.find(mixed);
         let (id, hit) = match found {
             Some(id) => {
@@ -95,7 +103,7 @@ impl Ghost {
                     reuse.saw(entry.queue, now - entry.used, true);
                 }
                 if !entry.kept {
-                    self.adapt(entry.uses == 1);
+                    self.adapt(is_once(usize::from(class_of_queue(entry.queue))));
                 }
                 self.leave(id);
                 (id, entry.kept)
@@ -106,11 +114,10 @@ impl Ghost {
             }
         };
         let entry = &mut self.entries[id as usize];
-        entry.uses = entry.uses.saturating_add(1);
-        (entry.used, entry.queue) = (now, class_of(entry.uses, end));
+        (entry.used, entry.queue) = (now, queue);
         self.enter(id, true, now, now);
         self.shrink(rule, now);
-        self.hits += f64::from(u8::from(hit));
+        self.run = if hit { self.run + 1.0 } else { 0.0 };
         self.uses += 1.0;
         hit
     }
@@ -152,10 +159,10 @@ impl Ghost {
         }
     }
 
-    /// Names that are followed: class, and uses since they were used.
+    /// Names that are followed: queue, and uses since they were used.
     pub fn followed(&self, now: u64) -> impl Iterator<Item = (u8, u64)> + '_ {
         let all = self.kept.iter(&self.entries).chain(self.gone.iter(&self.entries));
-        all.map(move |(queue, id)| (queue, now - self.entries[id as usize].used))
+        all.map(move |(_, id)| (self.entries[id as usize].queue, now - self.entries[id as usize].used))
     }
 
     /// What was counted counts less from now on.
@@ -248,6 +255,7 @@ impl Ghost {
 #[cfg(test)]
 mod tests {
     use super::super::reuse::Values;
+    use super::super::{BANDS, class_of, queue_of};
     use super::*;
 
     /// Names as a service makes them: some that everybody uses, many that come back for a while, many that never do.
@@ -271,11 +279,16 @@ mod tests {
     fn play(names: u32, contents: u64, policy: Eviction) -> f64 {
         let values = Values::new();
         let (mut ghost, mut all) = (Ghost::new(names), 0.0);
+        let mut counts = std::collections::BTreeMap::<u64, u8>::new();
         ghost.set_size(contents);
         for (now, n) in uses(60_000).enumerate() {
             all += 1.0;
+            let count = counts.entry(n).or_default();
+            *count = count.saturating_add(1);
             if ghost.sees(mixed(n)) {
-                ghost.used(mixed(n), false, Rule { policy, once: 0, values: &values }, now as u64, None);
+                let rule = Rule { policy, once: 0, values: &values, saved_us: &[1.0; BANDS] };
+                ghost.used(mixed(n), queue_of(class_of(*count, false), 0), rule, now as u64, None);
+                ghost.begin_prefix();
                 assert!(ghost.kept.len() <= ghost.cap && ghost.kept.len() + ghost.gone.len() <= 2 * ghost.cap);
             }
         }
@@ -297,6 +310,37 @@ mod tests {
         }
         let (exact, ghost) = (f64::from(hits) / 60_000.0, play(1024, 600, Eviction::Lru));
         assert!((exact - ghost).abs() < 0.01, "{ghost} for {exact}");
+    }
+
+    /// What is found behind something that is missing is of no use.
+    #[test]
+    fn hits_are_of_whole_prefixes() {
+        let values = Values::new();
+        let mut ghost = Ghost::new(8);
+        ghost.set_size(2);
+        let mut now = 0;
+        let mut prefix = |names: &[u64]| {
+            ghost.begin_prefix();
+            for &n in names {
+                now += 1;
+                ghost.used(
+                    mixed(n),
+                    0,
+                    Rule { policy: Eviction::Lru, once: 0, values: &values, saved_us: &[1.0; BANDS] },
+                    now,
+                    None,
+                );
+            }
+            ghost.begin_prefix();
+            ghost.hits
+        };
+        // From the end to the beginning: 2 stands on 1.
+        assert_eq!(prefix(&[2, 1]), 0.0);
+        assert_eq!(prefix(&[2, 1]), 2.0);
+        // Then 1 is used longest ago, and gives way.
+        assert_eq!(prefix(&[2]), 3.0);
+        assert_eq!(prefix(&[3]), 3.0);
+        assert_eq!(prefix(&[2, 1]), 3.0, "2 is there, 1 is not");
     }
 
     #[test]

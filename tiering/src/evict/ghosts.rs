@@ -1,10 +1,10 @@
 //! The ghosts of a space: one of each policy at the size of the cache, which `auto` follows, and some of other sizes that do what
 //! the cache does.
 
-use super::Rule;
 use super::advice::{Advice, Curve, SIZES};
 use super::ghost::Ghost;
 use super::reuse::{Reuse, Values};
+use super::{BANDS, Rule};
 use crate::api::Eviction;
 use serde::{Deserialize, Serialize};
 
@@ -54,7 +54,7 @@ impl Ghosts {
             best: Eviction::CostAware,
             uses: 0.0,
             contents: (0, 0),
-            epoch_ends: 0,
+            epoch_ends: EPOCH.0,
         }
     }
 
@@ -71,23 +71,28 @@ impl Ghosts {
         self.followed.set_size(contents.saturating_mul(FOLLOWED_SIZE));
     }
 
-    /// A content was used.
-    pub fn used(&mut self, hash: u128, end: bool, follow: Eviction, now: u64) {
+    /// What is used from now on belongs to another prefix.
+    pub fn begin_prefix(&mut self) {
+        self.policies.iter_mut().chain(&mut self.sizes).for_each(Ghost::begin_prefix);
+    }
+
+    /// A content was used, which puts it into a queue: that of the cache itself, which remembers more than ghosts do.
+    pub fn used(&mut self, hash: u128, queue: u8, follow: Eviction, now: u64) {
         let mixed = mix(hash);
         self.uses += 1.0;
-        let rule = |policy, values| Rule { policy, once: 0, values };
+        let rule = |policy, values| Rule { policy, once: 0, values, saved_us: &[1.0; BANDS] };
         for (ghost, policy) in self.policies.iter_mut().zip(POLICIES) {
             if ghost.sees(mixed) {
-                ghost.used(mixed, end, rule(policy, &self.values), now, None);
+                ghost.used(mixed, queue, rule(policy, &self.values), now, None);
             }
         }
         for ghost in &mut self.sizes {
             if ghost.sees(mixed) {
-                ghost.used(mixed, end, rule(follow, &self.values), now, None);
+                ghost.used(mixed, queue, rule(follow, &self.values), now, None);
             }
         }
         if self.followed.sees(mixed) {
-            self.followed.used(mixed, end, rule(Eviction::Lru, &self.values), now, Some(&mut self.reuse));
+            self.followed.used(mixed, queue, rule(Eviction::Lru, &self.values), now, Some(&mut self.reuse));
         }
     }
 

@@ -1,12 +1,13 @@
 //! Which published content is given up first.
 //!
 //! Contents that nobody refers to stand in [`Queues`], one a *class*: how often the content was used, as far as is remembered, and
-//! whether it was the last block of the prefix that used it. A queue is in the order of last use (of one use, the deepest block
+//! whether it was the last block of the prefix that used it; the cost-aware rule tells depths apart as well. A queue is in the order of last use (of one use, the deepest block
 //! first). Each policy is a [`Rule`] that looks at the heads of the queues, so a change of policy moves nothing:
 //!
 //! - `marks`: how old the contents of a queue are, without a stamp in each
 //! - `queues`: the queues, and what each rule gives up first
 //! - `reuse`: how likely a content of a class and an age is used again, learnt from what is
+//! - `cost`: what a hit saves, by how deep the content stands
 //! - `ghost`: a small cache of names alone, that says what a policy would hit with a size
 //! - `ghosts`: sampled ghosts of all policies and several sizes: what `auto` follows, and the miss-ratio curve
 //! - `touches`: how often contents were used that may be gone
@@ -16,6 +17,7 @@
 //! which is the caller's to see to.
 
 mod advice;
+mod cost;
 mod ghost;
 mod ghosts;
 mod marks;
@@ -25,7 +27,8 @@ mod reuse;
 mod touches;
 
 pub use advice::{Advice, Curve, SIZES};
-pub(crate) use order::{Care, Order};
+pub(crate) use cost::BANDS;
+pub(crate) use order::{Care, Order, Use};
 #[cfg(test)]
 pub(crate) use queues::Queues;
 pub(crate) use touches::Touches;
@@ -59,6 +62,16 @@ fn is_once(class: usize) -> bool {
     class < 2
 }
 
+/// The queue of contents of a class that stand in a band of depth.
+fn queue_of(class: u8, band: u8) -> u8 {
+    class * BANDS as u8 + band
+}
+
+/// The class of a queue's contents; [`CLASSES`] and more: priority decides.
+fn class_of_queue(queue: u8) -> u8 {
+    queue / BANDS as u8
+}
+
 /// A policy at work: what it looks at beside the queues.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Rule<'a> {
@@ -66,8 +79,9 @@ pub(crate) struct Rule<'a> {
     pub policy: Eviction,
     /// Of [`Eviction::Arc`]: share of the cache that contents used once may take, of [`SHARE`].
     pub once: u32,
-    /// Of [`Eviction::CostAware`].
+    /// Of [`Eviction::CostAware`]: hits to expect, and what each saves, by band.
     pub values: &'a reuse::Values,
+    pub saved_us: &'a [f64; BANDS],
 }
 
 /// The whole, in shares.

@@ -1,11 +1,12 @@
 //! The order of one space: its queues, its ghosts, and what it remembers of contents that are gone.
 
 use super::advice::Advice;
+use super::cost::Costs;
 use super::ghosts::Ghosts;
 use super::queues::{First, HIGH, LOW, Queues};
 use super::touches::Touches;
-use super::{Rule, SHARE, class_of, uses_of};
-use crate::api::{Eviction, Retention};
+use super::{Rule, SHARE, class_of, class_of_queue, queue_of, uses_of};
+use crate::api::{Eviction, NONE, Retention};
 use crate::lists::Linked;
 use serde::{Deserialize, Serialize};
 
@@ -23,13 +24,32 @@ pub(crate) struct Order {
     pub cold: Queues,
     /// Uses so far: the clock of everything here.
     now: u64,
+    /// What the content stands on whose use ended last.
+    next: u32,
     policy: Eviction,
     retention: Retention,
     memory: Touches,
     ghosts: Ghosts,
+    pub costs: Costs,
     /// How far the clock was at the last times that are a period apart, oldest first, and when the next one is.
     periods: [u64; PERIODS],
     period_ends_us: u64,
+}
+
+/// A use of a content that is over. A prefix is used from its end to its beginning.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Use {
+    pub hash: u128,
+    pub id: u32,
+    /// What it stands on.
+    pub parent: u32,
+    /// Tokens before it.
+    pub position: u64,
+    /// The queue that it was told to stand in after the use before this one.
+    pub before: Option<u8>,
+    /// It was the last of its prefix.
+    pub end: bool,
+    pub care: Care,
 }
 
 /// How much a sequence cares for its contents.
@@ -41,15 +61,18 @@ pub(crate) enum Care {
 }
 
 impl Order {
-    pub fn new(contents_max: u32, policy: Eviction, retention: Retention) -> Order {
+    /// For so many contents at most, of so many tokens each.
+    pub fn new(contents_max: u32, tokens: u32, policy: Eviction, retention: Retention) -> Order {
         Order {
-            idle: Queues::new(),
-            cold: Queues::new(),
+            idle: Queues::new(true),
+            cold: Queues::new(true),
             now: 0,
+            next: NONE,
             policy,
             retention,
             memory: Touches::new(contents_max.saturating_mul(REMEMBERED.0).min(REMEMBERED.1)),
             ghosts: Ghosts::new(contents_max),
+            costs: Costs::new(tokens, retention),
             periods: [0; PERIODS],
             period_ends_us: 0,
         }
@@ -58,6 +81,7 @@ impl Order {
     /// The policy is another from now on. What stands in a queue stays there until it is used.
     pub fn configure(&mut self, policy: Eviction, retention: Retention) {
         (self.policy, self.retention) = (policy, retention);
+        self.costs.configure(retention);
     }
 
     /// All tiers hold so many contents, host memory so many of them (0: it is all there is).
@@ -73,13 +97,21 @@ impl Order {
         }
     }
 
-    /// A use of a content is over, that stood in queue `before` when it was not in use last. Returns the queue to stand in.
-    pub fn used(&mut self, hash: u128, before: u8, known: bool, end: bool, care: Care) -> u8 {
+    /// A use of a content is over. Returns the queue to stand in.
+    pub fn used(&mut self, ended: Use) -> u8 {
+        let Use { hash, id, parent, position, before, end, care } = ended;
         self.now += 1;
+        if std::mem::replace(&mut self.next, parent) != id {
+            self.ghosts.begin_prefix();
+        }
         let remembered = self.memory.touch(hash);
-        let at_least = if known && before < LOW { uses_of(before) } else { 0 };
+        let at_least = before.filter(|&queue| queue < LOW).map_or(0, |queue| uses_of(class_of_queue(queue)));
+        let class = class_of(remembered.max(at_least).saturating_add(1), end);
         let follow = self.follow();
-        self.ghosts.used(hash, end, follow, self.now);
+        // The other rules do not tell depths apart.
+        let deep = matches!(self.policy, Eviction::CostAware | Eviction::Auto);
+        let queue = queue_of(class, if deep { self.costs.band(position) } else { 0 });
+        self.ghosts.used(hash, queue, follow, self.now);
         let horizon = self.horizon();
         self.ghosts.look(self.now, horizon);
         match care {
@@ -87,7 +119,7 @@ impl Order {
             Care::High => HIGH,
             // Least recently used, to the last one: all in one queue.
             Care::Neutral if self.policy == Eviction::Lru => 0,
-            Care::Neutral => class_of(remembered.max(at_least).saturating_add(1), end),
+            Care::Neutral => queue,
         }
     }
 
@@ -118,7 +150,8 @@ impl Order {
         let policy = self.follow();
         let high = self.retention.high_share_percent;
         let high = u32::from(high) * SHARE / 100;
-        let rule = Rule { policy, once: self.ghosts.once(), values: &self.ghosts.values };
+        let (values, saved_us) = (&self.ghosts.values, self.costs.saved_us());
+        let rule = Rule { policy, once: self.ghosts.once(), values, saved_us };
         let idle = self.idle.first(rule, Some(&self.cold), high, self.now);
         [idle, self.cold.first(rule, Some(&self.idle), high, self.now)]
     }

@@ -36,7 +36,7 @@ impl Touches {
         let set = &mut self.entries[set..set + WAYS];
         let at = set.iter().position(|&e| e >> COUNT_BITS == tag);
         let before = at.map_or(0, |at| (set[at] as u8) & TOUCHES_MAX);
-        set[..=at.unwrap_or(WAYS - 1)].rotate_right(1);
+        set.copy_within(..at.unwrap_or(WAYS - 1), 1);
         set[0] = tag << COUNT_BITS | u16::from((before + 1).min(TOUCHES_MAX));
         before
     }

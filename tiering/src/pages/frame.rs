@@ -76,6 +76,8 @@ pub(crate) struct Frame {
     pub on: On,
     /// Its sequence's priority has spared it once since it was last touched.
     pub spared: bool,
+    /// It was loaded for a queued sequence that was not resumed yet.
+    pub intent: bool,
 }
 
 impl Default for Frame {
@@ -94,6 +96,7 @@ impl Default for Frame {
             state: FrameState::Free,
             on: On::Nothing,
             spared: false,
+            intent: false,
         }
     }
 }

@@ -5,8 +5,9 @@
 use super::part::{IDS_MAX, Part};
 use crate::api::NONE;
 use crate::api::{Eviction, Retention};
-use crate::evict::{Care, Order};
+use crate::evict::{Care, Order, Use};
 use crate::lists::{Linked, Links, List};
+use crate::mutants::{self, Mutant};
 use serde::{Deserialize, Serialize};
 
 /// Which list a content stands in.
@@ -28,8 +29,8 @@ pub(crate) struct Content {
     links: Links,
     hash: [u32; 4],
     pub parent: u32,
-    /// Newest child; children chain by `sibling` and `elder`.
-    pub child: u32,
+    /// Newest child; children chain by `sibling` and `elder`. With the highest bits of the queue of `order` in its own highest bits.
+    child: u32,
     /// With the rest of what `order` knows of it in the highest bits.
     sibling: u32,
     /// With most of the queue of `order` in the highest bits.
@@ -44,10 +45,26 @@ const LISTED: u32 = 30;
 /// Bits of an id in `sibling` and `elder`; all of them: none.
 const ID_BITS: u32 = 29;
 const NO_ID: u32 = (1 << ID_BITS) - 1;
-/// In the highest bits of `sibling`: the highest bit of the queue, whether a use is under way, whether a use was counted.
-const QUEUE_TOP: u32 = 1 << ID_BITS;
+/// Distances in the table that are told apart: what is left of an entry's bits.
+const FAR: usize = (1 << (u32::BITS - ID_BITS)) - 1;
+/// In the highest bits of `sibling`: the fourth bit of the queue, whether a use is under way, whether a use was counted.
+const QUEUE_FOURTH: u32 = 1 << ID_BITS;
 const IN_USE: u32 = 2 << ID_BITS;
 const KNOWN: u32 = 4 << ID_BITS;
+
+/// Entry of a content that stands so far from its home.
+fn entry(c: u32, far: usize) -> u32 {
+    (far.min(FAR) as u32) << ID_BITS | (c + 1)
+}
+
+/// Content of an entry that is not empty.
+fn content(entry: u32) -> u32 {
+    (entry & NO_ID) - 1
+}
+
+fn distance(entry: u32) -> usize {
+    (entry >> ID_BITS) as usize
+}
 
 fn id_of(packed: u32) -> u32 {
     if packed & NO_ID == NO_ID { NONE } else { packed & NO_ID }
@@ -63,7 +80,7 @@ impl Default for Content {
             links: Links::default(),
             hash: [0; 4],
             parent: NONE,
-            child: NONE,
+            child: NO_ID,
             sibling: NO_ID,
             elder: NO_ID,
             head: Part::End.pack(),
@@ -107,6 +124,15 @@ impl Content {
         self.head = (listed as u32) << LISTED | self.head & ((1 << LISTED) - 1);
     }
 
+    /// Its newest child.
+    pub fn child(&self) -> u32 {
+        id_of(self.child)
+    }
+
+    fn set_child(&mut self, c: u32) {
+        self.child = with_id(self.child, c);
+    }
+
     /// The next older content with the same parent.
     pub fn elder(&self) -> u32 {
         id_of(self.elder)
@@ -126,12 +152,14 @@ impl Content {
 
     /// The queue of `order` that it belongs to while nobody refers to it.
     fn queue(&self) -> u8 {
-        (self.elder >> ID_BITS) as u8 | u8::from(self.sibling & QUEUE_TOP != 0) << 3
+        let fourth = u8::from(self.sibling & QUEUE_FOURTH != 0) << 3;
+        (self.elder >> ID_BITS) as u8 | fourth | ((self.child >> ID_BITS) as u8) << 4
     }
 
     fn set_queue(&mut self, queue: u8) {
         self.elder = self.elder & NO_ID | u32::from(queue & 7) << ID_BITS;
-        self.sibling = self.sibling & !QUEUE_TOP | if queue & 8 != 0 { QUEUE_TOP } else { 0 };
+        self.sibling = self.sibling & !QUEUE_FOURTH | if queue & 8 != 0 { QUEUE_FOURTH } else { 0 };
+        self.child = self.child & NO_ID | u32::from(queue >> 4) << ID_BITS;
     }
 }
 
@@ -157,7 +185,8 @@ pub(crate) struct Index {
     parts: Vec<Parts>,
     several: bool,
     max: u32,
-    /// Ids plus one; 0: empty.
+    /// Ids plus one, and in the highest bits how far each stands from its home ([`FAR`]: so far, or farther); 0: empty. Whoever
+    /// stands at another distance than the one that is looked for has another home: it is told apart without a look at its record.
     table: Vec<u32>,
     free: List,
     /// In which order those go that are [`Listed::Idle`] or [`Listed::Cold`].
@@ -167,8 +196,8 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// For so many contents at most. Memory is touched as they come.
-    pub fn new(max: u32, shards: u16, eviction: Eviction, retention: Retention) -> Index {
+    /// For so many contents at most, of so many tokens each. Memory is touched as they come.
+    pub fn new(max: u32, shards: u16, tokens: u32, eviction: Eviction, retention: Retention) -> Index {
         let several = shards > 1;
         Index {
             recs: Vec::with_capacity(max as usize),
@@ -177,7 +206,7 @@ impl Index {
             max,
             table: vec![0; max as usize + max as usize / 2 + 1],
             free: List::default(),
-            order: Order::new(max, eviction, retention),
+            order: Order::new(max, tokens, eviction, retention),
             descent: (NONE, NONE),
         }
     }
@@ -194,12 +223,12 @@ impl Index {
     /// The content of that hash.
     pub fn find(&self, hash: u128) -> Option<u32> {
         let words = words_of(hash);
-        let mut at = self.home(hash);
+        let (mut at, mut far) = (self.home(hash), 0);
         loop {
             match self.table[at] {
                 0 => return None,
-                c if self.recs[c as usize - 1].hash == words => return Some(c - 1),
-                _ => at = self.after(at),
+                e if distance(e) == far && self.recs[content(e) as usize].hash == words => return Some(content(e)),
+                _ => (at, far) = (self.after(at), (far + 1).min(FAR)),
             }
         }
     }
@@ -224,20 +253,20 @@ impl Index {
                 self.recs.len() as u32 - 1
             }
         };
-        let elder = if parent == NONE { NONE } else { self.recs[parent as usize].child };
+        let elder = if parent == NONE { NONE } else { self.recs[parent as usize].child() };
         self.recs[c as usize] = Content { hash: words_of(hash), parent, ..Content::default() };
         self.recs[c as usize].set_elder(elder);
         if parent != NONE {
             if elder != NONE {
                 self.recs[elder as usize].set_sibling(c);
             }
-            self.recs[parent as usize].child = c;
+            self.recs[parent as usize].set_child(c);
         }
-        let mut at = self.home(hash);
+        let (mut at, mut far) = (self.home(hash), 0);
         while self.table[at] != 0 {
-            at = self.after(at);
+            (at, far) = (self.after(at), far + 1);
         }
-        self.table[at] = c + 1;
+        self.table[at] = entry(c, far);
         self.enter(c, Listed::Idle, self.order.now());
         Some(c)
     }
@@ -245,17 +274,19 @@ impl Index {
     /// Removes a leaf.
     pub fn remove(&mut self, c: u32) {
         let rec = self.recs[c as usize];
-        debug_assert!(rec.listed() != Listed::Free && rec.child == NONE);
+        debug_assert!(rec.listed() != Listed::Free && rec.child() == NONE);
         let (sibling, elder) = (rec.sibling(), rec.elder());
         if sibling != NONE {
             self.recs[sibling as usize].set_elder(elder);
         } else if rec.parent != NONE {
-            self.recs[rec.parent as usize].child = elder;
+            self.recs[rec.parent as usize].set_child(elder);
         }
         if elder != NONE {
             self.recs[elder as usize].set_sibling(sibling);
         }
-        self.leave(c);
+        if !mutants::on(Mutant::DroppedStaysInOrder) {
+            self.leave(c);
+        }
         self.unlink_hash(rec.hash(), c);
         self.recs[c as usize] = Content::default();
         if self.several {
@@ -269,26 +300,33 @@ impl Index {
 
     /// Backward-shift deletion: no tombstones.
     fn unlink_hash(&mut self, hash: u128, c: u32) {
-        let len = self.table.len();
         let mut hole = self.home(hash);
-        while self.table[hole] != c + 1 {
+        while self.table[hole] & NO_ID != c + 1 {
             hole = self.after(hole);
         }
-        let mut at = hole;
+        let (mut at, mut gap) = (hole, 0);
         loop {
-            at = self.after(at);
+            (at, gap) = (self.after(at), gap + 1);
             let next = self.table[at];
             if next == 0 {
                 break;
             }
-            let home = self.home(self.recs[next as usize - 1].hash());
-            // `next` may move into the hole unless its home lies cyclically behind it.
-            if (at + len - home) % len >= (at + len - hole) % len {
-                self.table[hole] = next;
-                hole = at;
+            let far = match distance(next) {
+                FAR => self.between(self.home(self.recs[content(next) as usize].hash()), at),
+                far => far,
+            };
+            // `next` may move into the hole unless its home lies behind it.
+            if far >= gap {
+                self.table[hole] = entry(content(next), far - gap);
+                (hole, gap) = (at, 0);
             }
         }
         self.table[hole] = 0;
+    }
+
+    /// How far one goes from `from` on to `to`.
+    fn between(&self, from: usize, to: usize) -> usize {
+        if to >= from { to - from } else { to + self.table.len() - from }
     }
 
     fn leave(&mut self, c: u32) {
@@ -386,13 +424,22 @@ impl Index {
         self.recs[c as usize].sibling |= IN_USE;
     }
 
-    /// A sequence has done with the content. Whoever else uses it at the same time does not make another use of it.
-    pub fn end_use(&mut self, c: u32, care: Care) {
+    /// A sequence has done with the content, before which so many tokens stand. Whoever else uses it at the same time does not make
+    /// another use of it.
+    pub fn end_use(&mut self, c: u32, position: u64, care: Care) {
         let rec = self.recs[c as usize];
         if rec.sibling & IN_USE == 0 || rec.listed() != Listed::Active {
             return;
         }
-        let queue = self.order.used(rec.hash(), rec.queue(), rec.sibling & KNOWN != 0, rec.child == NONE, care);
+        let queue = self.order.used(Use {
+            hash: rec.hash(),
+            id: c,
+            parent: rec.parent,
+            position,
+            before: (rec.sibling & KNOWN != 0).then(|| rec.queue()),
+            end: rec.child() == NONE,
+            care,
+        });
         let rec = &mut self.recs[c as usize];
         rec.sibling = rec.sibling & !IN_USE | KNOWN;
         rec.set_queue(queue);
@@ -435,8 +482,8 @@ impl Index {
 
     /// A leaf below `c`: its deepest newest descendant.
     pub fn leaf_of(&self, mut c: u32) -> u32 {
-        while self.recs[c as usize].child != NONE {
-            c = self.recs[c as usize].child;
+        while self.recs[c as usize].child() != NONE {
+            c = self.recs[c as usize].child();
         }
         c
     }
@@ -477,7 +524,7 @@ mod tests {
         fn behaves_like_a_map(ops in prop::collection::vec((0u8..7, 0u128..24), 1..400), shards in 1u16..3) {
             // Hashes that fold to few homes, so that probing and deletion meet chains.
             let hash = |k: u128| (k % 3) | (k << 64) | (k ^ (k % 3));
-            let mut index = Index::new(16, shards, Eviction::Auto, Retention::default());
+            let mut index = Index::new(16, shards, 4, Eviction::Auto, Retention::default());
             let mut model: BTreeMap<u128, (u32, bool, bool)> = BTreeMap::new();
             for (op, k) in ops {
                 let h = hash(k);
@@ -495,14 +542,14 @@ mod tests {
                     }
                     3 => if let Some(c) = index.find(h) {
                         let leaf = index.next_leaf(c);
-                        prop_assert_eq!(index.recs[leaf as usize].child, NONE);
+                        prop_assert_eq!(index.recs[leaf as usize].child(), NONE);
                         model.remove(&index.recs[leaf as usize].hash());
                         index.remove(leaf);
                     },
                     4 => if let Some((c, active, false)) = model.get_mut(&h) {
                         if *active {
                             index.begin_use(*c);
-                            index.end_use(*c, Care::Neutral);
+                            index.end_use(*c, k as u64 * 4_000, Care::Neutral);
                             index.deactivate(*c);
                         } else {
                             index.activate(*c);

@@ -46,6 +46,10 @@ impl Linked for Transfer {
     }
 }
 
+fn is_lazy(transfer: &Transfer) -> bool {
+    transfer.kind == IoKind::Read && transfer.class != IoClass::Demand
+}
+
 /// All transfers; as many as may be in flight.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Transfers {
@@ -53,6 +57,8 @@ pub(crate) struct Transfers {
     free: List,
     /// Of those in flight: writes.
     pub writes: u32,
+    /// Of those in flight: reads that nobody waits for.
+    lazy: u32,
 }
 
 impl Transfers {
@@ -79,8 +85,23 @@ impl Transfers {
             self.free.pop_front(&mut self.recs).expect("callers check for a free slot before they plan a transfer");
         let generation = self.recs[at as usize].generation.wrapping_add(1);
         self.writes += u32::from(transfer.kind == IoKind::Write);
+        self.lazy += u32::from(is_lazy(&transfer));
         self.recs[at as usize] = Transfer { live: true, generation, ..transfer };
         u32::from(generation) << 16 | at
+    }
+
+    /// Whether some read can be more urgent than it is.
+    pub fn any_lazy(&self) -> bool {
+        self.lazy > 0
+    }
+
+    /// A transfer becomes as urgent as that, or stays more urgent; true if it was less.
+    pub fn urge(&mut self, at: u32, class: IoClass) -> bool {
+        let rec = &mut self.recs[at as usize];
+        let before = *rec;
+        rec.class = rec.class.min(class);
+        self.lazy -= u32::from(is_lazy(&before)) - u32::from(is_lazy(rec));
+        before.class > class
     }
 
     pub fn id(&self, at: u32) -> u32 {
@@ -98,6 +119,7 @@ impl Transfers {
     pub fn release(&mut self, at: u32) -> Transfer {
         let rec = self.recs[at as usize];
         self.writes -= u32::from(rec.kind == IoKind::Write);
+        self.lazy -= u32::from(is_lazy(&rec));
         self.recs[at as usize] = Transfer { generation: rec.generation, ..Transfer::default() };
         self.free.push_back(&mut self.recs, at);
         rec

@@ -1,10 +1,11 @@
 //! Cleaning: sealed pages are written down to host, coldest first, so that evicting them later moves nothing.
 
 use crate::actions::ActionBuf;
-use crate::api::{NONE, Status};
+use crate::api::{FrameId, NONE, Status};
 use crate::counters::Reason;
 use crate::mutants::{self, Mutant};
 use crate::plan::IO_TRIES;
+use crate::plan::pick::CHANCES;
 use crate::sessions::{JobRec, Task};
 use crate::space::{Core, For};
 
@@ -46,8 +47,33 @@ impl Core {
 
     fn clean_coldest(&mut self, s: u16, class: u8, to: For, buf: &mut ActionBuf) -> bool {
         let c = &self.sessions[usize::from(s)].classes[usize::from(class)];
-        let f = if c.early.is_empty() { c.dirty.head } else { c.early.head };
+        let early = c.early.head;
+        let f = match early {
+            NONE if to == For::Later => self.coldest_that_stays(s, class),
+            NONE => c.dirty.head,
+            _ => early,
+        };
         f != NONE && self.store(s, f, Reason::Clean, NONE, to, buf)
+    }
+
+    /// The coldest dirty frame of those that are worth writing before anybody needs them, if one look finds one: pages that a nearly
+    /// finished sequence has for itself will be free soon without having been written, and go behind all others.
+    fn coldest_that_stays(&mut self, s: u16, class: u8) -> FrameId {
+        for _ in 0..CHANCES {
+            let session = &mut self.sessions[usize::from(s)];
+            let f = session.classes[usize::from(class)].dirty.head;
+            if f == NONE {
+                return NONE;
+            }
+            let block = &self.blocks[self.geo.block_of(session.frames[f as usize].page)];
+            let own = block.home == s && block.content == NONE && block.refs() == 1;
+            let ending = self.cfg.policy.retention.ending_tokens;
+            if !own || !session.seqs.get(block.seq as usize).is_some_and(|q| q.live && q.is_ending(ending)) {
+                return f;
+            }
+            session.classes[usize::from(class)].dirty.move_back(&mut session.frames, f);
+        }
+        NONE
     }
 
     /// Stores the page that a frame shows, unless a store of it is under way or no host frame is to be had. The caller checked

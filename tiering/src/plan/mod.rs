@@ -8,6 +8,7 @@ mod budget;
 mod clean;
 mod evict;
 mod fault;
+mod intent;
 mod pick;
 mod place;
 mod prefetch;
@@ -19,8 +20,9 @@ mod write_down;
 
 pub use admit::Endurance;
 pub(crate) use admit::Wear;
+pub(crate) use intent::Intents;
 pub(crate) use place::{Choice, choose};
-pub(crate) use prefetch::{Prefetch, Scores, Soft};
+pub(crate) use prefetch::{Link, Prefetch, Scores, Soft};
 pub(crate) use read_in::{Fetch, Take, Want};
 
 /// Tries of a failed transfer before whoever waits for it is told.

@@ -11,7 +11,7 @@ use crate::sequences::NEUTRAL_PRIORITY;
 use crate::space::{Core, Pick};
 
 /// Frames with a second chance that one look passes over.
-const CHANCES: u32 = 8;
+pub(super) const CHANCES: u32 = 8;
 
 impl Core {
     /// A frame for whoever may have any: free, else the least recently used clean page's, else one that streams.
@@ -63,7 +63,8 @@ impl Core {
                 Some(q) if frame.stamp > 0 && !q.parked && q.priority >= NEUTRAL_PRIORITY => frame.stamp.max(q.stamp),
                 _ => frame.stamp,
             };
-            let dear = !frame.spared && seq.is_some_and(|q| q.priority > NEUTRAL_PRIORITY);
+            let ending = self.cfg.policy.retention.ending_tokens;
+            let dear = !frame.spared && seq.is_some_and(|q| q.priority > NEUTRAL_PRIORITY || q.is_ending(ending));
             let held = session.lanes.iter().any(|l| l.hold == f);
             if stamp != frame.stamp || dear || held && session.classes[usize::from(class)].clean.len > 1 {
                 let session = &mut self.sessions[usize::from(s)];

@@ -126,8 +126,8 @@ impl Core {
         if self.evict_spare_host(class) {
             return true;
         }
+        let [clean, ahead] = self.last_in_host(class);
         let c = &self.host.classes[usize::from(class)];
-        let (clean, ahead) = (c.clean.tail, c.ahead.tail);
         let scan = u64::from(self.cfg.policy.host_scan_frames).min(c.granted / 2).max(1);
         match take {
             Take::Stream if u64::from(c.unconsumed) < scan && self.evict_host(clean) => {

@@ -55,8 +55,9 @@ impl Core {
                 if self.slots_to_come() {
                     return true;
                 }
-                // Others behind it may have theirs. Its turn comes again with the next slot that is free.
-                no_slots = true;
+                // Others behind it may have theirs. Its turn comes again with the next slot that is free. One that was dropped itself, being
+                // worth least, says nothing of the others.
+                no_slots |= self.blocks[b].live();
                 if self.blocks[b].keep == Keep::Write {
                     self.no_slot_for(b);
                 }
@@ -131,7 +132,13 @@ impl Core {
         for page in self.pages_of(b) {
             let p = &self.pages[page as usize];
             let at = p.host;
-            if at == NONE || p.on_disk() || p.writing() || p.reading() || frames.len as usize == IO_PAGES_MAX {
+            if at == NONE
+                || p.retired()
+                || p.on_disk()
+                || p.writing()
+                || p.reading()
+                || frames.len as usize == IO_PAGES_MAX
+            {
                 continue;
             }
             self.pages[page as usize].set_writing(true);

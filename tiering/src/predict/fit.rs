@@ -4,6 +4,7 @@
 //! cross-entropy against the shares that were then seen, and w takes a Newton step with the Hessian of the recent past: nothing
 //! depends on the scale of a feature or on a learning rate, and features that say the same share their weight (online Newton).
 
+use super::Pages;
 use super::float::largest;
 use super::page::{AHEAD, FAST, FRESH, LAST, Page, SLOW, VALUES, real};
 use serde::{Deserialize, Serialize};
@@ -76,26 +77,35 @@ impl Fit {
         }
     }
 
-    /// w·x of each page, and the largest. An id that is not there counts as a page of which nothing was seen.
-    pub fn scores(&self, of: &[Page], pages: &[u32], scores: &mut [f32]) -> f32 {
+    /// w·x of each page that is looked at, and the largest. A block that is not there counts as a page of which nothing was seen.
+    pub fn scores(&self, of: &[Page], pages: &Pages<'_>, scores: &mut [f32]) -> f32 {
         const SCALE: f32 = 1.0 / (WEIGHT_STEPS * 2048.0);
-        let page = |id: u32| of.get(id as usize).unwrap_or(&Page::UNSEEN);
-        let Some(&first) = pages.first() else { return 0.0 };
+        let page =
+            |at: u32| pages.blocks.get(at as usize).and_then(|&block| of.get(block as usize)).unwrap_or(&Page::UNSEEN);
         let (mut fixed, of_before) = (self.fixed, i32::from(self.fixed[BEFORE]));
         fixed[BEFORE] = 0;
-        let mut before = page(first).values[LAST];
-        for (&id, score) in pages.iter().zip(&mut *scores) {
-            let values = &page(id).values;
-            // One multiply-add of eight 16-bit numbers; what stands in the last place is no feature and weighs nothing there.
-            let sum: i32 = values.iter().zip(&fixed).map(|(v, w)| i32::from(*v) * i32::from(*w)).sum();
-            *score = (sum + i32::from(before) * of_before) as f32 * SCALE;
-            before = values[LAST];
+        let (often, turn) = scores.split_at_mut(pages.often.len());
+        let mut most = f32::NEG_INFINITY;
+        for (positions, scores) in [(pages.often, often), (pages.turn, turn)] {
+            let scores = &mut scores[..positions.len()];
+            for (&at, score) in positions.iter().zip(&mut *scores) {
+                let values = &page(at).values;
+                let before = page(at.saturating_sub(1)).values[LAST];
+                // What stands in the last place is no feature and weighs nothing there.
+                let sum: i32 = values.iter().zip(&fixed).map(|(v, w)| i32::from(*v) * i32::from(*w)).sum();
+                *score = (sum + i32::from(before) * of_before) as f32 * SCALE;
+            }
+            for (&at, score) in positions.iter().zip(&mut *scores).rev() {
+                let from_end = (pages.blocks.len() - 1).saturating_sub(at as usize);
+                let Some(recency) = RECENCIES.get(from_end) else { break };
+                *score += self.weights[RECENCY] * recency;
+            }
+            if let (Some(0), Some(score)) = (positions.first(), scores.first_mut()) {
+                *score += self.weights[FIRST];
+            }
+            most = most.max(largest(scores));
         }
-        for (score, recency) in scores.iter_mut().rev().zip(&RECENCIES) {
-            *score += self.weights[RECENCY] * recency;
-        }
-        scores[0] += self.weights[FIRST];
-        largest(scores)
+        most
     }
 
     /// Moves the weights by what a lesson showed.

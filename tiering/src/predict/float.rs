@@ -1,7 +1,8 @@
-//! Exponential and logarithm of shares: the same bits on every machine, so that a recording replays to the same actions.
+//! Exponential and logarithm of shares: the same bits on every machine, so that a recording replays to the same actions. The C
+//! library's differ from version to version, so nothing in this crate that decides may call those.
 
 /// Relative error below 1e-5 down to -86; below, as good as 0.
-pub(super) fn exp(x: f32) -> f32 {
+pub(crate) fn exp(x: f32) -> f32 {
     // Adding 1.5 × 2^23 rounds to an integer, which then stands in the lowest bits: no branch, so that loops over pages vectorise.
     const ROUND: f32 = 12_582_912.0;
     let y = x.clamp(-86.0, 86.0) * core::f32::consts::LOG2_E;
@@ -40,7 +41,7 @@ pub(super) fn exp_sum(xs: &[f32], shift: f32) -> f32 {
 }
 
 /// Of a positive normal number, absolute error below 1e-6 × (1 + |ln x|); -87.3 for anything less.
-pub(super) fn ln(x: f32) -> f32 {
+pub(crate) fn ln(x: f32) -> f32 {
     const ROOT_HALF: u32 = 0x3f35_04f3;
     let bits = x.max(f32::MIN_POSITIVE).to_bits().wrapping_sub(ROOT_HALF);
     let (e, m) = ((bits as i32) >> 23, f32::from_bits((bits & 0x7f_ffff) + ROOT_HALF));
@@ -53,6 +54,54 @@ pub(super) fn ln(x: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
+
+    /// Functions that the standard library hands on to the C library; a root or a rounding is exact everywhere.
+    const NOT_THE_SAME: [&str; 23] = [
+        "exp", "exp2", "exp_m1", "ln", "ln_1p", "log", "log2", "log10", "powf", "powi", "cbrt", "hypot", "sin", "cos",
+        "tan", "sin_cos", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh",
+    ];
+
+    /// What decides of a source, without its tests.
+    fn decides(path: &Path) -> String {
+        let text = std::fs::read_to_string(path).expect("a source");
+        let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+        code.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
+    }
+
+    fn calls(code: &str) -> Vec<&'static str> {
+        let called = |name: &&str| {
+            [format!(".{name}("), format!("f32::{name}"), format!("f64::{name}")].iter().any(|call| {
+                let after = |at: usize| code[at + call.len()..].chars().next();
+                let is_name = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
+                code.match_indices(call.as_str()).any(|(at, _)| call.ends_with('(') || !is_name(after(at)))
+            })
+        };
+        NOT_THE_SAME.into_iter().filter(|name| called(name)).collect()
+    }
+
+    #[test]
+    fn no_decision_hangs_on_the_c_library() {
+        assert_eq!(calls("let y = x.ln() + f64::powf(x, 2.0) + x.exponent() + f32::expand(x);"), ["ln", "powf"]);
+        let (mut folders, mut sources) = (vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")], 0);
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).expect("a folder") {
+                let path = entry.expect("an entry").path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else if path.extension().is_some_and(|e| e == "rs") && !path.ends_with("tests.rs") {
+                    sources += 1;
+                    let called = calls(&decides(&path));
+                    assert!(
+                        called.is_empty(),
+                        "{} calls {called:?}: `predict::float` has what is the same everywhere",
+                        path.display()
+                    );
+                }
+            }
+        }
+        assert!(sources > 100, "{sources} sources were read");
+    }
 
     #[test]
     fn both_are_close_everywhere() {

@@ -1,38 +1,50 @@
 //! From what is remembered to a ranking.
 
-use super::float::{exp_sum, ln};
+use super::float::ln;
 use super::page::{AHEAD, LEAST, Page, QUERY, real};
-use super::{Predictor, Scoring};
+use super::predictor::whole;
+use super::{Pages, Predictor, Scoring};
 
 impl Predictor {
-    /// Predicts, for every page of a plane's attention at `step`, the natural logarithm of its share. Under `attention` the shares
-    /// of a plane add up to 1, so that they compare across planes; the other rankings order the pages of one plane. `scores` is as
-    /// long as `pages`; what has no page is not touched.
-    pub fn rank(&mut self, plane: u16, step: u64, pages: &[u32], scores: &mut [f32]) {
-        let Some(of_plane) = self.planes.get(usize::from(plane)) else { return };
-        let ahead = of_plane.ahead == Some(step);
-        let count = pages.len().min(scores.len());
-        let (pages, scores) = (&pages[..count], &mut scores[..count]);
-        let page = |id: u32| self.pages.get(id as usize).unwrap_or(&Page::UNSEEN);
-        let sum = |id: u32| ln(self.sums.get(id as usize).copied().unwrap_or_default()).max(LEAST);
-        let newest = |page: &Page| real(page.values[if ahead { AHEAD } else { QUERY }]);
+    /// Predicts, for the pages of a plane's attention at `step` that are looked at, the natural logarithm of each one's share; those
+    /// that are looked at often come first in `scores`, which has room for all. Under `attention` the shares of a plane add up
+    /// to 1, so that they compare across planes; the other rankings order the pages of one plane.
+    pub fn rank(&mut self, plane: u16, step: u64, pages: &Pages<'_>, scores: &mut [f32]) {
+        let plane = usize::from(plane);
+        let count = pages.often.len() + pages.turn.len();
+        if plane >= self.planes.len() || scores.len() < count {
+            return;
+        }
+        let scores = &mut scores[..count];
+        let ahead = self.planes[plane].ahead == Some(step);
+        let first = plane * self.blocks;
+        let all = pages.blocks.len();
+        let looked_at = pages.often.iter().chain(pages.turn);
+        let block = |at: u32| pages.blocks.get(at as usize).map(|block| *block as usize).filter(|b| *b < self.blocks);
+        let newest = |at: u32| {
+            let page = block(at).map_or(&Page::UNSEEN, |block| &self.pages[first + block]);
+            real(page.values[if ahead { AHEAD } else { QUERY }])
+        };
+        let sum = |at: u32| {
+            let sum = block(at).and_then(|block| self.sums.get(first + block)).copied().unwrap_or_default();
+            ln(sum).max(LEAST)
+        };
         match self.config.scoring {
-            Scoring::Attention => self.fitted(usize::from(plane), pages, ahead, scores),
-            Scoring::Streaming => {
-                for (at, score) in scores.iter_mut().enumerate() {
-                    *score = if at == 0 { 0.0 } else { -ln((count - at) as f32) };
-                }
+            Scoring::Attention => {
+                let most = self.fitted(plane, pages, ahead, scores);
+                let whole = most + ln(whole(scores, pages.often.len(), most));
+                scores.iter_mut().for_each(|score| *score -= whole);
             }
-            Scoring::H2o | Scoring::SnapKv => scores.iter_mut().zip(pages).for_each(|(score, &id)| *score = sum(id)),
+            Scoring::Streaming => scores.iter_mut().zip(looked_at).for_each(|(score, &at)| {
+                let from_end = all.saturating_sub(at as usize).max(1);
+                *score = if at == 0 { 0.0 } else { -ln(from_end as f32) };
+            }),
+            Scoring::H2o | Scoring::SnapKv => {
+                scores.iter_mut().zip(looked_at).for_each(|(score, &at)| *score = sum(at))
+            }
             Scoring::Quest | Scoring::ArkVale => {
-                scores.iter_mut().zip(pages).for_each(|(score, &id)| *score = newest(page(id)));
+                scores.iter_mut().zip(looked_at).for_each(|(score, &at)| *score = newest(at));
             }
         }
-    }
-
-    fn fitted(&self, plane: usize, pages: &[u32], ahead: bool, scores: &mut [f32]) {
-        let most = self.planes[plane].fits[usize::from(ahead)].scores(&self.pages, pages, scores);
-        let whole = most + ln(exp_sum(scores, most));
-        scores.iter_mut().for_each(|score| *score -= whole);
     }
 }

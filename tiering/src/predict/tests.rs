@@ -9,35 +9,57 @@ fn order(scores: &[f32]) -> Vec<usize> {
     order
 }
 
-fn ranked(predictor: &mut Predictor, step: u64, pages: &[u32]) -> Vec<f32> {
-    let mut scores = vec![f32::NAN; pages.len()];
-    predictor.rank(0, step, pages, &mut scores);
+/// Every position is looked at.
+const OFTEN: [u32; 1024] = {
+    let mut all = [0; 1024];
+    let mut at = 0;
+    while at < 1024 {
+        all[at] = at as u32;
+        at += 1;
+    }
+    all
+};
+
+fn all(blocks: &[u32]) -> Pages<'_> {
+    Pages { blocks, often: &OFTEN[..blocks.len()], turn: &[] }
+}
+
+fn ranked(predictor: &mut Predictor, step: u64, blocks: &[u32]) -> Vec<f32> {
+    let mut scores = vec![f32::NAN; blocks.len()];
+    predictor.rank(0, step, &all(blocks), &mut scores);
     scores
 }
 
 #[test]
 fn what_was_read_ranks_first() {
     for scoring in [Scoring::Attention, Scoring::H2o, Scoring::SnapKv] {
-        let mut predictor = Predictor::new(1, 16, Config { scoring });
+        let mut predictor = Predictor::new(1, 16, 1024, Config { scoring });
+        let mut fresh = Fresh::default();
         let pages: Vec<u32> = (0..16).rev().collect();
         for step in 0..150 {
             let seen = Seen { kind: Kind::Mass, step, rest: 0.1, top: &[(5, -0.5), (9, -1.2)] };
-            predictor.observe(0, &pages, seen);
+            predictor.observe(0, &all(&pages), seen, &mut fresh);
         }
         let scores = ranked(&mut predictor, 150, &pages);
         assert_eq!(order(&scores)[..2], [5, 9], "{scoring:?}");
         assert!(predictor.stable(0));
-        predictor.forget(pages[5]);
+        predictor.forget(0, pages[5]);
         assert!(ranked(&mut predictor, 150, &pages)[5] < scores[9], "{scoring:?} remembers what it should forget");
     }
 }
 
 #[test]
 fn predicted_shares_add_up() {
-    let mut predictor = Predictor::new(1, 500, Config::default());
+    let mut predictor = Predictor::new(1, 500, 1024, Config::default());
+    let mut fresh = Fresh::default();
     let pages: Vec<u32> = (0..500).collect();
     for step in 0..20 {
-        predictor.observe(0, &pages, Seen { kind: Kind::Mass, step, rest: 0.5, top: &[(7, -1.0), (8, -2.0)] });
+        predictor.observe(
+            0,
+            &all(&pages),
+            Seen { kind: Kind::Mass, step, rest: 0.5, top: &[(7, -1.0), (8, -2.0)] },
+            &mut fresh,
+        );
         let sum: f32 = ranked(&mut predictor, step + 1, &pages).iter().map(|score| score.exp()).sum();
         assert!((sum - 1.0).abs() < 1e-3, "{sum}");
     }
@@ -46,21 +68,22 @@ fn predicted_shares_add_up() {
 /// A plane whose attention jumps about: only the look-ahead knows where to..
 #[test]
 fn it_learns_whom_to_trust() {
-    let mut predictor = Predictor::new(1, 64, Config::default());
+    let mut predictor = Predictor::new(1, 64, 1024, Config::default());
+    let mut fresh = Fresh::default();
     let pages: Vec<u32> = (0..64).collect();
     let (mut caught, mut trials) = (0, 0);
     for step in 0..400u64 {
         let target = (step * 37 % 61 + 2) as u32;
         let decoy = (step * 23 % 59 + 3) as u32;
         let ahead = [(target, -1.0), (decoy, -2.0), (4, -2.5)];
-        predictor.observe(0, &pages, Seen { kind: Kind::Ahead, step, rest: 0.3, top: &ahead });
+        predictor.observe(0, &all(&pages), Seen { kind: Kind::Ahead, step, rest: 0.3, top: &ahead }, &mut fresh);
         if step >= 200 {
             trials += 1;
             caught += u32::from(order(&ranked(&mut predictor, step, &pages))[0] == target as usize);
         }
         // What lasted keeps a larger share than history alone would give to the target.
         let seen = [(target, -0.9), (4, -2.0), (5, -2.2)];
-        predictor.observe(0, &pages, Seen { kind: Kind::Mass, step, rest: 0.2, top: &seen });
+        predictor.observe(0, &all(&pages), Seen { kind: Kind::Mass, step, rest: 0.2, top: &seen }, &mut fresh);
     }
     assert!(caught * 10 >= trials * 9, "{caught} of {trials} jumps");
     // Without a look-ahead the fit for that case ranks what lasts first.
@@ -71,13 +94,19 @@ fn it_learns_whom_to_trust() {
 /// A page that is not read says nothing of itself: its digest speaks for it.
 #[test]
 fn digests_speak_for_pages_that_are_not_read() {
-    let mut predictor = Predictor::new(1, 32, Config::default());
+    let mut predictor = Predictor::new(1, 32, 1024, Config::default());
+    let mut fresh = Fresh::default();
     let pages: Vec<u32> = (0..32).collect();
     for step in 0..100 {
         let query = [(3, -1.0), (20, -0.8), (6, -4.0)];
-        predictor.observe(0, &pages, Seen { kind: Kind::Query, step, rest: 0.1, top: &query });
+        predictor.observe(0, &all(&pages), Seen { kind: Kind::Query, step, rest: 0.1, top: &query }, &mut fresh);
         // Page 20 is absent: what was read adds up to 1 without it.
-        predictor.observe(0, &pages, Seen { kind: Kind::Mass, step, rest: 0.0, top: &[(3, -0.1), (6, -2.4)] });
+        predictor.observe(
+            0,
+            &all(&pages),
+            Seen { kind: Kind::Mass, step, rest: 0.0, top: &[(3, -0.1), (6, -2.4)] },
+            &mut fresh,
+        );
     }
     let scores = ranked(&mut predictor, 100, &pages);
     assert_eq!(order(&scores)[..2], [20, 3], "{scores:?}");
@@ -85,10 +114,43 @@ fn digests_speak_for_pages_that_are_not_read() {
     assert!((share - wanted).abs() < 0.1, "{share} for {wanted}: it was read, but not alone");
 }
 
+/// A page that is looked at in turn only is predicted to get about what it would be if it were looked at at every step.
+#[test]
+fn turns_are_enough_for_what_hardly_changes() {
+    let blocks: Vec<u32> = (0..64).collect();
+    let mut predictors = [0, 1].map(|_| (Predictor::new(1, 64, 64, Config::default()), Fresh::default()));
+    let often: Vec<u32> = (0..8).collect();
+    let mut scores = [vec![0.0; 64], vec![0.0; 64]];
+    for step in 0..400u64 {
+        let turn: Vec<u32> = (8..64).filter(|at| u64::from(at % TURNS) == step % u64::from(TURNS)).collect();
+        let some = Pages { blocks: &blocks, often: &often, turn: &turn };
+        for ((predictor, fresh), pages) in predictors.iter_mut().zip([all(&blocks), some]) {
+            // At first nearly nothing is known to lie elsewhere, then a tenth.
+            let rest = if step < 200 { 0.01 } else { 0.1 };
+            predictor.observe(0, &pages, Seen { kind: Kind::Query, step, rest, top: &[(1, -0.5), (3, -1.2)] }, fresh);
+            predictor.observe(
+                0,
+                &pages,
+                Seen { kind: Kind::Mass, step, rest: 0.0, top: &[(1, -0.3), (3, -1.0)] },
+                fresh,
+            );
+        }
+        predictors[0].0.rank(0, step + 1, &all(&blocks), &mut scores[0]);
+        predictors[1].0.rank(0, step + 1, &some, &mut scores[1]);
+        if step % 100 > 90 {
+            for (place, at) in often.iter().chain(&turn).enumerate() {
+                let (want, is) = (scores[0][*at as usize], scores[1][place]);
+                assert!((want - is).abs() < 0.3, "step {step}, page {at}: {is} for {want}");
+            }
+        }
+    }
+}
+
 /// With no digests at all, a page that lost its place comes up again, so that its share can be seen.
 #[test]
 fn nothing_starves() {
-    let mut predictor = Predictor::new(1, 16, Config::default());
+    let mut predictor = Predictor::new(1, 16, 1024, Config::default());
+    let mut fresh = Fresh::default();
     let pages: Vec<u32> = (0..16).collect();
     let mut read_at = [0u64; 16];
     for step in 1..3000 {
@@ -97,7 +159,7 @@ fn nothing_starves() {
             best[..4].iter().map(|&at| (at as u32, if at < 3 { -1.2 } else { -6.0 })).collect();
         top.sort_unstable_by_key(|t| t.0);
         best[..4].iter().for_each(|&at| read_at[at] = step);
-        predictor.observe(0, &pages, Seen { kind: Kind::Mass, step, rest: 0.0, top: &top });
+        predictor.observe(0, &all(&pages), Seen { kind: Kind::Mass, step, rest: 0.0, top: &top }, &mut fresh);
     }
     assert!(read_at.iter().all(|at| *at > 1500), "pages were last read at {read_at:?}");
     assert!(read_at[..3].iter().all(|at| *at > 2900), "pages were last read at {read_at:?}");
@@ -111,15 +173,31 @@ fn each_name_is_the_configuration_s() {
         let name: serde::de::value::StrDeserializer<'_, serde::de::value::Error> = scoring.name().into_deserializer();
         assert_eq!(Scoring::deserialize(name), Ok(scoring));
     }
-    let mut predictor = Predictor::new(1, 8, Config { scoring: Scoring::Streaming });
+    let mut predictor = Predictor::new(1, 8, 1024, Config { scoring: Scoring::Streaming });
     assert_eq!(order(&ranked(&mut predictor, 0, &[0, 1, 2, 3, 4]))[..3], [0, 4, 3]);
     for scoring in [Scoring::Quest, Scoring::ArkVale] {
-        let mut predictor = Predictor::new(1, 8, Config { scoring });
+        let mut predictor = Predictor::new(1, 8, 1024, Config { scoring });
+        let mut fresh = Fresh::default();
         let pages = [0, 1, 2, 3];
-        predictor.observe(0, &pages, Seen { kind: Kind::Query, step: 0, rest: 0.1, top: &[(2, -0.1)] });
-        predictor.observe(0, &pages, Seen { kind: Kind::Mass, step: 0, rest: 0.0, top: &[(1, -0.1)] });
+        predictor.observe(
+            0,
+            &all(&pages),
+            Seen { kind: Kind::Query, step: 0, rest: 0.1, top: &[(2, -0.1)] },
+            &mut fresh,
+        );
+        predictor.observe(
+            0,
+            &all(&pages),
+            Seen { kind: Kind::Mass, step: 0, rest: 0.0, top: &[(1, -0.1)] },
+            &mut fresh,
+        );
         assert_eq!(order(&ranked(&mut predictor, 1, &pages))[0], 2, "{scoring:?} ranks by the last query");
-        predictor.observe(0, &pages, Seen { kind: Kind::Ahead, step: 1, rest: 0.1, top: &[(3, -0.1)] });
+        predictor.observe(
+            0,
+            &all(&pages),
+            Seen { kind: Kind::Ahead, step: 1, rest: 0.1, top: &[(3, -0.1)] },
+            &mut fresh,
+        );
         assert_eq!(order(&ranked(&mut predictor, 1, &pages))[0], 3, "{scoring:?} ranks by the look-ahead");
         assert_eq!(order(&ranked(&mut predictor, 2, &pages))[0], 2, "an old look-ahead says nothing");
     }
@@ -127,21 +205,22 @@ fn each_name_is_the_configuration_s() {
 
 #[test]
 fn nonsense_changes_nothing_that_matters() {
-    let mut predictor = Predictor::new(1, 4, Config::default());
+    let mut predictor = Predictor::new(1, 4, 1024, Config::default());
+    let mut fresh = Fresh::default();
     let pages = [0, 9, 2];
     for step in [u64::MAX, 0, 1] {
         for kind in [Kind::Mass, Kind::Query, Kind::Ahead, Kind::Mass] {
             let top = [(0, f32::NAN), (7, -1.0), (1, f32::INFINITY), (2, f32::NEG_INFINITY), (2, 80.0)];
-            predictor.observe(0, &pages, Seen { kind, step, rest: f32::NAN, top: &top });
-            predictor.observe(0, &pages, Seen { kind, step, rest: f32::INFINITY, top: &[] });
-            predictor.observe(3, &pages, Seen { kind, step: 0, rest: 0.0, top: &[] });
-            predictor.observe(0, &[], Seen { kind, step: 0, rest: 0.0, top: &top });
+            predictor.observe(0, &all(&pages), Seen { kind, step, rest: f32::NAN, top: &top }, &mut fresh);
+            predictor.observe(0, &all(&pages), Seen { kind, step, rest: f32::INFINITY, top: &[] }, &mut fresh);
+            predictor.observe(3, &all(&pages), Seen { kind, step: 0, rest: 0.0, top: &[] }, &mut fresh);
+            predictor.observe(0, &all(&[]), Seen { kind, step: 0, rest: 0.0, top: &top }, &mut fresh);
         }
     }
     assert!(ranked(&mut predictor, 0, &pages).iter().all(|s| s.is_finite()));
-    predictor.rank(0, 0, &[], &mut []);
-    predictor.rank(9, 0, &pages, &mut [0.0; 3]);
-    predictor.forget(1000);
+    predictor.rank(0, 0, &all(&[]), &mut []);
+    predictor.rank(9, 0, &all(&pages), &mut [0.0; 3]);
+    predictor.forget(0, 1000);
     assert!(!predictor.stable(9));
 }
 
@@ -156,10 +235,11 @@ proptest! {
     ) {
         let pages: Vec<u32> = (0..30).map(|i| i * 7 % 33).collect();
         let run = || {
-            let mut predictor = Predictor::new(1, 32, Config::default());
+            let mut predictor = Predictor::new(1, 32, 1024, Config::default());
+            let mut fresh = Fresh::default();
             for (kind, step, rest, top) in &entries {
                 let kind = [Kind::Mass, Kind::Query, Kind::Ahead][usize::from(*kind)];
-                predictor.observe(0, &pages, Seen { kind, step: *step, rest: *rest, top });
+                predictor.observe(0, &all(&pages), Seen { kind, step: *step, rest: *rest, top }, &mut fresh);
             }
             ranked(&mut predictor, 2, &pages)
         };
@@ -167,4 +247,30 @@ proptest! {
         prop_assert!(scores.iter().all(|score| score.is_finite()), "{scores:?}");
         prop_assert_eq!(scores, run());
     }
+}
+
+/// A step of two sequences asks for both before it tells of any: what was asked for one is not what the other's attention answers.
+#[test]
+fn sequences_of_one_step_do_not_take_each_others_queries() {
+    let rank_of_the_second = |apart: bool| {
+        let mut predictor = Predictor::new(1, 32, 1024, Config::default());
+        let blocks: [Vec<u32>; 2] = [(0..16).collect(), (16..32).collect()];
+        let mut fresh = [Fresh::default(); 2];
+        for step in 0..60 {
+            let query = |rest| Seen { kind: Kind::Query, step, rest, top: &[(2, -0.5), (3, -1.2)] };
+            let mass = Seen { kind: Kind::Mass, step, rest: 0.0, top: &[(3, -0.1)] };
+            for (i, rest) in [(0, 0.01), (1, 0.02)] {
+                predictor.observe(0, &all(&blocks[i]), query(rest), &mut fresh[i]);
+                if apart {
+                    predictor.observe(0, &all(&blocks[i]), mass, &mut fresh[i]);
+                }
+            }
+            if !apart {
+                (0..2).for_each(|i| predictor.observe(0, &all(&blocks[i]), mass, &mut fresh[i]));
+            }
+        }
+        order(&ranked(&mut predictor, 60, &blocks[1]))[..2].to_vec()
+    };
+    assert_eq!(rank_of_the_second(true), [2, 3]);
+    assert_eq!(rank_of_the_second(false), [2, 3]);
 }

@@ -8,7 +8,7 @@ use crate::api::{
 use crate::error::Error;
 
 /// Numbers that an input has at most, before its list.
-const NUMBERS: usize = 23;
+const NUMBERS: usize = 26;
 
 /// What goes with an input besides numbers.
 #[derive(Clone, Copy, Debug)]
@@ -191,6 +191,9 @@ fn policy_numbers(p: &Policy, host_bytes_max: u64, nvme_bytes_max: u64) -> [u64;
         p.attention.bandwidth_percent.into(),
         p.retention.ttl_us,
         p.retention.high_share_percent.into(),
+        p.retention.recompute_tokens_per_s.into(),
+        p.retention.attention_doubles_at.into(),
+        p.retention.ending_tokens.into(),
     ]
 }
 
@@ -229,7 +232,13 @@ fn policy_of(n: &[u64; NUMBERS]) -> Option<Policy> {
             recent: n[19] as u16,
             bandwidth_percent: n[20] as u8,
         },
-        retention: Retention { ttl_us: n[21], high_share_percent: n[22] as u8 },
+        retention: Retention {
+            ttl_us: n[21],
+            high_share_percent: n[22] as u8,
+            recompute_tokens_per_s: n[23] as u32,
+            attention_doubles_at: n[24] as u32,
+            ending_tokens: n[25] as u32,
+        },
     })
 }
 
@@ -255,14 +264,15 @@ fn request_input(now_us: u64, request: Request<'_>) -> Input<'_> {
         Request::Park { seq, due_us } => new(10, &[seq.into(), due_us], none),
         Request::Resume { seq } => new(11, &[seq.into()], none),
         Request::Advise { seq, first, count, advice } => {
-            let (advice, priority) = match advice {
+            let (advice, value) = match advice {
                 Advice::WillNeed => (0, 0),
                 Advice::DontNeed => (1, 0),
                 Advice::Sequential => (2, 0),
                 Advice::Cold => (3, 0),
-                Advice::Priority(p) => (4, p),
+                Advice::Priority(p) => (4, p.into()),
+                Advice::Remaining(tokens) => (5, tokens),
             };
-            new(12, &[seq.into(), first.into(), count.into(), advice, priority.into()], none)
+            new(12, &[seq.into(), first.into(), count.into(), advice, value.into()], none)
         }
         Request::Acquire { seq, plane, planes, first, count } => {
             new(13, &[seq.into(), plane.into(), planes.into(), first.into(), count.into()], none)
@@ -509,6 +519,7 @@ impl<'a> Reader<'a> {
                     2 => Advice::Sequential,
                     3 => Advice::Cold,
                     4 => Advice::Priority(n[4] as u8),
+                    5 => Advice::Remaining(n[4] as u32),
                     _ => return self.bad("no such advice"),
                 };
                 Request::Advise { seq, first: n[1] as u32, count: n[2] as u32, advice }
@@ -561,7 +572,13 @@ mod tests {
             nvme_bytes_per_day: 1 << 50,
             eviction: Eviction::CostAware,
             attention: Attention { policy: Scoring::Quest, drop: true, sinks: 11, recent: 12, bandwidth_percent: 13 },
-            retention: Retention { ttl_us: 1 << 40, high_share_percent: 99 },
+            retention: Retention {
+                ttl_us: 1 << 40,
+                high_share_percent: 99,
+                recompute_tokens_per_s: 14,
+                attention_doubles_at: 15,
+                ending_tokens: 16,
+            },
             scan_frames: 1 << 30,
             request_timeout_us: u64::MAX,
         };

@@ -5,16 +5,14 @@ use crate::actions::ActionBuf;
 use crate::api::{Advice, IoClass, NONE, SeqId, Status};
 use crate::counters::Reason;
 use crate::mutants::{self, Mutant};
-use crate::pages::{BlockState, FrameState, On};
-use crate::plan::{Fetch, Take, Want};
+use crate::pages::{BlockState, On};
+use crate::plan::{Take, Want};
 use crate::requests::{Op, Phase, Work};
-use crate::sessions::{Pin, Task, WISHES_MAX, Wish};
+use crate::sessions::{Pin, Task};
 use crate::space::{Core, NewJob, Who};
 
 /// Pages ahead of the one that an acquire waits for that it has on their way.
 const AHEAD: u32 = 16;
-/// Blocks that a wish has on their way from disk.
-const BLOCKS_AHEAD: u32 = 8;
 /// Pages that one piece of advice touches: it is only a hint.
 const ADVICE_PAGES_MAX: u64 = 1 << 16;
 
@@ -214,6 +212,8 @@ impl Core {
             Advice::Cold => self.cool(s, seq, first, end, true),
             Advice::Sequential => self.seq_mut(s, seq).sequential = true,
             Advice::Priority(p) => self.seq_mut(s, seq).priority = p,
+            Advice::Remaining(NONE) => self.seq_mut(s, seq).ends_at = u64::MAX,
+            Advice::Remaining(tokens) => self.seq_mut(s, seq).ends_at = q.tokens.saturating_add(tokens.into()),
         }
         Status::Ok
     }
@@ -235,93 +235,5 @@ impl Core {
                 }
             }
         }
-    }
-
-    /// Asks for a range to be brought in when there is room.
-    pub(crate) fn wish(&mut self, s: u16, seq: SeqId, first: u32, end: u32) {
-        let wishes = &mut self.sessions[usize::from(s)].wishes;
-        if wishes.len() == WISHES_MAX {
-            wishes.remove(0);
-        }
-        wishes.push(Wish { seq, first, end, plane: 0 });
-        self.wake(s);
-    }
-
-    /// Brings wished pages in while frames are free or hold pages that no live step needs. A wish that finds none is dropped.
-    pub(crate) fn pump_wishes(&mut self, s: u16, buf: &mut ActionBuf) {
-        while let Some(&wish) = self.sessions[usize::from(s)].wishes.first() {
-            let blocks = self.live_seq(s, wish.seq).map_or(0, |q| q.blocks);
-            if wish.first >= wish.end.min(blocks) {
-                self.sessions[usize::from(s)].wishes.remove(0);
-                continue;
-            }
-            if !self.can_send(s, buf) {
-                return;
-            }
-            let page = self.geo.page(self.seq_block(s, wish.seq, wish.first), wish.plane);
-            if self.only_on_disk(page) && self.find_copy(page, s).is_none() {
-                match self.read_wished(s, wish, buf) {
-                    Fetch::UnderWay | Fetch::Later => return,
-                    Fetch::NoFrame => {
-                        self.sessions[usize::from(s)].wishes.remove(0);
-                        continue;
-                    }
-                }
-            }
-            if !self.grant_wish(s, page, buf) {
-                self.sessions[usize::from(s)].wishes.remove(0);
-                continue;
-            }
-            let planes = self.geo.planes.len() as u16;
-            let wish = &mut self.sessions[usize::from(s)].wishes[0];
-            wish.plane += 1;
-            if wish.plane == planes {
-                (wish.first, wish.plane) = (wish.first + 1, 0);
-            }
-        }
-    }
-
-    /// Reads the wish's next blocks that are only on disk into host, whole. Says what became of its next page.
-    fn read_wished(&mut self, s: u16, wish: Wish, buf: &mut ActionBuf) -> Fetch {
-        let blocks = self.live_seq(s, wish.seq).map_or(0, |q| q.blocks);
-        let want = Want {
-            class: IoClass::Prefetch,
-            reason: Reason::Prefetch,
-            take: Take::Spare,
-            planes: (0, self.geo.planes.len() as u16),
-        };
-        let mut first = Fetch::UnderWay;
-        for index in wish.first..wish.end.min(blocks).min(wish.first + BLOCKS_AHEAD) {
-            let b = self.seq_block(s, wish.seq, index);
-            let from = if index == wish.first { u32::from(wish.plane) } else { 0 };
-            let missing = self
-                .pages_of(b)
-                .skip(from as usize)
-                .find(|&p| self.only_on_disk(p) && !self.pages[p as usize].reading() && self.find_copy(p, s).is_none());
-            let Some(page) = missing else { continue };
-            let fetch = self.read_in(page, want, buf);
-            if index == wish.first {
-                first = fetch;
-            }
-            if fetch != Fetch::UnderWay {
-                break;
-            }
-        }
-        first
-    }
-
-    /// Loads a wished page. False when there is no room for it.
-    fn grant_wish(&mut self, s: u16, page: u32, buf: &mut ActionBuf) -> bool {
-        if self.find_copy(page, s).is_some() || self.pages[page as usize].host == NONE || self.must_wait(s, page) {
-            return true;
-        }
-        let class = self.geo.class_of_page(page);
-        let limit = self.unneeded_before(s).min(self.sessions[usize::from(s)].clock);
-        let Some(pick) = self.pick_free(s, class).or_else(|| self.pick_clean(s, class, Some(limit))) else {
-            return false;
-        };
-        self.place(s, pick, NewJob { task: Task::Load, page, reason: Reason::Prefetch, op: NONE, source: NONE }, buf);
-        debug_assert!(self.frame(s, pick.frame).state == FrameState::Incoming);
-        true
     }
 }

@@ -105,6 +105,7 @@ impl Core {
         self.pages[page as usize].set_on_disk(false);
         self.uncharge_page(b, self.geo.class_of(plane));
         self.pages[page as usize].set_retired();
+        self.settle_host(page);
         self.blocks[b].thinned = true;
         self.counters.retired += 1;
     }

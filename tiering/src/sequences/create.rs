@@ -37,6 +37,7 @@ impl Core {
         self.end_ops_of(s, seq);
         self.release_all(s, seq);
         self.forget_due(s, seq);
+        self.sessions[usize::from(s)].intents.forget(seq);
         self.untrack(s, seq);
         self.drop_tail(s, seq, 0);
         *self.seq_mut(s, seq) = Seq::default();
@@ -74,6 +75,11 @@ impl Core {
             let b = self.chunks.pop(dir, len);
             session.seqs[seq as usize].blocks -= 1;
             self.drop_ref(s, b);
+            // Whose slot this is next has nothing to do with it.
+            let block = &mut self.blocks[b];
+            if block.home == s && block.seq == seq {
+                block.seq = NONE;
+            }
         }
     }
 }

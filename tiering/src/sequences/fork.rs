@@ -57,6 +57,7 @@ impl Core {
             busy: op + 1,
             retire_from: parent.retire_from,
             priority: parent.priority,
+            ends_at: parent.ends_at,
             contract: parent.contract,
             ..Seq::default()
         };

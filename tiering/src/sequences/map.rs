@@ -65,6 +65,7 @@ impl Core {
             if !self.append_block(s, seq, b) {
                 break;
             }
+            self.blocks[b].depth = start + i as u32;
             self.touch_content(hash, shard);
             self.index.begin_use(c);
             self.counters.nvme_hits += u64::from(self.is_far(b));

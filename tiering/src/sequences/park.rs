@@ -17,13 +17,17 @@ use crate::space::{Admit, Core, For, NewJob, Who};
 
 /// Pages that one call looks at for a park.
 const LEAVE_MAX: u32 = 1024;
-/// How long before it is due a parked sequence is brought in, in microseconds: some thousand pages over a PCIe 4 bus.
-const DUE_LEAD_US: u64 = 20_000;
 
 impl Core {
     pub(crate) fn park(&mut self, who: Who, seq: SeqId, due_us: u64, deadline: u64) {
         let s = who.session;
         let Some(&q) = self.live_seq(s, seq) else { return self.complete(who, Status::NotFound, 0) };
+        let leaving = q.busy != 0 && self.sessions[usize::from(s)].ops[q.busy - 1].work == Work::Park;
+        if q.parked && (q.busy == 0 || leaving) {
+            // It is expected at another time.
+            self.expect_back(s, seq, due_us);
+            return self.complete(who, Status::Ok, 0);
+        }
         if q.parked || q.busy != 0 {
             return self.complete(who, Status::State, 0);
         }
@@ -36,12 +40,7 @@ impl Core {
         let q = self.seq_mut(s, seq);
         (q.parked, q.busy) = (true, op + 1);
         self.set_parked(s, seq, true);
-        if due_us > 0 {
-            let due = self.now.saturating_add(due_us).max(1);
-            self.seq_mut(s, seq).due_us = due;
-            self.sessions[usize::from(s)].dues += 1;
-            self.set_timer(due.saturating_sub(DUE_LEAD_US));
-        }
+        self.expect_back(s, seq, due_us);
     }
 
     /// Index of the first unsealed block: they are the last ones.
@@ -175,6 +174,8 @@ impl Core {
         }
         let op = Op { work: Work::Resume, seq, ..Op::default() };
         if let Some(op) = self.new_op(who, op, due) {
+            self.judge_queued(s, seq);
+            self.forget_due(s, seq);
             self.seq_mut(s, seq).busy = op + 1;
             self.sessions[usize::from(s)].ops.enter(op, Phase::Admission);
         }
@@ -254,7 +255,6 @@ impl Core {
                 self.forget_disk_copy(page);
             }
         }
-        self.forget_due(s, seq);
         let q = self.seq_mut(s, seq);
         (q.parked, q.busy) = (false, 0);
         self.finish_plain(s, op, Status::Ok);
@@ -267,28 +267,5 @@ impl Core {
             self.set_parked(s, rec.seq, true);
         }
         self.seq_mut(s, rec.seq).busy = 0;
-    }
-
-    pub(crate) fn forget_due(&mut self, s: u16, seq: SeqId) {
-        if std::mem::take(&mut self.seq_mut(s, seq).due_us) != 0 {
-            self.sessions[usize::from(s)].dues -= 1;
-        }
-    }
-
-    /// Parked sequences that are due soon are wished for.
-    pub(crate) fn wish_for_due(&mut self, s: u16) {
-        for seq in 0..self.sessions[usize::from(s)].seqs.len() as u32 {
-            let q = self.sessions[usize::from(s)].seqs[seq as usize];
-            if q.due_us == 0 {
-                continue;
-            }
-            let at = q.due_us.saturating_sub(DUE_LEAD_US);
-            if at <= self.now {
-                self.forget_due(s, seq);
-                self.wish(s, seq, 0, q.blocks);
-            } else {
-                self.set_timer(at);
-            }
-        }
     }
 }

@@ -1,7 +1,7 @@
 //! Publish: sealed blocks become findable by hash, and are kept as well as asked.
 
 use crate::actions::LIST_MAX;
-use crate::api::{BlockId, Level, NONE, SeqId, Status};
+use crate::api::{BlockId, Level, NONE, PlaneKind, SeqId, Status};
 use crate::pages::{BlockState, Link, Logged, Part};
 use crate::requests::{Op, Phase, Work};
 use crate::sessions::{Life, Session};
@@ -113,6 +113,11 @@ impl Core {
             self.keep(b, Why::Published(level));
             return Ok(block.content);
         }
+        // Who maps a block reads all of it.
+        let cached = found.is_some_and(|c| self.part_of(c, block.shard).is_some());
+        if !cached && self.has_holes(b) {
+            return Err(Status::NotAdmitted);
+        }
         let c = match found {
             // A chained hash names its ancestors: the same hash under another parent is not the same chain.
             Some(c) if self.index.recs[c as usize].parent != above => return Err(Status::Invalid),
@@ -145,6 +150,13 @@ impl Core {
         }
         self.keep(b, Why::Published(level));
         Ok(c)
+    }
+
+    /// Whether a page of the block was given up that no window has left behind.
+    fn has_holes(&self, b: BlockId) -> bool {
+        let full = |plane: u16| self.geo.planes[usize::from(plane)].kind == PlaneKind::Full;
+        (0..self.geo.planes.len() as u16)
+            .any(|plane| full(plane) && self.pages[self.geo.page(b, plane) as usize].retired())
     }
 
     /// The index is full: the content that goes first makes room for one that stands on `above`.
@@ -222,17 +234,15 @@ impl Core {
         });
     }
 
-    /// No slot is to be had for the block before others give theirs up: it is not waited for, but goes there later.
+    /// No slot is to be had for the block before others give theirs up: what stands on it may have one, and waits for it.
     pub(crate) fn no_slot_for(&mut self, b: BlockId) {
         self.blocks.pass_over(b);
-        if std::mem::take(&mut self.blocks[b].waited) {
-            self.end_publishes(self.blocks[b].content, self.blocks[b].shard, Status::NoSpace);
-        }
+        self.no_room_for(b);
     }
 
-    /// No host frame is to be had on a block's way to NVMe before running sequences give theirs up: what stands on it is not waited
-    /// for, but goes there later.
-    pub(crate) fn no_host_for(&mut self, b: BlockId) {
+    /// No host frame or no slot is to be had on a block's way to NVMe before running sequences give theirs up: neither it nor what
+    /// stands on it is waited for, but goes there later.
+    pub(crate) fn no_room_for(&mut self, b: BlockId) {
         let (top, shard) = (self.blocks[b].content, self.blocks[b].shard);
         let mut next = Some(top).filter(|&c| c != NONE);
         while let Some(c) = next {

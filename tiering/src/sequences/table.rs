@@ -21,6 +21,8 @@ pub(crate) struct Seq {
     pub retire_from: u32,
     /// Higher is kept longer; 128 is neutral.
     pub priority: u8,
+    /// Committed tokens at which it will be dropped, as its engine says; `u64::MAX`: unknown.
+    pub ends_at: u64,
     /// Read once, front to back: its pages are evicted first.
     pub sequential: bool,
     /// How much of it a step must read.
@@ -35,6 +37,14 @@ pub(crate) struct Seq {
     pub disk: Option<u16>,
 }
 
+impl Seq {
+    /// Whether it is nearly finished: at most so many tokens are to come, as its engine says, and it has not gone on beyond what that
+    /// said. One that is parked waits for something else.
+    pub fn is_ending(&self, tokens: u32) -> bool {
+        tokens > 0 && !self.parked && self.ends_at.checked_sub(self.tokens).is_some_and(|left| left <= tokens.into())
+    }
+}
+
 impl Default for Seq {
     fn default() -> Self {
         Seq {
@@ -45,6 +55,7 @@ impl Default for Seq {
             tokens: 0,
             retire_from: 0,
             priority: 0,
+            ends_at: u64::MAX,
             sequential: false,
             contract: Contract::Exact,
             track: NONE,
@@ -78,6 +89,16 @@ impl Chunks {
 
     pub fn get(&self, dir: &[u32], i: u32) -> u32 {
         self.words[(dir[(i / CHUNK) as usize] * CHUNK + i % CHUNK) as usize]
+    }
+
+    /// All chunks, free or not.
+    pub fn count(&self) -> usize {
+        self.words.len() / CHUNK as usize
+    }
+
+    /// Blocks of a chunk.
+    pub fn of(&self, chunk: u32) -> &[u32] {
+        &self.words[(chunk * CHUNK) as usize..][..CHUNK as usize]
     }
 
     pub fn set(&mut self, dir: &[u32], i: u32, block: u32) {

@@ -13,7 +13,7 @@ use crate::api::{Limits, NONE, Policy};
 use crate::config::Geometry;
 use crate::lists::List;
 use crate::pages::{Frame, On, Tier0Class};
-use crate::plan::Soft;
+use crate::plan::{Intents, Soft};
 use crate::requests::Ops;
 use crate::sequences::{CHUNK, Seq};
 use serde::{Deserialize, Serialize};
@@ -38,18 +38,6 @@ pub(crate) struct Pin {
     pub count: u32,
 }
 
-/// A range to bring in when there is room.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct Wish {
-    pub seq: u32,
-    pub first: u32,
-    pub end: u32,
-    pub plane: u16,
-}
-
-/// Wishes of a session beyond this many replace the oldest: advice is only a hint.
-pub(crate) const WISHES_MAX: usize = 64;
-
 /// One session slot.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Session {
@@ -67,7 +55,7 @@ pub(crate) struct Session {
     /// Blocks of the session's own reserve.
     pub reserve: List,
     pub pins: Vec<Pin>,
-    pub wishes: Vec<Wish>,
+    pub intents: Intents,
     /// Frames that wait for their Evict job.
     pub evicts: List,
     /// Frames whose Evict job was refused, since the engine pins the page; asked again at `evict_again_at`.
@@ -121,7 +109,7 @@ impl Session {
             dirs: vec![NONE; dir_len * seqs],
             lanes: (0..lanes).map(|_| Lane::new(seqs.min(LIST_MAX), classes)).collect(),
             pins: Vec::with_capacity(limits.requests_max as usize),
-            wishes: Vec::with_capacity(WISHES_MAX),
+            intents: Intents::new(),
             drop_mark: NONE,
             woken: self.woken,
             ..Session::default()
@@ -171,7 +159,7 @@ impl Session {
             + self.lanes.iter().map(|l| (l.batch.seqs.capacity() + l.next.seqs.capacity()) * 4).sum::<usize>()
             + self.lanes.capacity() * size_of::<Lane>()
             + self.pins.capacity() * size_of::<Pin>()
-            + self.wishes.capacity() * size_of::<Wish>()
+            + self.intents.bytes()
             + self.soft.bytes()
     }
 }

@@ -57,7 +57,8 @@ impl Core {
         let content = self.blocks[b].content;
         if content != NONE {
             let care = self.care_for(s, b);
-            self.index.end_use(content, care);
+            let position = u64::from(self.blocks[b].depth) * self.geo.page_tokens;
+            self.index.end_use(content, position, care);
         }
         let block = &mut self.blocks[b];
         let home = block.home;
@@ -195,7 +196,7 @@ impl Core {
             debug_assert!(self.pages[page as usize].frame == NONE && self.pages[page as usize].host == NONE);
             self.pages[page as usize] = Page::default();
             if let Some(prefetch) = &mut self.prefetch {
-                prefetch.forget(page);
+                prefetch.forget(self.geo.plane_of(page), b);
             }
         }
         for s in &mut self.sessions {

@@ -9,7 +9,7 @@ use crate::pages::{BlockState, Link, Logged, Part, Place};
 /// One of so many block ids is kept free if that costs nothing.
 const SPARE: u32 = 16;
 /// Blocks that one tick takes back.
-const TICK_MAX: u32 = 64;
+const TICK_MAX: usize = 64;
 
 impl Core {
     /// Whether everything of the block is on NVMe and in its log, and nobody needs it elsewhere.
@@ -25,14 +25,38 @@ impl Core {
     /// Takes the blocks of the least recently used content that can do without. Their ids are free as soon as no tier 0 shows
     /// them. False when there is none near.
     pub(crate) fn cool_content(&mut self) -> bool {
-        if !self.has_nvme() {
-            return false;
+        let mut found = [NONE; 1];
+        let any = self.coolable(&mut found) > 0;
+        if any {
+            self.cool_blocks(found[0]);
         }
-        let coolable = |core: &Core, c: u32| core.parts(c).filter_map(Part::block).any(|b| core.may_cool(b));
-        let Some(c) = self.index.idle().take(NEAR).find(|&c| coolable(self, c)) else { return false };
+        any
+    }
+
+    /// The least recently used contents of which a block may be taken, into `found`, and how many; none that is not near.
+    fn coolable(&self, found: &mut [u32]) -> usize {
+        let (mut count, mut passed) = (0, 0);
+        if !self.has_nvme() || found.is_empty() {
+            return 0;
+        }
+        for c in self.index.idle() {
+            if self.parts(c).filter_map(Part::block).any(|b| self.may_cool(b)) {
+                found[count] = c;
+                count += 1;
+            } else {
+                passed += 1;
+            }
+            if count == found.len() || passed == NEAR {
+                break;
+            }
+        }
+        count
+    }
+
+    fn cool_blocks(&mut self, c: u32) {
         loop {
             let found = self.parts(c).filter_map(Part::block).find(|&b| self.may_cool(b));
-            let Some(b) = found else { return true };
+            let Some(b) = found else { return };
             self.cool_block(c, b);
         }
     }
@@ -84,10 +108,15 @@ impl Core {
     /// Keeps some block ids free, as long as that costs nothing.
     pub(crate) fn trim_blocks(&mut self) {
         let spare = self.blocks.recs.len() as u32 / SPARE;
-        for _ in 0..TICK_MAX {
-            if self.blocks.free.len + self.blocks.dying >= spare || !self.cool_content() {
+        let short = |core: &Core| spare.saturating_sub(core.blocks.free.len + core.blocks.dying);
+        // Those that cannot be taken are passed over once for all that can.
+        let mut found = [NONE; TICK_MAX];
+        let count = self.coolable(&mut found[..TICK_MAX.min(short(self) as usize)]);
+        for &c in &found[..count] {
+            if short(self) == 0 {
                 return;
             }
+            self.cool_blocks(c);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::Core;
 use crate::api::{BlockId, NONE, Status};
+use crate::mutants::{self, Mutant};
 use crate::pages::{Keep, Link, Logged, Part};
 
 /// Frames that one look for a part to drop passes over.
@@ -83,6 +84,16 @@ impl Core {
         self.index.order.set_size(contents.max(host), host.min(contents));
     }
 
+    /// The order of contents learns what loading one takes from the lowest tier, as far as that was measured: what is near to go has
+    /// left the others long ago. Shards load side by side; what is on NVMe takes its way through host memory, as long as the slower of
+    /// the two.
+    pub(crate) fn price_loads(&mut self) {
+        let us = |bytes: u64, rate: f32| if rate > 0.0 { bytes as f64 / f64::from(rate) } else { 0.0 };
+        let bus = self.sessions.iter().map(|session| session.soft.link.rate).fold(0.0, f32::max);
+        let nvme = us(self.slot_bytes * u64::from(self.cfg.shards), self.disk_link.rate);
+        self.index.order.costs.set_load(us(self.slot_bytes, bus).max(nvme));
+    }
+
     /// Contents that nobody has used for so long as the policy says are dropped, whatever room there is; some at a time.
     pub(crate) fn expire_contents(&mut self) {
         self.index.order.tick(self.now);
@@ -110,10 +121,15 @@ impl Core {
 
     /// The same, of those that have blocks: it makes a block's id and its host frames free.
     pub(crate) fn drop_hot_content(&mut self) -> bool {
-        // What is below others may be on NVMe alone: a leaf is rather what is looked for.
-        let first = self.index.near_first().next();
-        let leaf = self.near_idle(|core, c| core.index.recs[c as usize].child == NONE);
-        self.drop_below(leaf.or(first).unwrap_or(NONE))
+        let Some(first) = self.index.near_first().next() else { return false };
+        let leaf = self.index.next_leaf(first);
+        let has_block = self.parts(leaf).any(|part| part.block().is_some());
+        let found = match has_block {
+            true => Some(first),
+            // What stands on it is on NVMe alone: a leaf is rather what is looked for.
+            false => self.near_idle(|core, c| core.index.recs[c as usize].child() == NONE),
+        };
+        self.drop_below(found.unwrap_or(first))
     }
 
     /// Of the contents with a block that go first, one that is as wanted.
@@ -122,18 +138,43 @@ impl Core {
         self.index.order.idle.near(&self.index.recs, first).take(NEAR).find(|&c| wanted(self, c))
     }
 
-    /// The same, of those that have slots on NVMe.
+    /// Drops the content that goes first of those that have slots on NVMe, leaf first. False when there is none near.
     pub(crate) fn drop_stored_content(&mut self) -> bool {
         let (idle, cold) = self.index.first();
-        if idle.is_some() || cold.is_none() {
-            let stored =
-                |core: &Core, c: u32| core.parts(c).any(|p| p.block().is_none_or(|b| core.blocks[b].slot != NONE));
-            if let Some(found) = self.near_idle(stored) {
-                return self.drop_below(found);
+        let stored = idle.filter(|&c| {
+            let leaf = self.index.next_leaf(c);
+            self.has_slot(leaf)
+        });
+        let found = match stored {
+            Some(c) => Some(c),
+            None => cold.or_else(|| self.index.first_cold()).or_else(|| self.near_idle(Core::has_slot)),
+        };
+        self.drop_below(found.unwrap_or(NONE))
+    }
+
+    /// The same, for another content's slot. What is on its way to NVMe and goes before all that is there is not worth its slot
+    /// either: it is dropped instead of one that stays longer. What is not to be written at all competes for none.
+    pub(crate) fn drop_for_slot(&mut self) -> bool {
+        if let (Some(first), _) = self.index.first() {
+            let leaf = self.index.next_leaf(first);
+            let on_its_way = self.parts(leaf).filter_map(Part::block).any(|b| self.is_on_its_way(b));
+            if on_its_way && (self.index.first_cold().is_some() || self.near_idle(Core::has_slot).is_some()) {
+                self.drop_leaf(leaf);
+                return true;
             }
         }
-        let cold = cold.or_else(|| self.index.first_cold());
-        self.drop_below(cold.unwrap_or(NONE))
+        let dropped = self.drop_stored_content();
+        self.counters.nvme_drops += u64::from(dropped);
+        dropped
+    }
+
+    fn is_on_its_way(&self, b: BlockId) -> bool {
+        self.blocks[b].slot == NONE && !matches!(self.blocks[b].keep, Keep::No | Keep::Erase)
+    }
+
+    /// Whether a part of a content has a slot on NVMe.
+    fn has_slot(&self, c: u32) -> bool {
+        self.parts(c).any(|part| part.block().is_none_or(|b| self.blocks[b].slot != NONE))
     }
 
     /// Drops a content, or what stands on it first. False when there is none.
@@ -166,7 +207,7 @@ impl Core {
     /// them is erased.
     pub(crate) fn unpublish(&mut self, c: u32) {
         loop {
-            let leaf = self.index.leaf_of(c);
+            let leaf = if mutants::on(Mutant::ParentDroppedAlone) { c } else { self.index.leaf_of(c) };
             let mut part = self.index.recs[leaf as usize].head();
             self.index.remove(leaf);
             while part != Part::End {

@@ -181,6 +181,7 @@ impl Core {
             self.return_idle_slabs(class as u8, true);
         }
         self.size_order();
+        self.price_loads();
         self.expire_contents();
         self.trim_host();
         if self.has_nvme() {

@@ -125,7 +125,11 @@ impl Core {
                 let bytes = self.geo.classes[usize::from(self.geo.class_of_page(job.page))].page_bytes;
                 let moved = self.present(job.page, s).is_some();
                 let now = self.now;
-                self.sessions[usize::from(s)].soft.link.end(now, bytes, moved);
+                let session = &mut self.sessions[usize::from(s)];
+                session.soft.link.end(now, bytes, moved);
+                if job.reason == Reason::Intent {
+                    session.intents.load_ended();
+                }
                 self.host_read(job.page);
             }
             Task::LoadCopy => {
@@ -169,7 +173,7 @@ impl Core {
         }
         let clock = self.sessions[usize::from(s)].clock;
         let frame = self.frame_mut(s, job.frame);
-        (frame.state, frame.job, frame.stamp) = (FrameState::Present, NONE, clock);
+        (frame.state, frame.job, frame.stamp, frame.intent) = (FrameState::Present, NONE, clock, false);
         self.add_copy(job.victim, s, job.frame);
         self.counters.transitions += 1;
         self.settle(s, job.frame);

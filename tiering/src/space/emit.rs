@@ -165,6 +165,7 @@ impl Core {
         let page = job.page;
         let clock = session.clock;
         let frame = &mut session.frames[f as usize];
+        self.counters.intent_gone(frame);
         frame.state = FrameState::Incoming;
         (frame.job, frame.stamp, frame.spared) = (slot, clock, false);
         frame.lane = crate::pages::NO_LANE;

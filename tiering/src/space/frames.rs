@@ -206,8 +206,9 @@ impl Core {
     /// The frame shows nothing and nobody shows it.
     pub(crate) fn free_frame(&mut self, s: u16, f: FrameId) {
         self.unlist(s, f);
-        *self.frame_mut(s, f) = Frame::default();
         let session = &mut self.sessions[usize::from(s)];
+        self.counters.intent_gone(&mut session.frames[f as usize]);
+        session.frames[f as usize] = Frame::default();
         let class = usize::from(session.class_of_frame(f));
         let class = &mut session.classes[class];
         if class.is_window(f) {
@@ -226,6 +227,7 @@ impl Core {
         let page = self.frame(s, f).page;
         self.unlist(s, f);
         self.remove_copy(page, s, f);
+        self.counters.intent_gone(&mut self.sessions[usize::from(s)].frames[f as usize]);
         self.frame_mut(s, f).state = FrameState::Leaving;
         self.count_window_leaving(s, f, true);
         self.counters.transitions += 1;

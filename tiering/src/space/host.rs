@@ -2,10 +2,11 @@
 
 use super::Core;
 use crate::api::{Action, BlockId, NONE};
+use crate::lists::Linked;
 use crate::mutants::{self, Mutant};
 use crate::pages::{Block, BlockState, FrameState, HostOn, On};
 use crate::plan::IO_TRIES;
-use crate::sessions::Life;
+use crate::sessions::{Life, Session};
 
 /// For whom a page is stored: what gives way to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +38,7 @@ impl Core {
             return None;
         }
         if self.has_nvme() {
-            let c = &self.host.classes[usize::from(class)];
-            let (clean, ahead) = (c.clean.tail, c.ahead.tail);
+            let [clean, ahead] = self.last_in_host(class);
             if self.evict_spare_host(class) || must && (self.evict_host(clean) || self.evict_host(ahead)) {
                 return self.host.alloc(class, page);
             }
@@ -52,7 +52,7 @@ impl Core {
                 _ => self.squeeze_unpublished(s, class),
             }
             if to == For::Publish && self.host.free_frames(class) == 0 && !self.is_busy(class) {
-                self.no_host_for(self.geo.block_of(page));
+                self.no_room_for(self.geo.block_of(page));
             }
         }
         let at = self.host.alloc(class, page);
@@ -128,8 +128,7 @@ impl Core {
         let s = if usize::from(home) < self.sessions.len() { home } else { 0 };
         // Nobody who waits for a page waits for the node too.
         self.ask_slab(class);
-        let c = &self.host.classes[usize::from(class)];
-        let (clean, ahead) = (c.clean.tail, c.ahead.tail);
+        let [clean, ahead] = self.last_in_host(class);
         let had = self.evict_spare_host(class) || self.evict_host(clean) || self.evict_host(ahead);
         if !had && self.shed_windows(class) {
             return None;
@@ -142,6 +141,24 @@ impl Core {
             self.host.classes[usize::from(class)].squeezed = false;
         }
         at
+    }
+
+    /// The clean host frame that is needed last, and the one that was read ahead last, but for those whose page a lane waits for: it would
+    /// be read again, into the frame of what took its place, for as long as it finds no frame in tier 0.
+    pub(crate) fn last_in_host(&self, class: u8) -> [u32; 2] {
+        let c = &self.host.classes[usize::from(class)];
+        [c.clean.tail, c.ahead.tail].map(|mut at| {
+            while at != NONE && self.is_awaited(self.host.recs[at as usize].page) {
+                at = self.host.recs[at as usize].links().prev;
+            }
+            at
+        })
+    }
+
+    /// Whether a lane waits for the page at a fault, of which it has one. What a session asks for beyond that protects nothing.
+    fn is_awaited(&self, page: u32) -> bool {
+        let waits = |s: &Session| s.ops.faults.iter(&s.ops.recs).take(s.lanes.len()).any(|op| s.ops[op].at == page);
+        self.sessions.iter().any(waits)
     }
 
     /// Evicts a host frame that costs nobody anything: its page is on disk and in tier 0 to stay, or no live step needs it, or it is of
@@ -207,7 +224,8 @@ impl Core {
     pub(crate) fn host_list_of(&self, page: u32, at: u32) -> HostOn {
         let p = &self.pages[page as usize];
         let block = &self.blocks[self.geo.block_of(page)];
-        if p.loads > 0 && !mutants::on(Mutant::EvictHostWhileLoading) || !block.live() {
+        if p.loads > 0 && !mutants::on(Mutant::EvictHostWhileLoading) || p.retired() || !block.live() {
+            // Of a page that was given up: it is free once no window shows it.
             HostOn::Nothing
         } else if p.writing() {
             // What it showed before, from another frame.

@@ -136,7 +136,7 @@ impl Core {
     /// The children of a block, of its shard, look again: its record is on its way, or counts.
     pub(crate) fn step_children(&mut self, b: BlockId) {
         let shard = self.blocks[b].shard;
-        let mut child = self.index.recs[self.blocks[b].content as usize].child;
+        let mut child = self.index.recs[self.blocks[b].content as usize].child();
         while child != NONE {
             if let Some(Part::Hot(part)) = self.part_of(child, shard)
                 && self.blocks[part].keep == Keep::Waits
@@ -181,7 +181,7 @@ impl Core {
 
     /// The content after `c` in a walk over all that stand on `top`, parents first.
     pub(crate) fn next_below(&self, c: u32, top: u32) -> Option<u32> {
-        let child = self.index.recs[c as usize].child;
+        let child = self.index.recs[c as usize].child();
         if child != NONE {
             return Some(child);
         }

@@ -56,7 +56,7 @@ use crate::counters::Counters;
 use crate::error::Error;
 use crate::format::SlotLayout;
 use crate::pages::{Blocks, Disk, Host, Index, Notes, Page, Transfers};
-use crate::plan::{Prefetch, Wear};
+use crate::plan::{Link, Prefetch, Wear};
 use crate::requests::Deadlines;
 use crate::sequences::{CHUNK, Chunks};
 use crate::sessions::Session;
@@ -77,6 +77,8 @@ pub struct Core {
     pub(crate) host: Host,
     pub(crate) disk: Disk,
     pub(crate) transfers: Transfers,
+    /// What reads from NVMe carry.
+    pub(crate) disk_link: Link,
     pub(crate) notes: Notes,
     pub(crate) log: notes::Log,
     /// What writing to NVMe may cost, and which contents were used before.
@@ -135,11 +137,12 @@ impl Core {
             host: Host::new(geo.classes.len()),
             disk: Disk::new(slots_max(&cfg, slot_bytes), cfg.shards, geo.windowed.len()),
             transfers: Transfers::new(if l.nvme_bytes_max > 0 { l.ios_max } else { 0 }),
+            disk_link: Link::default(),
             notes: Notes::new(if l.nvme_bytes_max > 0 { l.notes_max } else { 0 }),
             log: notes::Log::default(),
             wear: Wear::new(&cfg, slot_bytes),
             slot_bytes,
-            index: Index::new(l.contents_max, cfg.shards, cfg.policy.eviction, cfg.policy.retention),
+            index: Index::new(l.contents_max, cfg.shards, cfg.page_tokens, cfg.policy.eviction, cfg.policy.retention),
             chunks: Chunks::new(chunks as u32),
             sessions: vec![Session::default(); sessions],
             deadlines: Deadlines::default(),

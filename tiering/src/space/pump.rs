@@ -83,9 +83,7 @@ impl Core {
                     false => self.set_timer(session.move_again_at),
                 }
             }
-            if self.sessions[usize::from(s)].dues > 0 {
-                self.wish_for_due(s);
-            }
+            self.intents_due(s);
         }
     }
 
@@ -128,7 +126,7 @@ impl Core {
         let walked = self.pump_lanes(s, buf);
         self.pump_prefetch(s, buf);
         self.pump_squeeze(s, buf);
-        self.pump_wishes(s, buf);
+        self.pump_intents(s, buf);
         self.pump_cleaning(s, buf);
         self.give_up_on_disk(s);
         // Ops may have become ready, capacity may have changed.

@@ -114,9 +114,7 @@ impl Core {
                 return false;
             }
             let wanted = (self.disk.usable() / BATCH_PART).clamp(1, BATCH_MAX);
-            while self.disk.free_slots() + self.disk.limbo < wanted && self.drop_stored_content() {
-                self.counters.nvme_drops += 1;
-            }
+            while self.blocks[b].live() && self.disk.free_slots() + self.disk.limbo < wanted && self.drop_for_slot() {}
             if !self.blocks[b].live() {
                 // It was cached content itself.
                 return false;

@@ -57,6 +57,9 @@ impl Core {
             buf.push_word(place.slot);
         }
         self.hold(b);
+        if kind == IoKind::Read {
+            self.disk_link.begin(self.now, self.bytes_of(&frames));
+        }
         let transfer = Transfer { kind, class, reason, block: b, frames, sent_us: self.now, ..Transfer::default() };
         let id = self.transfers.launch(transfer);
         let list = (start, buf.list_start() - start);
@@ -65,16 +68,26 @@ impl Core {
         buf.push(action);
     }
 
+    /// Bytes of the pages in a transfer's host frames.
+    fn bytes_of(&self, frames: &List) -> u32 {
+        let class = |at| usize::from(self.host.class_of(at));
+        let bytes = frames.iter(&self.host.recs).map(|at| self.geo.classes[class(at)].page_bytes);
+        bytes.fold(0, u32::saturating_add)
+    }
+
     /// Somebody waits for a page that is being read: the read becomes as urgent as that.
     pub(crate) fn urge(&mut self, page: u32, class: IoClass, buf: &mut ActionBuf) {
+        // Who waits looks often: mostly all that is read is waited for already.
+        if !self.transfers.any_lazy() {
+            return;
+        }
         let b = self.geo.block_of(page);
         let reads = |t: &Transfer, core: &Core| {
             let moves = |at: u32| core.host.recs[at as usize].page == page;
             t.live && t.kind == IoKind::Read && t.block == b && t.frames.iter(&core.host.recs).any(moves)
         };
         let Some(at) = self.transfers.recs.iter().position(|t| reads(t, self)) else { return };
-        if self.transfers.recs[at].class > class && buf.room() > 0 {
-            self.transfers.recs[at].class = class;
+        if buf.room() > 0 && self.transfers.urge(at as u32, class) {
             self.counters.prefetch_late += 1;
             let id = self.transfers.id(at as u32);
             self.emit(Action::Urge { id, class }, &[], buf);
@@ -150,7 +163,9 @@ impl Core {
                 continue;
             }
             if ok {
-                self.pages[page as usize].set_on_disk(true);
+                // Given up meanwhile, while a window shows its frame: nobody is to read it again.
+                let retired = self.pages[page as usize].retired();
+                self.pages[page as usize].set_on_disk(!retired);
                 self.counters.transitions += 1;
                 self.counters.host_to_nvme.add(transfer.reason, self.geo.classes[usize::from(class)].page_bytes);
             } else {
@@ -212,6 +227,7 @@ impl Core {
             }
         }
         let mut frames = transfer.frames;
+        self.disk_link.end(self.now, self.bytes_of(&frames), ok);
         while let Some(at) = frames.pop_front(&mut self.host.recs) {
             let page = self.host.recs[at as usize].page;
             self.host.recs[at as usize].on = HostOn::Nothing;

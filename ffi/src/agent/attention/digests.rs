@@ -50,8 +50,10 @@ impl DigestOptions {
     }
 }
 
-/// No page has the slot.
+/// No page has the slot; no slot has the page.
 const NOBODY: u32 = 0;
+/// In place of a slot: the page came from elsewhere and was not read here yet.
+const OWED: u32 = u32::MAX;
 
 /// The digests of a session's pages, by page id.
 pub struct Digests {
@@ -62,8 +64,11 @@ pub struct Digests {
     bytes: usize,
     head_bytes: usize,
     sketch_bytes: usize,
-    /// Slot + 1 of each page, 0 if it has none.
+    /// Slot + 1 of each page, [`NOBODY`] or [`OWED`].
     slots: Box<[u32]>,
+    /// Pages that are owed, and those of each block.
+    owed: u32,
+    owing: Box<[u32]>,
     /// Page + 1 of each slot.
     owners: Box<[u32]>,
     /// Whether a slot was looked at since the hand passed it.
@@ -83,11 +88,19 @@ impl Digests {
     /// has none.
     #[must_use]
     pub fn new(options: &DigestOptions, blocks_max: u32, planes: u32, page_tokens: u32) -> Option<Digests> {
+        let mut digests = Digests::elsewhere(options, blocks_max, planes, page_tokens)?;
+        let mut data = Vec::new();
+        data.try_reserve_exact(digests.bytes.checked_mul(digests.owners.len())?).ok()?;
+        data.resize(digests.bytes * digests.owners.len(), 0); // now, and not when a step first has a page sealed
+        digests.data = data.into_boxed_slice();
+        Some(digests)
+    }
+
+    /// The same without the digests themselves: which page has which slot, for those that a device keeps.
+    #[must_use]
+    pub fn elsewhere(options: &DigestOptions, blocks_max: u32, planes: u32, page_tokens: u32) -> Option<Digests> {
         let (bytes, pages) = (options.page_bytes(), options.pages as usize);
         let (channels, groups) = (usize::from(options.keys.channels), usize::from(options.groups));
-        let mut data = Vec::new();
-        data.try_reserve_exact(bytes.checked_mul(pages)?).ok()?;
-        data.resize(bytes * pages, 0); // now, and not when a step first has a page sealed
         Some(Digests {
             keys: options.keys,
             page_tokens,
@@ -96,12 +109,14 @@ impl Digests {
             head_bytes: options.sketch_bytes() + options.bound_bytes(),
             sketch_bytes: options.sketch_bytes(),
             slots: zeroed::words((blocks_max as usize).checked_mul(planes as usize)?)?,
+            owed: 0,
+            owing: zeroed::words(blocks_max as usize)?,
             owners: zeroed::words(pages)?,
             used: zeroed::words(pages)?,
             hand: 0,
             held: 0,
             names: HashMap::new(),
-            data: data.into_boxed_slice(),
+            data: Box::default(),
             read: Vec::with_capacity(page_tokens as usize * channels),
             scratch: vec![0.0; sketch::scratch(page_tokens as usize, channels, groups)],
         })
@@ -122,21 +137,87 @@ impl Digests {
     /// A head's digest of a page: its sketch and its bound, either empty if none is kept.
     #[must_use]
     pub fn get(&self, page: u32, head: usize) -> Option<(&[u8], &[u8])> {
-        let slot = self.slots.get(page as usize)?.checked_sub(1)? as usize;
-        self.used[slot].store(1, Ordering::Relaxed);
-        let digest = self.data[slot * self.bytes..][..self.bytes].chunks_exact(self.head_bytes).nth(head)?;
+        let slot = self.place(page)? as usize;
+        let digest = self.data.get(slot * self.bytes..)?.get(..self.bytes)?.chunks_exact(self.head_bytes).nth(head)?;
         Some(digest.split_at(self.sketch_bytes))
+    }
+
+    /// Where a page's digests are; `None`: it has none.
+    #[must_use]
+    pub fn place(&self, page: u32) -> Option<u32> {
+        let slot = self.slot_of(page)?;
+        self.used[slot].store(1, Ordering::Relaxed);
+        Some(slot as u32)
+    }
+
+    /// Gives a page a place, of which its digests are about to be built.
+    pub fn take(&mut self, page: u32) -> Option<u32> {
+        self.slot(page).map(|slot| slot as u32)
+    }
+
+    /// What a place was taken for was not built: its page has none, or owes it.
+    pub fn void(&mut self, place: u32, owed: bool) {
+        if let Some(page) = self.owners.get(place as usize).and_then(|owner| owner.checked_sub(1)) {
+            self.free(page);
+            self.owe(owed.then_some(page).into_iter());
+        }
     }
 
     /// Whether a page has digests; is no use of them.
     #[must_use]
     pub fn has(&self, page: u32) -> bool {
-        self.slots.get(page as usize).is_some_and(|slot| *slot != NOBODY)
+        self.slot_of(page).is_some()
+    }
+
+    fn slot_of(&self, page: u32) -> Option<usize> {
+        self.slots.get(page as usize).filter(|slot| **slot != OWED)?.checked_sub(1).map(|slot| slot as usize)
+    }
+
+    /// Whether a page came from elsewhere, and has not had its digests built since: nothing is known of it, and it takes one
+    /// reading to know.
+    #[must_use]
+    pub fn owes(&self, page: u32) -> bool {
+        self.slots.get(page as usize) == Some(&OWED)
+    }
+
+    /// How many pages are so.
+    #[must_use]
+    pub fn owed(&self) -> u32 {
+        self.owed
+    }
+
+    /// Whether a page of a block is so.
+    #[must_use]
+    pub fn owing(&self, block: u32) -> bool {
+        self.owing.get(block as usize).is_some_and(|pages| *pages > 0)
+    }
+
+    /// Nobody will read a block: it owes nothing.
+    pub fn forgive(&mut self, block: u32) {
+        if self.owing(block) {
+            let first = block * self.planes;
+            for page in first..first + self.planes {
+                if self.owes(page) {
+                    self.free(page);
+                }
+            }
+        }
+    }
+
+    /// Pages came from elsewhere: they are owed digests unless they have some.
+    pub fn owe(&mut self, pages: impl Iterator<Item = u32>) {
+        for page in pages {
+            if let Some(slot) = self.slots.get_mut(page as usize).filter(|slot| **slot == NOBODY) {
+                *slot = OWED;
+                self.owed += 1;
+                self.owing[page as usize / self.planes as usize] += 1;
+            }
+        }
     }
 
     /// Computes the digests of a full page, over what it had.
     pub fn build(&mut self, page: u32, bytes: &[u8]) {
-        let Some(slot) = self.slot(page) else { return };
+        let Some(slot) = self.slot(page).filter(|_| !self.data.is_empty()) else { return };
         let channels = usize::from(self.keys.channels);
         let digests = &mut self.data[slot * self.bytes..][..self.bytes];
         let mut built = true;
@@ -153,10 +234,11 @@ impl Digests {
 
     /// The slot of a page; takes the one that was not looked at for longest if all have owners.
     fn slot(&mut self, page: u32) -> Option<usize> {
-        let known = *self.slots.get(page as usize)?;
-        if let Some(slot) = known.checked_sub(1) {
-            return Some(slot as usize);
+        if let Some(slot) = self.slot_of(page) {
+            return Some(slot);
         }
+        self.free(page); // it owes none any more; no such page: no slot below
+        self.slots.get(page as usize)?;
         let count = self.owners.len();
         for _ in 0..2 * count {
             let slot = self.hand;
@@ -179,9 +261,16 @@ impl Digests {
 
     fn free(&mut self, page: u32) {
         let Some(slot) = self.slots.get_mut(page as usize) else { return };
-        if let Some(slot) = std::mem::replace(slot, NOBODY).checked_sub(1) {
-            self.owners[slot as usize] = NOBODY;
-            self.held -= 1;
+        match std::mem::replace(slot, NOBODY) {
+            NOBODY => {}
+            OWED => {
+                self.owed -= 1;
+                self.owing[page as usize / self.planes as usize] -= 1;
+            }
+            slot => {
+                self.owners[slot as usize - 1] = NOBODY;
+                self.held -= 1;
+            }
         }
     }
 
@@ -205,11 +294,12 @@ impl Digests {
         }
     }
 
-    /// A block came with content of this name: what is known of another one is void. The digests of a page that came so are
-    /// built when it is first readable.
-    pub fn mapped(&mut self, block: u32, name: u128) {
+    /// A block came with content of this name: what is known of another one is void, and the digests of `planes` are owed.
+    pub fn mapped(&mut self, block: u32, name: u128, planes: impl Iterator<Item = u32>) {
         if self.names.get(&block) != Some(&name) {
             self.forget(block);
+            let first = block * self.planes;
+            self.owe(planes.map(|plane| first + plane));
             self.keep_name(block, name);
         }
     }
@@ -307,24 +397,52 @@ mod tests {
             digests.build(page_id, &page(1.0));
         }
         digests.named(2, 77);
-        digests.mapped(2, 77);
+        digests.mapped(2, 77, 0..2);
         assert!(digests.has(4) && digests.has(5), "the same content came back");
-        digests.mapped(2, 78);
+        digests.mapped(2, 78, 0..2);
         assert!(!digests.has(4) && !digests.has(5) && digests.has(6));
         digests.build(4, &page(2.0));
-        digests.mapped(2, 78);
+        digests.mapped(2, 78, 0..2);
         assert!(digests.has(4), "mapped content has its name at once");
-        digests.mapped(3, 9);
+        digests.mapped(3, 9, 0..2);
         assert!(!digests.has(6), "nobody named it: it may be anything");
         digests.forget(2);
-        digests.mapped(2, 78);
+        digests.mapped(2, 78, 0..2);
         assert!(!digests.has(4));
         // Names are as many as pages with digests may be; those of blocks that have none make room.
-        (0..8).for_each(|block| digests.mapped(block, 5));
+        (0..8).for_each(|block| digests.mapped(block, 5, 0..2));
         digests.build(0, &page(1.0));
-        digests.mapped(7, 6);
-        digests.mapped(0, 5);
+        digests.mapped(7, 6, 0..2);
+        digests.mapped(0, 5, 0..2);
         assert!(digests.has(0), "its name was kept");
+    }
+
+    #[test]
+    fn what_came_from_elsewhere_owes_its_digests_until_they_were_built_once() {
+        let mut digests = digests(1);
+        digests.mapped(1, 7, 0..2);
+        assert!(digests.owes(2) && digests.owes(3) && !digests.has(2) && digests.get(2, 0).is_none());
+        assert_eq!((digests.owed(), digests.held()), (2, 0));
+        digests.mapped(1, 7, 0..2);
+        assert_eq!(digests.owed(), 2, "the same content again");
+        digests.build(2, &page(1.0));
+        digests.build(3, &page(2.0)); // there is one slot
+        assert!(!digests.owes(2) && !digests.has(2) && digests.has(3), "it had its turn");
+        assert_eq!((digests.owed(), digests.held()), (0, 1));
+        digests.mapped(1, 8, 0..1);
+        assert!(digests.owes(2) && !digests.owes(3), "of one plane alone");
+        digests.forget(1);
+        digests.owe([2, 2, 1000].into_iter()); // no such page
+        assert_eq!(digests.owed(), 1);
+        digests.build(2, &page(1.0));
+        digests.owe(std::iter::once(2));
+        assert_eq!((digests.owed(), digests.has(2)), (0, true), "it has them");
+        digests.mapped(2, 9, 0..2);
+        assert!(digests.owing(2) && !digests.owing(1) && !digests.owing(1000));
+        digests.forgive(1);
+        digests.forgive(2);
+        assert!(!digests.owing(2) && digests.has(2), "of nobody");
+        assert_eq!((digests.owed(), digests.held()), (0, 1));
     }
 
     #[test]

@@ -8,19 +8,24 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub struct Memory {
     digests: Option<RwLock<Digests>>,
     history: History,
+    planes: u32,
+    /// Planes of which all is read: of pages that come there from elsewhere digests are wanted.
+    wanted: Box<[u16]>,
 }
 
 impl Memory {
-    /// Knows nothing yet; `None` if the system has no room.
+    /// Knows nothing yet; the digests themselves may be a device's to keep. `None` if the system has no room.
     #[must_use]
-    pub fn new(geometry: &Geometry, options: Option<&DigestOptions>) -> Option<Memory> {
+    pub fn new(geometry: &Geometry, options: Option<&DigestOptions>, on_device: bool) -> Option<Memory> {
         let bounds = geometry.bounds();
         let (blocks, planes) = (bounds.blocks_max, geometry.plane_count());
+        let make = if on_device { Digests::elsewhere } else { Digests::new };
         let digests = match options {
-            Some(options) => Some(RwLock::new(Digests::new(options, blocks, planes, bounds.page_tokens)?)),
+            Some(options) => Some(RwLock::new(make(options, blocks, planes, bounds.page_tokens)?)),
             None => None,
         };
-        Some(Memory { digests, history: History::new(blocks, planes)? })
+        let wanted = (0..planes as u16).filter(|plane| geometry.reads_all(*plane)).collect();
+        Some(Memory { digests, history: History::new(blocks, planes)?, planes, wanted })
     }
 
     /// The digests, if the session keeps any.
@@ -72,7 +77,32 @@ impl Memory {
     /// A block came with content of this name.
     pub fn mapped(&self, block: u32, name: u128) {
         if let Some(mut digests) = self.digests_mut() {
-            digests.mapped(block, name);
+            digests.mapped(block, name, self.wanted.iter().map(|plane| u32::from(*plane)));
         }
+    }
+
+    /// A block came with a sequence that another session had.
+    pub fn adopted(&self, block: u32) {
+        if let Some(mut digests) = self.digests_mut() {
+            digests.owe(self.wanted.iter().map(|plane| block * self.planes + u32::from(*plane)));
+        }
+    }
+
+    /// Whether some page of these blocks does so.
+    pub fn owing(&self, mut blocks: impl Iterator<Item = u32>) -> bool {
+        self.digests().is_some_and(|digests| digests.owed() > 0 && blocks.any(|block| digests.owing(block)))
+    }
+
+    /// Nobody will read these blocks: they owe nothing.
+    pub fn forgive(&self, blocks: impl Iterator<Item = u32>) {
+        if let Some(mut digests) = self.digests_mut() {
+            blocks.for_each(|block| digests.forgive(block));
+        }
+    }
+
+    /// Whether pages that came from elsewhere still wait to be read for their digests.
+    #[must_use]
+    pub fn owes(&self) -> bool {
+        self.digests().is_some_and(|digests| digests.owed() > 0)
     }
 }

@@ -12,49 +12,116 @@ pub enum Known {
     Open,
 }
 
+/// What digests give a step's queries, by query head. Empty: no queries, or no digests.
+#[derive(Clone, Debug, Default)]
+pub struct Heads {
+    /// `[heads][pages]`: shares of attention over the sealed pages.
+    shares: Vec<f32>,
+    /// Of each head the logarithm of what those are shares of.
+    sums: Vec<f32>,
+}
+
+impl Heads {
+    /// Heads with these shares, of sums that are 1.
+    #[cfg(test)]
+    pub fn of_shares(shares: &[&[f32]]) -> Heads {
+        Heads { shares: shares.concat(), sums: vec![0.0; shares.len()] }
+    }
+
+    /// Heads of so many pages each, by the logarithms of the pages' sums of exponentials.
+    #[cfg(test)]
+    pub fn of_sums(sums: Vec<f32>, pages: usize) -> Heads {
+        let mut heads = Heads { shares: sums, sums: Vec::new() };
+        heads.sums.extend(heads.shares.chunks_exact_mut(pages).map(soften));
+        heads
+    }
+
+    /// No head.
+    pub fn clear(&mut self) {
+        self.shares.clear();
+        self.sums.clear();
+    }
+
+    /// How many heads.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.sums.len()
+    }
+
+    /// Each head's shares of so many pages, and the logarithm of the sum of exponentials that they are shares of; nothing if they
+    /// are not of so many.
+    pub fn of(&self, pages: usize) -> impl Iterator<Item = (&[f32], f32)> {
+        let fits = pages > 0 && self.shares.len() == pages * self.sums.len();
+        let shares = if fits { &self.shares[..] } else { &[] };
+        shares.chunks_exact(pages.max(1)).zip(self.sums.iter().copied())
+    }
+
+    /// For each page the mean of its shares.
+    pub fn mean(&self, pages: usize, mean: &mut Vec<f32>) {
+        mean.clear();
+        mean.resize(pages, 0.0);
+        let weight = 1.0 / self.count().max(1) as f32;
+        for (shares, _) in self.of(pages) {
+            mean.iter_mut().zip(shares).for_each(|(mean, share)| *mean += weight * share);
+        }
+    }
+}
+
 /// Computes shares; keeps its working room.
 #[derive(Default)]
 pub struct Scorer {
-    /// `[query heads of a KV head][pages]`.
-    sums: Vec<f32>,
     column: Vec<f32>,
 }
 
 impl Scorer {
-    /// For each of `pages`, the mean over query heads of its share of attention over the sealed ones; one of which nothing is known
-    /// counts as much as the best. `queries` are `[heads][channels]`, neighbouring heads sharing a KV head, scaled as the softmax
-    /// is. False, with nothing computed: they are not as many numbers as the layout of keys says.
-    pub fn shares(&mut self, digests: &Digests, pages: &[Known], queries: &[f32], shares: &mut Vec<f32>) -> bool {
-        shares.clear();
+    /// For each query head and each of `pages` its share of attention over the sealed ones; one of which nothing is known counts as
+    /// much as the best. `queries` are `[heads][channels]`, neighbouring heads sharing a KV head, scaled as the softmax is. False,
+    /// with nothing computed: they are not as many numbers as the layout of keys says.
+    pub fn shares(&mut self, digests: &Digests, pages: &[Known], queries: &[f32], heads: &mut Heads) -> bool {
+        heads.clear();
         let Some(group) = group_of(digests, queries) else { return false };
         let channels = usize::from(digests.keys().channels);
-        shares.resize(pages.len(), 0.0);
-        self.sums.resize(group * pages.len(), 0.0);
+        let (count, width) = (queries.len() / channels, pages.len());
+        heads.sums.resize(count, f32::NEG_INFINITY);
+        heads.shares.resize(count * width, f32::NEG_INFINITY);
+        if width == 0 {
+            return true;
+        }
         self.column.resize(group, 0.0);
-        let weight = 1.0 / (queries.len() / channels) as f32;
-        for (head, queries) in queries.chunks_exact(group * channels).enumerate() {
+        let of_head = heads.shares.chunks_exact_mut(group * width).zip(queries.chunks_exact(group * channels));
+        for (head, (sums, queries)) in of_head.enumerate() {
             for (at, page) in pages.iter().enumerate() {
-                let known = match page {
-                    Known::Sealed(page) => digests.get(*page, head).map(|(sketch, _)| sketch),
-                    Known::Open => {
-                        (0..group).for_each(|q| self.sums[q * pages.len() + at] = f32::NEG_INFINITY);
-                        continue;
-                    }
-                };
+                let Known::Sealed(page) = page else { continue };
+                let known = digests.get(*page, head).map(|(sketch, _)| sketch);
                 let scored = known.map(|sketch| sketch::score(queries, channels, sketch, 1.0, &mut self.column));
                 if !matches!(scored, Some(Ok(()))) {
                     self.column.fill(f32::INFINITY);
                 }
                 for (q, sum) in self.column.iter().enumerate() {
-                    self.sums[q * pages.len() + at] = *sum;
+                    sums[q * width + at] = *sum;
                 }
             }
-            for sums in self.sums.chunks_exact(pages.len().max(1)) {
-                sketch::add_shares(sums, weight, shares);
-            }
+        }
+        for (sums, sum) in heads.shares.chunks_exact_mut(width).zip(&mut heads.sums) {
+            *sum = soften(sums);
         }
         true
     }
+}
+
+/// Makes shares of sums of exponentials, given as logarithms, and returns the logarithm of their sum. An infinite one, of which
+/// nothing is known, counts as much as the best.
+fn soften(sums: &mut [f32]) -> f32 {
+    let best = sums.iter().copied().filter(|sum| sum.is_finite()).fold(f32::NEG_INFINITY, f32::max);
+    let best = if best == f32::NEG_INFINITY { 0.0 } else { best };
+    for sum in sums.iter_mut() {
+        *sum = if sum.is_finite() || *sum == f32::NEG_INFINITY { (*sum - best).exp() } else { 1.0 };
+    }
+    let total: f32 = sums.iter().sum();
+    if total > 0.0 {
+        sums.iter_mut().for_each(|share| *share /= total);
+    }
+    best + total.ln()
 }
 
 /// Query heads of a KV head, if queries are as many as the layout of keys allows.
@@ -106,22 +173,34 @@ mod tests {
     #[test]
     fn shares_are_a_softmax_over_what_is_sealed() {
         let digests = digests();
-        let mut scorer = Scorer::default();
-        let mut shares = Vec::new();
+        let (mut scorer, mut heads, mut shares) = (Scorer::default(), Heads::default(), Vec::new());
+        let mut score = |pages: &[Known], queries: &[f32]| {
+            let fits = scorer.shares(&digests, pages, queries, &mut heads);
+            heads.mean(pages.len(), &mut shares);
+            (fits, heads.clone(), shares.clone())
+        };
         // Two query heads for each KV head; those of the second look along the second channel, where all keys are zero.
         let queries = [4.0, 0.0, 4.0, 0.0, 0.0, 1.0, 0.0, 1.0];
         let pages = [0, 1, 2].map(Known::Sealed);
-        assert!(scorer.shares(&digests, &[pages[0], pages[1], Known::Open, pages[2]], &queries, &mut shares));
-        assert!((shares.iter().sum::<f32>() - 1.0).abs() < 1e-4 && shares[2] == 0.0, "{shares:?}");
+        let (fits, heads, shares) = score(&[pages[0], pages[1], Known::Open, pages[2]], &queries);
+        assert!(fits && (shares.iter().sum::<f32>() - 1.0).abs() < 1e-4 && shares[2] == 0.0, "{shares:?}");
         assert!(shares[0] > 0.5 && shares[1] < 0.3 && shares[3] < 0.3, "{shares:?}");
+        let by_head: Vec<(&[f32], f32)> = heads.of(4).collect();
+        assert_eq!((heads.count(), by_head.len(), heads.of(3).count()), (4, 4, 0));
+        assert!(by_head.iter().all(|(shares, _)| (shares.iter().sum::<f32>() - 1.0).abs() < 1e-4 && shares[2] == 0.0));
+        assert!(by_head[0].0[0] > 0.9 && by_head[2].0[3] > by_head[2].0[0], "{by_head:?}");
+        // One token a page: the sum of the first head is that of e⁴, e⁰ and e⁰ but for what sketches round.
+        assert!((by_head[0].1 - (4f32.exp() + 2.0).ln()).abs() < 0.5, "{by_head:?}");
         // Nothing is known of page 3: it may be as good as the best.
-        assert!(scorer.shares(&digests, &[pages[0], pages[1], Known::Sealed(3)], &queries, &mut shares));
+        let (_, _, shares) = score(&[pages[0], pages[1], Known::Sealed(3)], &queries);
         assert!(shares[2] >= shares[0], "{shares:?}");
-        assert!(!scorer.shares(&digests, &pages, &[1.0; 3], &mut shares) && shares.is_empty());
-        assert!(!scorer.shares(&digests, &pages, &[], &mut shares));
-        assert!(scorer.shares(&digests, &pages, &[f32::NAN; 4], &mut shares));
-        assert!(shares.iter().all(|share| (share - 1.0 / 3.0).abs() < 1e-6), "a query that is no number says nothing");
-        assert!(scorer.shares(&digests, &[], &queries, &mut shares) && shares.is_empty());
+        assert!(!score(&pages, &[1.0; 3]).0 && !score(&pages, &[]).0);
+        let (fits, _, shares) = score(&pages, &[f32::NAN; 4]);
+        assert!(
+            fits && shares.iter().all(|share| (share - 1.0 / 3.0).abs() < 1e-6),
+            "no number says nothing: {shares:?}"
+        );
+        assert!(score(&[], &queries).0);
     }
 
     #[test]

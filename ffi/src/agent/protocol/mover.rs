@@ -231,7 +231,9 @@ impl Mover {
     }
 
     fn start(&mut self, kind: JobKind, job: &Job, plan: Plan, now_ns: u64) -> Result<(), Full> {
-        if plan.updates > 0 && !self.claim(plan.updates) {
+        // A Move may wait for long, for a lane that itself waits for jobs behind it: it has its room in the log when it begins.
+        let updates = if kind == JobKind::Move { 0 } else { plan.updates };
+        if updates > 0 && !self.claim(updates) {
             return Err(Full);
         }
         if !self.take_victims(kind, job, &plan) {
@@ -249,7 +251,7 @@ impl Mover {
             self.shared.set_pending(page);
         }
         self.ids.insert(job.id, slot);
-        self.promised += u64::from(plan.updates);
+        self.promised += u64::from(updates);
         let generation = self.work[slot as usize].generation.wrapping_add(1);
         self.work[slot as usize] = Work {
             state: State::Waiting,
@@ -259,7 +261,7 @@ impl Mover {
             after: 0,
             generation,
             taken_ns: now_ns,
-            promised: plan.updates,
+            promised: updates,
         };
         if mutants::on(Mutant::VictimStaysPublished) && plan.page.is_some() && kind != JobKind::Move {
             self.advance(slot);
@@ -352,17 +354,27 @@ impl Mover {
         self.begin_moves();
     }
 
-    /// Begins the Moves that wait, if no lane is in a step.
+    /// Begins the Moves that wait, if no lane is in a step, as many as the log has room for.
     fn begin_moves(&mut self) {
         if self.moves.is_empty() || (self.moving == 0 && !self.shared.close_gate()) {
             return;
         }
-        for slot in self.moves.drain(..) {
-            self.work[slot as usize].state = State::Ready;
+        let mut begun = 0;
+        while let Some(&slot) = self.moves.get(begun)
+            && self.claim(self.work[slot as usize].plan.updates)
+        {
+            let work = &mut self.work[slot as usize];
+            (work.state, work.promised) = (State::Ready, work.plan.updates);
+            self.promised += u64::from(work.promised);
             self.ready.push_back(slot);
             self.moving += 1;
+            begun += 1;
         }
-        self.shared.set_moves(0);
+        self.moves.drain(..begun);
+        self.shared.set_moves(self.moves.len());
+        if self.moving == 0 {
+            self.shared.open_gate();
+        }
     }
 
     /// The session is over, so that nothing is copied any more: pages that were to be moved stay where they are, and lanes may

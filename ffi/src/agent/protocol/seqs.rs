@@ -119,7 +119,8 @@ impl SeqTable {
     }
 
     /// Counts all changes of a sequence but growth.
-    pub(super) fn version(&self, seq: u32) -> u32 {
+    #[must_use]
+    pub fn version(&self, seq: u32) -> u32 {
         self.slot(seq).map_or(0, |slot| slot.version.load(Ordering::Acquire))
     }
 

@@ -148,6 +148,8 @@ pub struct Reader {
     /// Pages of a full plane that the step needs.
     pages_full: u64,
     plane: Option<u16>,
+    /// The plane whose first boundary was applied, and has handed out nothing yet.
+    arrived: Option<u16>,
     complete: bool,
     /// The plane was only gathered so far: nothing of it was handed out.
     gathering: bool,
@@ -186,6 +188,7 @@ impl Reader {
             whole_at: None,
             pages_full: 0,
             plane: None,
+            arrived: None,
             complete: false,
             gathering: false,
             missing: Vec::new(),
@@ -281,7 +284,7 @@ impl Reader {
         self.step += 1;
         self.open = true;
         self.announced = false;
-        self.plane = None;
+        (self.plane, self.arrived) = (None, None);
         self.gathering = false;
         self.faulted = None;
         self.ready.clear();
@@ -320,7 +323,12 @@ impl Reader {
         self.members.clear();
     }
 
-    /// Whether everything that a member needs is readable. Looks only at what may have changed since the last time.
+    /// Whether everything that the sequence at `position` needs is readable now. Looks only at what may have changed since the
+    /// last time.
+    pub fn reads_whole(&mut self, position: u32) -> bool {
+        (position as usize) < self.members.len() && self.whole(position as usize)
+    }
+
     fn whole(&mut self, at: usize) -> bool {
         let Member { seq, tokens, blocks } = self.members[at];
         let (version, epoch) = (self.seqs().version(seq), self.view.epoch());
@@ -408,11 +416,8 @@ impl Reader {
         }
     }
 
-    /// A boundary of `plane`.
-    ///
-    /// # Errors
-    /// `State`: no step is open, the plane is complete, or a later one was begun. `Range`: no such plane.
-    pub fn boundary(&mut self, plane: u16) -> Result<Found, Status> {
+    /// Whether a boundary of `plane` may come, and whether one came before.
+    fn may_come(&self, plane: u16) -> Result<bool, Status> {
         if u32::from(plane) >= self.view.shared().geometry().plane_count() {
             return Err(Status::Range);
         }
@@ -420,7 +425,32 @@ impl Reader {
         if !self.open || (again && self.complete) || self.plane.is_some_and(|p| p > plane) {
             return Err(Status::State);
         }
+        Ok(again)
+    }
+
+    /// The first half of the first boundary of `plane`: the table is what that boundary will hand out from, so that what is
+    /// chosen can depend on it. [`Reader::boundary`] is the other half.
+    ///
+    /// # Errors
+    /// As [`Reader::boundary`]; `State` also if it was a boundary's plane before.
+    pub fn arrive(&mut self, plane: u16) -> Result<(), Status> {
+        if self.may_come(plane)? {
+            return Err(Status::State);
+        }
         self.view.boundary(plane);
+        self.arrived = Some(plane);
+        Ok(())
+    }
+
+    /// A boundary of `plane`.
+    ///
+    /// # Errors
+    /// `State`: no step is open, the plane is complete, or a later one was begun. `Range`: no such plane.
+    pub fn boundary(&mut self, plane: u16) -> Result<Found, Status> {
+        let again = self.may_come(plane)?;
+        if self.arrived.take() != Some(plane) {
+            self.view.boundary(plane);
+        }
         self.ready.clear();
         let gathered = std::mem::take(&mut self.gathering);
         if again && !gathered { Ok(self.rest(plane)) } else { Ok(self.first(plane)) }
@@ -432,13 +462,7 @@ impl Reader {
     /// # Errors
     /// As [`Reader::boundary`]; `State` also if a boundary has handed out some of the plane.
     pub fn gather(&mut self, plane: u16) -> Result<Found, Status> {
-        if u32::from(plane) >= self.view.shared().geometry().plane_count() {
-            return Err(Status::Range);
-        }
-        let again = self.plane == Some(plane);
-        if !self.open || (again && self.complete) || self.plane.is_some_and(|p| p > plane) {
-            return Err(Status::State);
-        }
+        let again = self.may_come(plane)?;
         if again && !self.gathering {
             return Err(Status::State); // some of it was handed out
         }
@@ -449,7 +473,7 @@ impl Reader {
         let counted = self.counts;
         if again {
             self.view.refresh();
-        } else {
+        } else if self.arrived.take() != Some(plane) {
             self.view.boundary(plane);
         }
         self.ready.clear();

@@ -2,13 +2,15 @@
 //!
 //! [`LaneStream`] is one lane's side of it: its table at a fixed address, brought up to date by the boundary kernel on the lane's
 //! own stream, so that what was enqueued before a boundary reads the old entries and what is enqueued after it the new ones.
-//! [`Shadow`] is what the protocol tells of the table's changes (rule 11). Called by `crate::client`'s lanes and by the copy
+//! [`Shadow`] is what the protocol tells of the table's changes (rule 11), [`Sketches`] what is kept there of pages' keys. Called by `crate::client`'s lanes and by the copy
 //! thread that completes their boundaries; knows the protocol's rules, not who asks for pages.
 
 pub(crate) mod ring;
 mod shadow;
+mod sketches;
 
 pub(crate) use shadow::Shadow;
+pub(crate) use sketches::{Answer, Asked, Sketches, check};
 
 use crate::{
     memory::cuda::{Gate, Marks, status_of},

@@ -199,7 +199,8 @@ impl Channel {
         }
     }
 
-    /// Lets an idle sequence leave tier 0, its tail included; `due`: when it is expected back, zero if unknown. Never waits.
+    /// Lets an idle sequence leave tier 0, its tail included; `due`: when it is expected back, zero if unknown. For one that is parked
+    /// already that time moves. Never waits.
     ///
     /// # Errors
     /// `State`: it is in a lane's step. `Again`.
@@ -215,12 +216,13 @@ impl Channel {
         self.blocking("resume sequence", u64::from(seq), Request::Resume { seq }, timeout).map(|_| ())
     }
 
-    /// Says what will be done with blocks `first .. first + count`; `priority` counts for `Advice::Priority` only. Never waits.
+    /// Says what will be done with blocks `first .. first + count`. `value`: the priority of `Advice::Priority`, the tokens to come of
+    /// `Advice::Remaining` (the whole sequence's, whatever the range), else ignored. Never waits.
     ///
     /// # Errors
     /// `Range`, `Again`.
-    pub fn advise(&mut self, seq: SeqId, first: u32, count: u32, advice: Advice, priority: u8) -> Result<()> {
-        let request = Request::Advise { seq, first, count, advice, priority };
+    pub fn advise(&mut self, seq: SeqId, first: u32, count: u32, advice: Advice, value: u32) -> Result<()> {
+        let request = Request::Advise { seq, first, count, advice, value };
         self.at_once("advise on sequence", u64::from(seq), |state| state.start(&request, None))
     }
 

@@ -6,7 +6,7 @@ use kvtide_wire::{
     entry::{Op, Submission},
     status::Status,
 };
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 /// What a channel knows of a sequence beyond the session's mirror.
 #[derive(Debug, Default)]
@@ -81,9 +81,24 @@ impl State {
     pub(super) fn forget(&mut self, seq: u32) {
         let session = self.session();
         if self.owned.remove(&seq).is_some() {
+            self.forgive(seq);
             session.shared.seqs().free(seq);
             let _ = session.seq_slots.push(seq); // as many places as slots
         }
+    }
+
+    /// Digests that a sequence's pages still owe are not waited for, unless another sequence has these pages too.
+    fn forgive(&self, seq: u32) {
+        let session = self.session();
+        let seqs = session.shared.seqs();
+        let mut blocks = seqs.block_ids(seq);
+        if !session.attention.owing(blocks.iter().copied()) {
+            return;
+        }
+        let others = (0..seqs.seqs_max()).filter(|other| *other != seq && seqs.state(*other) == SeqState::Live);
+        let kept: HashSet<u32> = others.flat_map(|other| seqs.block_ids(other)).collect();
+        blocks.retain(|block| !kept.contains(block));
+        session.attention.forgive(blocks.into_iter());
     }
 
     /// The daemon knows all of a sequence: its own answer made it so.

@@ -167,16 +167,18 @@ impl State {
                 Started::Send(Op::Map, Submission { seq, count: sent.len() as u32, ..plain }, sent.to_vec(), work)
             }
             Request::Park { seq, due } => {
-                let owned = self.steady(seq)?;
-                if owned.parked {
-                    return Err(Status::State);
+                let parked = self.steady(seq)?.parked;
+                let value = u64::try_from(due.as_micros()).unwrap_or(u64::MAX);
+                let submission = Submission { seq, value, ..plain };
+                if parked {
+                    // It is expected at another time.
+                    return Ok(Started::Send(Op::Park, submission, Vec::new(), Work::Plain));
                 }
                 seqs.close(seq)?;
                 if let Some(owned) = self.owned.get_mut(&seq) {
                     owned.parked = true;
                 }
-                let value = u64::try_from(due.as_micros()).unwrap_or(u64::MAX);
-                Started::Send(Op::Park, Submission { seq, value, ..plain }, Vec::new(), Work::Park { seq })
+                Started::Send(Op::Park, submission, Vec::new(), Work::Park { seq })
             }
             Request::Resume { seq } => {
                 if !self.steady(seq)?.parked {
@@ -184,13 +186,16 @@ impl State {
                 }
                 Started::Send(Op::Resume, Submission { seq, ..plain }, Vec::new(), Work::Resume { seq })
             }
-            Request::Advise { seq, first, count, advice, priority } => {
+            Request::Advise { seq, first, count, advice, value } => {
                 self.seq(seq)?;
                 let end = first.checked_add(count).filter(|end| *end <= seqs.len(seq));
                 if end.is_none() {
                     return Err(Status::Range);
                 }
-                let value = if advice == Advice::Priority { u64::from(priority) } else { 0 };
+                if advice == Advice::Priority && value > u8::MAX.into() {
+                    return Err(Status::Range);
+                }
+                let value = u64::from(value);
                 let submission = Submission { seq, first, count, flags: advice as u16, value, ..plain };
                 Started::Send(Op::Advise, submission, Vec::new(), Work::Plain)
             }

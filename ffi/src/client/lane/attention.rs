@@ -3,11 +3,13 @@
 //!
 //! Everything here changes speed, or what a contract other than exact allows to be omitted; never what is read is.
 
-use super::{Lane, State};
+use super::{Lane, Pass, State};
 use crate::{
     Error, Result,
     agent::{
-        attention::{Candidate, Contract, Known, Picker, Proof, RECENT, SINKS, Scorer, bounds, estimate, group_of},
+        attention::{
+            Candidate, Contract, Heads, Known, Lost, Picker, Proof, RECENT, SINKS, Scorer, bounds, estimate, group_of,
+        },
         protocol::{
             Geometry,
             step::{Absent, Chosen, StepSeq},
@@ -22,7 +24,7 @@ use kvtide_wire::{
     score::{Scores, TOP_MAX, Top},
     status::Status,
 };
-use std::{ops::Range, time::Instant};
+use std::{collections::HashMap, ops::Range, time::Instant};
 
 pub use kvtide_wire::score::ScoreKind;
 
@@ -38,6 +40,8 @@ pub struct Omission {
     /// The share of attention that they hold: by `approx` an estimate, made when the step's mass was told, before that 0; by
     /// `bounded` what was proved to be the most that any query head loses.
     pub share: f32,
+    /// By `approx` the estimate for the query head that loses most, with tier 0 on a device the same as `share`, as by `bounded`.
+    pub worst: f32,
 }
 
 /// A sequence of the open step. Kept from step to step for its memory.
@@ -47,8 +51,11 @@ struct Member {
     /// The plane whose query was told, and the query.
     queried: Option<u16>,
     queries: Vec<f32>,
-    /// Shares that digests give it, by candidate.
+    /// Shares that digests give it, of the plane's pages: of each head, and their mean.
+    heads: Heads,
     shares: Vec<f32>,
+    /// By query head what was read of the plane, if that was told.
+    sums: Vec<f32>,
     /// The plane that was picked for, and its pages.
     picked: Option<u16>,
     candidates: Vec<Candidate>,
@@ -56,6 +63,16 @@ struct Member {
     proving: Option<u16>,
     proof: Proof,
     omission: Omission,
+}
+
+/// What a device's sketches made of a query.
+pub(super) struct Answered {
+    /// The step of the question, and [`SeqTable::version`](crate::agent::protocol::seqs::SeqTable::version) of its sequence.
+    pub step: u64,
+    pub version: u32,
+    /// Index of the first page, and the share of each.
+    pub first: u32,
+    pub shares: Vec<f32>,
 }
 
 /// A lane's side of attention.
@@ -66,10 +83,15 @@ pub(crate) struct Attention {
     picker: Picker,
     scorer: Scorer,
     pages: Vec<Known>,
-    shares: Vec<f32>,
+    heads: Heads,
+    pub(super) shares: Vec<f32>,
     top: Vec<Top>,
     /// Until when late pages of the plane are waited for.
     pub hope: Option<Instant>,
+    /// The newest answer for a sequence in a plane, of this step or the one before.
+    pub(super) answered: HashMap<(SeqId, u16), Answered>,
+    /// A sequence of the open step has pages whose digests are owed.
+    pub(super) owing: bool,
 }
 
 impl Attention {
@@ -80,15 +102,18 @@ impl Attention {
             picker: Picker::new(planes),
             scorer: Scorer::default(),
             pages: Vec::new(),
+            heads: Heads::default(),
             shares: Vec::new(),
             top: Vec::new(),
             hope: None,
+            answered: HashMap::new(),
+            owing: false,
         }
     }
 }
 
 /// The page indices that a sequence needs in a plane, and how many of the sequence are sealed.
-fn pages_of(session: &Session, step: StepSeq, plane: u16) -> (Range<u32>, u32) {
+pub(super) fn pages_of(session: &Session, step: StepSeq, plane: u16) -> (Range<u32>, u32) {
     let geometry = session.shared.geometry();
     let sealed = session.shared.seqs().committed(step.seq) / u64::from(geometry.bounds().page_tokens);
     (geometry.needed(plane, step.tokens), u32::try_from(sealed).unwrap_or(u32::MAX))
@@ -99,7 +124,7 @@ fn has_keys(geometry: &Geometry, plane: u16) -> bool {
 }
 
 impl State {
-    fn page_of(session: &Session, seq: u32, index: u32, plane: u16) -> Option<u32> {
+    pub(super) fn page_of(session: &Session, seq: u32, index: u32, plane: u16) -> Option<u32> {
         session.shared.geometry().page(session.shared.seqs().block(seq, index)?, plane)
     }
 
@@ -109,6 +134,10 @@ impl State {
         let contract = |seq| Contract::of_word(seqs.contract(seq));
         self.attention.hope = None;
         self.attention.inexact = self.reader.members().any(|seq| contract(seq) != Contract::Exact);
+        let step = self.reader.step();
+        self.attention.answered.retain(|_, answer| answer.step + 1 >= step);
+        let blocks = |seq| (0..seqs.len(seq)).filter_map(move |index| seqs.block(seq, index));
+        self.attention.owing = session.attention.owing(self.reader.members().flat_map(blocks));
         if !self.attention.inexact && self.attention.members.is_empty() {
             return; // nobody told anything yet
         }
@@ -138,53 +167,76 @@ impl State {
         Ok((position, step))
     }
 
-    /// Before the first boundary of a plane: picks pages for sequences that are read by `approx`.
+    /// Whether a sequence is read whole, whatever its contract: all that it needs is there, so that nothing is gained by leaving
+    /// any of it out.
+    fn reads_whole(&mut self, position: usize) -> bool {
+        self.reader.reads_whole(position as u32)
+    }
+
+    /// In the first boundary of a plane: picks pages for sequences that are read by `approx`.
     pub(super) fn pick(&mut self, session: &Session, plane: u16) {
         self.attention.hope = (!session.max_stall.is_zero()).then(|| Instant::now() + session.max_stall);
         let absent = if session.max_stall.is_zero() { Absent::Omit } else { Absent::Hope };
         self.reader.choose_all(); // a boundary that was refused may have left something
-        let attention = &mut self.attention;
+        self.take_answers(session);
         let members = self.reader.members().len();
         for position in 0..members {
+            let inexact = |member: &Member| matches!(member.contract, Contract::Approx { .. });
+            if !self.attention.members.get(position).is_some_and(inexact) || self.reads_whole(position) {
+                continue;
+            }
+            self.score_late(session, position, plane);
+            let attention = &mut self.attention;
             let (Some(member), Some(step)) = (attention.members.get_mut(position), self.reader.member(position as u32))
             else {
                 continue;
             };
             let Contract::Approx { permille } = member.contract else { continue };
             let (needed, sealed) = pages_of(session, step, plane);
-            let told = member.queried == Some(plane) && member.shares.len() == needed.len();
-            let history = session.attention.history();
+            let version = session.shared.seqs().version(step.seq);
+            let answer = attention.answered.get(&(step.seq, plane));
+            let answer = answer.filter(|answer| answer.first == needed.start && answer.version == version);
+            if let Some(answer) = answer {
+                // Of an earlier query, or a guess of this one. Pages that came since are recent, and are read anyhow.
+                member.shares.clone_from(&answer.shares);
+                member.shares.resize(needed.len(), 0.0);
+            }
+            let told = answer.is_some() || member.queried == Some(plane) && member.shares.len() == needed.len();
+            if !told {
+                member.heads.clear();
+            }
+            let (history, digests) = (session.attention.history(), session.attention.digests());
+            let owes = |page: Option<u32>| page.zip(digests.as_ref()).is_some_and(|(page, digests)| digests.owes(page));
+            let view = self.reader.view();
             member.candidates.clear();
             member.candidates.extend(needed.clone().map(|index| {
-                let page = State::page_of(session, step.seq, index, plane);
+                let block = session.shared.seqs().block(step.seq, index);
+                let page = block.and_then(|block| session.shared.geometry().page(block, plane));
+                let there = block.is_some_and(|block| view.frame(block, plane).is_some());
                 let digest = told.then(|| member.shares[(index - needed.start) as usize]).filter(|share| *share > 0.0);
-                let hard = index < SINKS || index.saturating_add(RECENT) >= sealed;
+                // What came from elsewhere is read once, whatever the budget: then it is known what it is.
+                let hard = index < SINKS || index.saturating_add(RECENT) >= sealed || owes(page);
                 let history = page.map_or((0.0, 0.0), |page| history.get(page));
-                Candidate { index, digest, history, hard, ..Candidate::default() }
+                Candidate { index, digest, history, hard, there, ..Candidate::default() }
             }));
-            attention.picker.pick(plane, permille, &mut member.candidates);
+            attention.picker.pick(plane, permille, &mut member.candidates, &member.heads);
+            if absent == Absent::Omit {
+                attention.picker.stand_in(&mut member.candidates);
+            }
             member.picked = Some(plane);
-            let chosen = member
-                .candidates
-                .iter()
-                .filter(|page| page.picked)
-                .map(|page| Chosen { index: page.index, absent: if page.hard { Absent::Wait } else { absent } });
+            let wanted = member.candidates.iter().filter(|page| page.wanted());
+            let chosen =
+                wanted.map(|page| Chosen { index: page.index, absent: if page.hard { Absent::Wait } else { absent } });
             self.reader.choose(position as u32, chosen);
-            let unpicked = member.candidates.iter().filter(|page| !page.picked).count();
+            let unpicked = member.candidates.iter().filter(|page| !page.wanted()).count();
             session.counters.pages_unpicked.add(unpicked as u64);
         }
     }
 
     /// Shares that digests give to queries, of all pages that the step needs of a sequence in a plane. False: none are kept.
-    fn shares(
-        &mut self,
-        session: &Session,
-        step: StepSeq,
-        plane: u16,
-        queries: &[f32],
-    ) -> std::result::Result<bool, Status> {
+    fn shares(&mut self, session: &Session, step: StepSeq, plane: u16, queries: &[f32]) -> bool {
         if !session.attention.keeps_digests() || !has_keys(session.shared.geometry(), plane) {
-            return Ok(false);
+            return false;
         }
         let (needed, sealed) = pages_of(session, step, plane);
         let attention = &mut self.attention;
@@ -195,9 +247,51 @@ impl State {
         }));
         self.build_readable(session);
         let attention = &mut self.attention;
-        let Some(digests) = session.attention.digests() else { return Ok(false) };
-        let fits = attention.scorer.shares(&digests, &attention.pages, queries, &mut attention.shares);
-        if fits { Ok(true) } else { Err(Status::Range) }
+        let Some(digests) = session.attention.digests() else { return false };
+        let Attention { scorer, pages, heads, shares, .. } = attention;
+        let scored = scorer.shares(&digests, pages, queries, heads);
+        heads.mean(pages.len(), shares);
+        scored
+    }
+
+    /// Builds the digests of pages that came from elsewhere, of those that a boundary hands out: a step that does not fit into
+    /// tier 0 has them there for this pass alone.
+    pub(super) fn build_owed(&mut self, session: &Session, plane: u16, pass: Pass) {
+        if !self.attention.owing {
+            return;
+        }
+        let page_tokens = u64::from(session.shared.geometry().bounds().page_tokens);
+        let seqs = session.shared.seqs();
+        let attention = &mut self.attention;
+        attention.pages.clear();
+        let mut handed = |seq: SeqId, index: u32| {
+            let sealed = u64::from(index) < seqs.committed(seq) / page_tokens;
+            let page = State::page_of(session, seq, index, plane).filter(|_| sealed);
+            attention.pages.extend(page.map(Known::Sealed));
+        };
+        match pass {
+            Pass::Part { .. } => self.reader.ready().iter().for_each(|ready| {
+                self.reader.member(ready.position).inspect(|step| handed(step.seq, ready.index));
+            }),
+            Pass::All => {
+                (0..self.reader.members().len() as u32).filter_map(|at| self.reader.member(at)).for_each(|step| {
+                    pages_of(session, step, plane).0.for_each(|index| handed(step.seq, index));
+                })
+            }
+        }
+        if let Some(digests) = session.attention.digests() {
+            attention.pages.retain(|known| matches!(known, Known::Sealed(page) if digests.owes(*page)));
+        }
+        self.build_readable(session);
+    }
+
+    /// Before the step ends: the same of all that its table shows, for boundaries that its stream waited for and that found no page
+    /// readable on the host.
+    pub(super) fn build_still_owed(&mut self, session: &Session) {
+        if self.attention.owing && session.attention.owes() {
+            let planes = session.shared.geometry().plane_count() as u16;
+            (0..planes).for_each(|plane| self.build_owed(session, plane, Pass::All));
+        }
     }
 
     /// Builds the digests of sealed pages that have none and are readable: those that came with a map.
@@ -208,6 +302,14 @@ impl State {
             let lacks = |known: &Known| matches!(known, Known::Sealed(page) if !digests.has(*page));
             self.attention.pages.iter().any(lacks)
         };
+        if lacking && !session.tier0.is_host() {
+            let pages = std::mem::take(&mut self.attention.pages);
+            let sealed =
+                pages.iter().filter_map(|known| if let Known::Sealed(page) = known { Some(*page) } else { None });
+            self.build_on_device(session, sealed, false);
+            self.attention.pages = pages;
+            return;
+        }
         let Some(mut digests) = session.attention.digests_mut().filter(|_| lacking) else { return };
         for known in &self.attention.pages {
             if let Known::Sealed(page) = *known
@@ -234,23 +336,30 @@ impl State {
     /// Before the step ends: digests of the pages that it filled. A page that is filled again before it is committed has them
     /// built again, and one that is filled no more has none.
     pub(super) fn build_filled(&mut self, session: &Session) {
-        if !session.attention.keeps_digests() || !session.tier0.is_host() {
+        if !session.attention.keeps_digests() {
             return;
         }
         let geometry = session.shared.geometry();
         let page_tokens = u64::from(geometry.bounds().page_tokens);
+        let mut filled = Vec::new();
         for position in 0..self.reader.members().len() as u32 {
             let Some(step) = self.reader.member(position) else { continue };
             let sealed = session.shared.seqs().committed(step.seq) / page_tokens;
             let full = step.tokens / page_tokens;
             for index in sealed..step.tokens.div_ceil(page_tokens) {
                 let Some(block) = session.shared.seqs().block(step.seq, index as u32) else { continue };
-                if index < full {
+                if index < full && session.tier0.is_host() {
                     self.build_block(session, block);
+                } else if index < full {
+                    let planes = (0..geometry.plane_count() as u16).filter(|plane| has_keys(geometry, *plane));
+                    filled.extend(planes.filter_map(|plane| geometry.page(block, plane)));
                 } else {
                     session.attention.unfilled(block);
                 }
             }
+        }
+        if !filled.is_empty() {
+            self.build_on_device(session, filled.into_iter(), true);
         }
     }
 
@@ -267,6 +376,18 @@ impl State {
     /// Tells the daemon the shares in `attention.shares`, of pages from `first` on: the largest by name, the others as a sum. A
     /// share that is no number says nothing of its page.
     fn tell(&mut self, session: &Session, kind: ScoreKind, seq: SeqId, plane: u16, first: u32) {
+        self.tell_of(session, kind, (seq, plane), self.reader.step(), first);
+    }
+
+    /// The same of a step that may be over.
+    pub(super) fn tell_of(
+        &mut self,
+        session: &Session,
+        kind: ScoreKind,
+        (seq, plane): (SeqId, u16),
+        step: u64,
+        first: u32,
+    ) {
         let Attention { shares, top, .. } = &mut self.attention;
         let logarithm = |share: f32| F16::nearest(share.clamp(0.0, 1.0).ln());
         top.clear();
@@ -279,7 +400,6 @@ impl State {
         }
         let rest = top.iter().skip(TOP_MAX).map(|t| t.log_mass.to_f32().exp()).sum::<f32>();
         top.truncate(TOP_MAX);
-        let step = self.reader.step();
         if let Some(scores) = Scores::new(kind, seq, plane, step, top, logarithm(rest)) {
             self.words.scores.write(&scores);
             session.counters.scores.add(1);
@@ -298,6 +418,9 @@ impl State {
         queries: &[f32],
     ) -> std::result::Result<(), Status> {
         let (position, step) = self.told_of(seq, plane)?;
+        if session.attention.digests().is_some_and(|digests| group_of(&digests, queries).is_none()) {
+            return Err(Status::Range);
+        }
         let own = kind == ScoreKind::Query;
         let bounded = matches!(self.attention.members[position].contract, Contract::Bounded { .. });
         if own {
@@ -306,16 +429,52 @@ impl State {
             member.queries.clear();
             member.queries.extend_from_slice(queries);
             member.shares.clear();
+            member.heads.clear();
+            member.sums.clear();
         }
-        if bounded || !self.shares(session, step, plane, queries)? {
-            return Ok(()); // what is read does not depend on shares; or nothing is known of keys
+        // What is read does not depend on shares; or nothing is to be brought.
+        if bounded || self.reads_whole(position) {
+            return Ok(());
         }
-        if own {
-            self.attention.members[position].shares.clone_from(&self.attention.shares);
+        if !session.tier0.is_host() {
+            return self.ask_device(session, kind, step, plane, queries);
+        }
+        self.score(session, kind, position, (step, plane), queries);
+        Ok(())
+    }
+
+    /// Scores a query, tells the daemon, and keeps what the step's own has to be picked by.
+    fn score(
+        &mut self,
+        session: &Session,
+        kind: ScoreKind,
+        position: usize,
+        (step, plane): (StepSeq, u16),
+        queries: &[f32],
+    ) {
+        if !self.shares(session, step, plane, queries) {
+            return; // nothing is known of keys
+        }
+        if kind == ScoreKind::Query {
+            let Attention { members, heads, shares, .. } = &mut self.attention;
+            members[position].shares.clone_from(shares);
+            std::mem::swap(&mut members[position].heads, heads);
         }
         let (needed, _) = pages_of(session, step, plane);
-        self.tell(session, kind, seq, plane, needed.start);
-        Ok(())
+        self.tell(session, kind, step.seq, plane, needed.start);
+    }
+
+    /// Scores a query that was told while all of its sequence was there, of which some has left by now. A device would answer too
+    /// late for this boundary.
+    fn score_late(&mut self, session: &Session, position: usize, plane: u16) {
+        let Some(step) = self.reader.member(position as u32) else { return };
+        let member = &mut self.attention.members[position];
+        if member.queried != Some(plane) || !member.shares.is_empty() || !session.tier0.is_host() {
+            return;
+        }
+        let queries = std::mem::take(&mut member.queries);
+        self.score(session, ScoreKind::Query, position, (step, plane), &queries);
+        self.attention.members[position].queries = queries;
     }
 
     fn mass(&mut self, session: &Session, seq: SeqId, plane: u16, masses: &[f32]) -> std::result::Result<(), Status> {
@@ -331,21 +490,41 @@ impl State {
         let (member, history) = (&mut members[position], session.attention.history());
         let page_of = |index| State::page_of(session, seq, index, plane);
         if member.picked == Some(plane) && member.candidates.len() == read.len() {
-            let (omitted, factor) = estimate(&member.candidates, read.iter().copied());
+            let Lost { mean, worst, factor } = estimate(&member.candidates, read, &member.heads, &member.sums);
             for (page, share) in member.candidates.iter().zip(read) {
                 let share = if share.is_finite() { *share } else { factor * page.predicted };
-                page_of(page.index).inspect(|id| history.saw(*id, share * (1.0 - omitted)));
+                page_of(page.index).inspect(|id| history.saw(*id, share * (1.0 - mean)));
             }
             picker.learn(plane, &member.candidates, read.iter().copied());
-            member.omission.share = omitted;
+            (member.omission.share, member.omission.worst) = (mean, worst);
             session.counters.omissions.add(1);
-            session.counters.omitted_ppm.add((f64::from(omitted) * 1e6) as u64);
+            session.counters.omitted_ppm.add((f64::from(mean) * 1e6) as u64);
         } else {
             for (index, share) in needed.clone().zip(read).filter(|(_, share)| share.is_finite()) {
                 page_of(index).inspect(|id| history.saw(*id, *share));
             }
         }
         self.tell(session, ScoreKind::Mass, seq, plane, needed.start);
+        Ok(())
+    }
+
+    fn sums(&mut self, session: &Session, seq: SeqId, plane: u16, sums: &[f32]) -> std::result::Result<(), Status> {
+        let (position, _) = self.told_of(seq, plane)?;
+        let member = &mut self.attention.members[position];
+        if self.reader.plane() != Some(plane) || member.queried != Some(plane) {
+            return Err(Status::State);
+        }
+        // Without digests nobody said how long a query is.
+        let channels = session.attention.digests().map(|digests| usize::from(digests.keys().channels));
+        let fits = match channels {
+            Some(channels) => sums.len() * channels == member.queries.len(),
+            None => !sums.is_empty() && member.queries.len().is_multiple_of(sums.len()),
+        };
+        if !fits {
+            return Err(Status::Range);
+        }
+        member.sums.clear();
+        member.sums.extend_from_slice(sums);
         Ok(())
     }
 
@@ -379,6 +558,7 @@ impl State {
             reader.skip(at, index);
         });
         member.omission.share = share.map_or(member.omission.share, |share| share as f32);
+        member.omission.worst = member.omission.share;
         Ok(self.reader.is_complete())
     }
 
@@ -393,7 +573,7 @@ impl State {
             Contract::Exact => Omission { needed, ..Omission::default() },
             Contract::Bounded { .. } => Omission { needed, omitted: waived, ..member.omission },
             Contract::Approx { .. } if member.picked == Some(plane) => {
-                let unpicked = member.candidates.iter().filter(|page| !page.picked).count() as u32;
+                let unpicked = member.candidates.iter().filter(|page| !page.wanted()).count() as u32;
                 Omission { needed, omitted: unpicked + waived, waived, ..member.omission }
             }
             Contract::Approx { .. } => Omission { needed, ..Omission::default() },
@@ -404,7 +584,9 @@ impl State {
 impl Lane {
     /// Tells the queries with which attention is about to read a sequence of the open step in `plane`: `[query heads][channels]`,
     /// after position encoding, scaled as the softmax is. Digests make scores of them, which the daemon is told and by which the
-    /// plane's first boundary picks for `approx`; `bounded` proves by them. To be called before that boundary.
+    /// plane's first boundary picks for `approx`; `bounded` proves by them. To be called before that boundary. With tier 0 on a device
+    /// this enqueues, and waits for nothing: what comes of it is told and picked by once it is there. There the session's first query
+    /// says how many heads all have, at most 256.
     ///
     /// # Errors
     /// `State`: no step is open, or the sequence is not in it. `Range`: no such plane, or not a number of queries that the layout
@@ -412,6 +594,19 @@ impl Lane {
     pub fn query(&mut self, seq: SeqId, plane: u16, queries: &[f32]) -> Result<()> {
         self.told("tell the query of plane", plane, |state, session| {
             state.query(session, ScoreKind::Query, (seq, plane), queries)
+        })
+    }
+
+    /// Whether [`Lane::ahead`] can be of use for a sequence of the open step, so that a look-ahead query is worth computing: it is read by
+    /// `approx`, and not all that it needs is there.
+    ///
+    /// # Errors
+    /// `State`: no step is open, or the sequence is not in it.
+    pub fn wants_ahead(&mut self, seq: SeqId) -> Result<bool> {
+        self.told("ask about look-ahead queries, as of plane", 0, |state, _| {
+            let (position, _) = state.told_of(seq, 0)?;
+            let approx = matches!(state.attention.members[position].contract, Contract::Approx { .. });
+            Ok(approx && !state.reads_whole(position))
         })
     }
 
@@ -424,6 +619,16 @@ impl Lane {
         self.told("tell the look-ahead query of plane", plane, |state, session| {
             state.query(session, ScoreKind::Ahead, (seq, plane), queries)
         })
+    }
+
+    /// Tells, in the plane of the last boundary, what each query head of [`Lane::query`] has read of a sequence: the logarithm of the sum
+    /// of exponentials of all its scores, as attention kernels return it. To be called before [`Lane::mass`], whose estimate for
+    /// `approx` is closer with it. With tier 0 on a device shares come as their mean over heads, and sums change nothing.
+    ///
+    /// # Errors
+    /// `State`: that is not the plane of the last boundary, or its query was not told. `Range`: not a sum for each query head.
+    pub fn sums(&mut self, seq: SeqId, plane: u16, sums: &[f32]) -> Result<()> {
+        self.told("tell the sums of plane", plane, |state, session| state.sums(session, seq, plane, sums))
     }
 
     /// Tells what the step's attention read of a sequence in `plane`, the plane of the last boundary: by page index the share of
@@ -467,10 +672,12 @@ impl Lane {
         self.state()?.omission(&self.inner.session, seq, plane)
     }
 
-    /// Whether a sequence is read by the contract exact.
+    /// How the open step reads a sequence: what was in force when it began.
     #[cfg(feature = "cuda")]
-    pub(crate) fn reads_exactly(&self, seq: SeqId) -> bool {
-        Contract::of_word(self.inner.session.shared.seqs().contract(seq)) == Contract::Exact
+    pub(crate) fn contract(&self, seq: SeqId) -> Contract {
+        let position = self.state().and_then(|state| state.reader.position_of(seq));
+        let member = position.and_then(|at| self.state()?.attention.members.get(at as usize));
+        member.map_or(Contract::Exact, |member| member.contract)
     }
 
     fn told<T>(

@@ -3,6 +3,8 @@
 pub(crate) mod attention;
 #[cfg(feature = "cuda")]
 mod away;
+#[cfg(feature = "cuda")]
+mod sketched;
 mod state;
 #[cfg(feature = "cuda")]
 mod stream;
@@ -27,8 +29,8 @@ pub enum Pass {
     /// Every page that this plane of the step needs is readable through the table, and none was handed out before.
     All,
     /// [`Lane::ready`] holds `count` pages that are readable now and were not handed out before for this step and plane: at least
-    /// one, but with `last` none if the rest is omitted; after `last` there are no more. Of sequences that are read by `approx`,
-    /// pages come this way alone.
+    /// one, but with `last` none if the rest is omitted; after `last` there are no more. Of sequences that are read by `approx`, and
+    /// are not in tier 0 as a whole, pages come this way alone.
     Part {
         /// Pages in [`Lane::ready`].
         count: usize,
@@ -119,10 +121,11 @@ impl Lane {
         const DOING: &str = "pass a boundary of plane";
         let error = |status| Error::call(DOING, u64::from(plane), status);
         let (state, session) = self.parts(DOING)?;
+        let before = state.reader.view().moves();
         if state.attention.inexact && state.reader.plane() != Some(plane) {
+            state.reader.arrive(plane).map_err(error)?;
             state.pick(session, plane);
         }
-        let before = state.reader.view().moves();
         let found = state.reader.boundary(plane).map_err(error)?;
         state.words.position(state.reader.view().position());
         if before != state.reader.view().moves() {
@@ -139,6 +142,7 @@ impl Lane {
                 pass.map_err(error)?
             }
         };
+        state.build_owed(session, plane, pass);
         state.enqueue(session).map_err(error)?;
         Ok(pass)
     }
@@ -159,6 +163,8 @@ impl Lane {
         let index = u64::from(self.index);
         let (state, session) = self.parts(DOING)?;
         if state.reader.view().active() {
+            state.take_answers(session);
+            state.build_still_owed(session);
             state.build_filled(session);
         }
         let announced = state.reader.end().map_err(|status| Error::call(DOING, index, status))?;

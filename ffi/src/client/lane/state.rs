@@ -35,6 +35,9 @@ pub(crate) struct State {
     /// The lane's side on the device that tier 0 is on.
     #[cfg(feature = "cuda")]
     pub(super) stream: Option<std::sync::Arc<crate::agent::stream::LaneStream>>,
+    /// What is kept of pages' keys there.
+    #[cfg(feature = "cuda")]
+    pub(crate) sketches: Option<Box<crate::agent::stream::Sketches>>,
 }
 
 impl State {
@@ -54,6 +57,8 @@ impl State {
             counted,
             #[cfg(feature = "cuda")]
             stream: None,
+            #[cfg(feature = "cuda")]
+            sketches: None,
         }
     }
 
@@ -73,6 +78,27 @@ impl State {
     #[cfg(not(feature = "cuda"))]
     pub(super) fn enqueue(&self, _: &Session) -> std::result::Result<(), Status> {
         Ok(())
+    }
+
+    /// No sketches are on a device.
+    #[cfg(not(feature = "cuda"))]
+    pub(super) fn build_on_device(&mut self, _: &Session, _: impl Iterator<Item = u32>, _: bool) {}
+
+    /// As above.
+    #[cfg(not(feature = "cuda"))]
+    pub(super) fn take_answers(&mut self, _: &Session) {}
+
+    /// As above.
+    #[cfg(not(feature = "cuda"))]
+    pub(super) fn ask_device(
+        &mut self,
+        _: &Session,
+        _: super::ScoreKind,
+        _: StepSeq,
+        _: u16,
+        _: &[f32],
+    ) -> std::result::Result<(), Status> {
+        Err(Status::Device)
     }
 
     fn lane(&self) -> u16 {

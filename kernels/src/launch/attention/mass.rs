@@ -43,6 +43,12 @@ impl Mass {
         Ok(Self { kernel: device.module(&sources::MASS)?.function("attention_mass")?, workspace, shares })
     }
 
+    /// `f32[seqs][pages]` on the device: after [`Self::reduce`] the share of each page of a sequence whose attention was emitted.
+    #[must_use]
+    pub fn shares(&self) -> u64 {
+        self.workspace.address() + self.shares
+    }
+
     /// Reduces what the last [`Attention::whole`] or [`Attention::merge`] of `batch` left: `out` is `u64[seqs][SCORE_WORDS]` on the
     /// device or in pinned host memory, 8-byte aligned, to be read with [`scores`]. `top` entries a sequence at most, no more than
     /// [`TOP_MAX`].

@@ -130,9 +130,10 @@ impl Salts {
         self.state().current
     }
 
-    /// As if so many numbers were left.
+    /// As if no more than so many numbers were left; none that was taken comes back.
     pub fn leave(&self, numbers: u64) {
-        self.state().taken = NUMBERS - numbers;
+        let mut state = self.state();
+        state.taken = state.taken.max(NUMBERS - numbers);
     }
 }
 

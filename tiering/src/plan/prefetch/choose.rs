@@ -8,18 +8,33 @@ pub(super) struct Cut {
     pub last: f32,
 }
 
-/// Orders page indices so that the `keep` best come first, best of all the ones whose score is infinite. Equal scores: the newer
-/// page. O(pages).
-pub(super) fn cut(scores: &[f32], keep: usize, order: &mut Vec<u32>) -> Cut {
-    order.clear();
-    order.extend(0..scores.len() as u32);
-    let keep = keep.min(scores.len());
+/// A page in an order: ascending numbers have falling scores, and of equal ones the later place first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+pub(super) struct Rank(u64);
+
+impl Rank {
+    /// A page's, by its score and its place among those that are scored.
+    pub fn new(score: f32, place: u32) -> Rank {
+        let bits = score.to_bits();
+        // As whole numbers, negative floats fall while they rise.
+        let rising = bits ^ if bits >> 31 == 1 { u32::MAX } else { 1 << 31 };
+        Rank(!(u64::from(rising) << 32 | u64::from(place)))
+    }
+
+    /// Its place among those that were scored.
+    pub fn place(self) -> usize {
+        !self.0 as u32 as usize
+    }
+}
+
+/// Orders pages so that the `keep` best come first, best of all the ones whose score is infinite. O(pages).
+pub(super) fn cut(scores: &[f32], keep: usize, order: &mut [Rank]) -> Cut {
+    let keep = keep.min(order.len());
     if keep == 0 {
         return Cut { keep, last: f32::INFINITY };
     }
-    let by_score = |a: &u32, b: &u32| scores[*b as usize].total_cmp(&scores[*a as usize]).then(b.cmp(a));
-    let (_, last, _) = order.select_nth_unstable_by(keep - 1, by_score);
-    Cut { keep, last: scores[*last as usize] }
+    let (_, last, _) = order.select_nth_unstable(keep - 1);
+    Cut { keep, last: scores[last.place()] }
 }
 
 #[cfg(test)]
@@ -27,28 +42,32 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn ranks(scores: &[f32]) -> Vec<Rank> {
+        scores.iter().zip(0..).map(|(score, place)| Rank::new(*score, place)).collect()
+    }
+
     proptest! {
         #[test]
-        fn no_page_outside_beats_one_inside(scores in prop::collection::vec(-20.0f32..0.0, 0..200), keep in 0usize..220) {
-            let mut order = Vec::new();
+        fn no_page_outside_beats_one_inside(scores in prop::collection::vec(-20.0f32..20.0, 0..200), keep in 0usize..220) {
+            let mut order = ranks(&scores);
             let cut = cut(&scores, keep, &mut order);
             prop_assert_eq!(cut.keep, keep.min(scores.len()));
             let (inside, outside) = order.split_at(cut.keep);
-            let least = inside.iter().map(|&i| scores[i as usize]).fold(f32::INFINITY, f32::min);
+            let least = inside.iter().map(|i| scores[i.place()]).fold(f32::INFINITY, f32::min);
             prop_assert_eq!(cut.last, least);
-            prop_assert!(outside.iter().all(|&i| scores[i as usize] <= least));
-            let mut all = order.clone();
+            prop_assert!(outside.iter().all(|i| scores[i.place()] <= least));
+            let mut all: Vec<usize> = order.iter().map(|i| i.place()).collect();
             all.sort_unstable();
-            prop_assert!(all.iter().copied().eq(0..scores.len() as u32));
+            prop_assert!(all.iter().copied().eq(0..scores.len()));
         }
     }
 
     #[test]
     fn pages_that_must_stay_come_first_and_of_equals_the_newer() {
-        let mut order = Vec::new();
         let scores = [-1.0, f32::INFINITY, -1.0, -1.0, f32::NEG_INFINITY];
+        let mut order = ranks(&scores);
         assert_eq!(cut(&scores, 3, &mut order).last, -1.0);
-        let mut inside = order[..3].to_vec();
+        let mut inside: Vec<usize> = order[..3].iter().map(|i| i.place()).collect();
         inside.sort_unstable();
         assert_eq!(inside, [1, 2, 3]);
     }

@@ -18,7 +18,7 @@ const PRECISION_MIN: f32 = 0.4;
 /// Above this share of loads that came too late, there is more under way than the link carries.
 const LATE_MAX: f32 = 0.2;
 /// What a page's predicted share must exceed that of the one that it takes the place of by, as a logarithm: at least and at most.
-const MARGIN_MIN: f32 = 0.1;
+pub(super) const MARGIN_MIN: f32 = 0.1;
 const MARGIN_MAX: f32 = 0.7;
 const MARGIN_STEP: f32 = 0.05;
 
@@ -113,40 +113,61 @@ impl Trust {
     }
 }
 
-/// What a frame is worth, as the logarithm of a predicted share: one price for all planes, so that frames are where attention is.
-/// It rises while fewer pages are below it than loads need frames, and falls while there are more.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+/// What the last page of a plane that is worth a load gets, as a logarithm, on the average. None before anything was ranked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Level(Option<f32>);
+
+impl Level {
+    /// The plane was ranked; its level. An infinite one (nothing but pages that must stay) says nothing.
+    pub fn seen(&mut self, last: f32) -> Option<f32> {
+        if last.is_finite() {
+            let mean = self.0.unwrap_or(last);
+            self.0 = Some(mean + BLEND * (last - mean));
+        }
+        self.0
+    }
+}
+
+/// What a frame is worth, above all planes' levels: so that frames are where attention is, but not from planes of which little is
+/// missed to planes of which much is missed in any case. It rises while fewer pages are let go than loads need frames, and falls
+/// while there are more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Price {
-    pub ln: f32,
-    /// What the last page of a plane's even part is predicted to get, on the average.
-    level: f32,
+    /// Above the part of the level that counts, as a logarithm.
+    ln: f32,
+    /// That part taken off the planes' levels, on the average.
+    level: Level,
     /// Pages let go and frames needed, a ranking, on the average.
     supply: f32,
     demand: f32,
 }
 
+/// A share of attention counts by what is missed of its plane to this power: at 0 frames go wherever the share is larger, so that
+/// planes of little attention outside of a few pages are left with those; at 1 every plane has an even part, so that a plane
+/// that is flat throughout has frames no better than any. Between them both lose little (docs/prefetch.md has figures).
+const EVENNESS: f32 = 0.75;
 /// A ranking moves the price by so much.
 const PRICE_STEP: f32 = 0.05;
-/// Frames let go for each that is needed: what is let go is not taken at once, nor in order.
-const SUPPLY: f32 = 1.5;
 /// The price stays within these of the planes' average level.
 const PRICE_RANGE: (f32, f32) = (-3.0, 1.0);
 
 impl Price {
-    pub fn new(level: f32) -> Price {
-        Price { ln: level, level, supply: 0.0, demand: 0.0 }
+    /// What a page of a plane of this level must get to be worth a frame.
+    pub fn bar(&mut self, level: Option<f32>) -> f32 {
+        let Some(level) = level else { return f32::NEG_INFINITY };
+        let above = (1.0 - EVENNESS) * level;
+        let first = self.level == Level::default();
+        if let Some(mean) = self.level.seen(above) {
+            self.ln = if first { mean } else { self.ln.clamp(mean + PRICE_RANGE.0, mean + PRICE_RANGE.1) };
+        }
+        self.ln + EVENNESS * level
     }
 
-    pub fn ranked(&mut self, level: f32, supply: usize, demand: usize) {
-        let blend = |mean: &mut f32, sample: f32| *mean += BLEND * (sample - *mean);
-        if level.is_finite() {
-            blend(&mut self.level, level);
-        }
-        blend(&mut self.supply, supply as f32);
-        blend(&mut self.demand, demand as f32);
-        let short = self.supply < SUPPLY * self.demand;
-        let to = self.ln + if short { PRICE_STEP } else { -PRICE_STEP };
-        self.ln = to.clamp(self.level + PRICE_RANGE.0, self.level + PRICE_RANGE.1);
+    /// So many pages were let go, and so many frames are needed.
+    pub fn traded(&mut self, supply: usize, demand: usize) {
+        self.supply += BLEND * (supply as f32 - self.supply);
+        self.demand += BLEND * (demand as f32 - self.demand);
+        self.ln += if self.supply < self.demand { PRICE_STEP } else { -PRICE_STEP };
     }
 }
 
@@ -194,16 +215,30 @@ mod tests {
 
     #[test]
     fn the_price_rises_while_frames_are_short_within_bounds() {
-        let mut price = Price::new(-4.0);
-        (0..10).for_each(|_| price.ranked(-4.0, 2, 8));
-        let high = price.ln;
-        assert!(high > -4.0);
-        (0..1000).for_each(|_| price.ranked(-4.0, 2, 8));
-        assert_eq!(price.ln, -3.0);
-        (0..1000).for_each(|_| price.ranked(-4.0, 20, 8));
-        assert_eq!(price.ln, -7.0);
-        price.ranked(f32::INFINITY, 0, 0);
-        assert!(price.ln.is_finite());
+        let mut price = Price::default();
+        assert_eq!(price.bar(None), f32::NEG_INFINITY, "nothing is known");
+        assert_eq!(price.bar(Some(-4.0)), -4.0);
+        let mut trade = |supply, demand| {
+            price.traded(supply, demand);
+            price.bar(Some(-4.0))
+        };
+        assert!((0..10).map(|_| trade(2, 8)).last() > Some(-4.0));
+        assert_eq!((0..1000).map(|_| trade(2, 8)).last(), Some(-3.0));
+        assert_eq!((0..1000).map(|_| trade(20, 8)).last(), Some(-7.0));
+    }
+
+    #[test]
+    fn a_plane_of_which_little_is_missed_keeps_smaller_shares() {
+        let mut price = Price::default();
+        let (mut easy, mut hard) = (Level::default(), Level::default());
+        for _ in 0..100 {
+            easy.seen(-8.0);
+            hard.seen(-4.0);
+        }
+        assert_eq!(easy.seen(f32::INFINITY), easy.seen(-8.0));
+        let (easy, hard) = (price.bar(easy.seen(-8.0)), price.bar(hard.seen(-4.0)));
+        let apart = hard - easy;
+        assert!(0.5 * 4.0 < apart && apart < 4.0, "{easy} and {hard}");
     }
 
     #[test]

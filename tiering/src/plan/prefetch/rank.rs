@@ -1,12 +1,15 @@
 //! From scores to what shall come, what may go, and what is called off.
 
 use super::Prefetch;
-use super::choose::cut;
-use super::quota::{Fate, Price};
+use super::choose::{Rank, cut};
+use super::quota::{Fate, MARGIN_MIN};
 use super::track::{BETS_MAX, Bet, Promotion, QUEUE_MAX, burst_frames};
 use crate::api::{NONE, SeqId};
 use crate::counters::Reason;
+use crate::mutants::{self, Mutant};
 use crate::pages::{FrameState, NO_LANE, On};
+use crate::predict::Pages;
+use crate::predict::float::{exp, ln};
 use crate::space::Core;
 
 /// Loads that are tried before a link and a pace are measured.
@@ -15,124 +18,159 @@ const UNMEASURED_LOADS: u64 = 8;
 const LOADS_MIN: u64 = 2;
 /// Of a step, what is left after its own reads for loads a step ahead: three quarters.
 const STEP_PARTS: (u64, u64) = (3, 4);
-/// Pages whose predicted share is at most this factor (as a logarithm) below what is kept are read from NVMe to host ahead of the
-/// steps that may keep them.
-const NEAR: f32 = 1.0;
 /// A page is not worth a load whose predicted share is below this part of an even one: 1 / pages kept.
 const GAIN_MIN: f32 = 0.02;
 /// Pages of a plane that are worth a load, in percent of its even part: what is predicted to rank a little too low often ranks high
 /// enough, and gives precision for coverage (measured on traces of a trained decoder: 100 gives .44 at .75).
 const REACH_PERCENT: usize = 135;
 /// Planes whose best pages hardly change are ranked every so many steps.
-const STABLE_STEPS: u64 = 4;
+const STABLE_STEPS: u64 = 2;
+/// A page that stays is moved to the end of its list once in so many steps: which of those goes first, scores say.
+const TOUCH_STEPS: u32 = 4;
 /// Weight of a new sample in moving averages of loads.
 const BLEND: f32 = 0.1;
 
+/// What pages of a plane must be worth, as logarithms of predicted shares.
+#[derive(Clone, Copy, Debug)]
+struct Worth {
+    /// Pages that rank high enough for a load.
+    reach: usize,
+    /// What the last of them gets.
+    last: f32,
+    /// What a frame of this plane is worth.
+    bar: f32,
+}
+
 impl Core {
-    /// Ranks a plane for a step. `p.ids` holds its pages. `told`: by a look-ahead of that step, in the plane before.
+    /// Ranks a plane for a step. The pages in hand are its. `told`: by a look-ahead of that step, in the plane before.
     pub(super) fn rank_plane(&mut self, s: u16, seq: SeqId, plane: u16, step: u64, told: bool, p: &mut Prefetch) {
         if p.predictor.stable(plane) && !step.is_multiple_of(STABLE_STEPS) {
             return;
         }
         let q = self.sessions[usize::from(s)].seqs[seq as usize];
         p.scores.clear();
-        p.scores.resize(p.ids.len(), 0.0);
-        p.predictor.rank(plane, step, &p.ids, &mut p.scores);
-        self.bias(s, &q, plane, p);
+        p.scores.resize(p.at.len(), 0.0);
+        let (often, turn) = p.at.split_at(p.often);
+        p.predictor.rank(plane, step, &Pages { blocks: &p.blocks, often, turn }, &mut p.scores);
+        if mutants::on(Mutant::RankedBackwards) {
+            p.scores.iter_mut().for_each(|score| *score = -*score);
+        }
+        self.weigh(s, &q, plane, p);
         let (part, budget) = self.even_part(s, &q, plane);
         // What is beyond the budget is not read, and no load's worth.
         let reach = (part * REACH_PERCENT / 100).min(budget.max(part));
         let least = if budget < part { cut(&p.scores, budget, &mut p.order).last } else { f32::NEG_INFINITY };
-        let cut = cut(&p.scores, reach, &mut p.order);
-        self.sort_out(s, (seq, plane, step), (cut.keep, cut.last.max(least)), p);
-        let granted = self.grant_loads(s, (seq, plane, step), told, p);
-        self.let_go_for(s, plane, granted, cut.last, p);
+        let near = (reach + reach / 2).min(p.order.len());
+        if near < p.order.len() {
+            p.order.select_nth_unstable(near);
+        }
+        let cut = cut(&p.scores, reach, &mut p.order[..near]);
+        p.settle(plane, self.sessions[usize::from(s)].dir(seq), (cut.last, near));
+        let class = usize::from(self.geo.class_of(plane));
         let soft = &mut self.sessions[usize::from(s)].soft;
-        soft.planes[q.track as usize * self.geo.planes.len() + usize::from(plane)].last_share = cut.last.exp();
+        let known = &mut soft.planes[q.track as usize * self.geo.planes.len() + usize::from(plane)];
+        (known.ranked, known.last_share) = (true, exp(cut.last));
+        let bar = soft.prices[class].bar(known.level.seen(cut.last));
+        let worth = Worth { reach: cut.keep, last: cut.last.max(least), bar };
+        self.sort_out(s, (seq, plane), worth, p);
+        let granted = self.grant_loads(s, (seq, plane, step), told, p);
+        self.let_go_for(s, plane, granted, bar, p);
+        self.wake(s);
     }
 
-    /// Pages that must stay come first, pages that are gone last; those that are there have the margin's advantage.
-    fn bias(&mut self, s: u16, q: &crate::sequences::Seq, plane: u16, p: &mut Prefetch) {
+    /// Finds where the pages that are looked at are. Those that must stay come first, those that are gone last; those that are there
+    /// have the margin's advantage.
+    fn weigh(&mut self, s: u16, q: &crate::sequences::Seq, plane: u16, p: &mut Prefetch) {
         let (sinks, from) = self.hard_pages(q, plane);
         let margin = self.sessions[usize::from(s)].soft.trust.margin;
-        for (index, (score, &page)) in (0..).zip(p.scores.iter_mut().zip(&p.ids)) {
+        p.seats.clear();
+        p.seats.resize(p.at.len(), NONE);
+        p.order.clear();
+        p.order.resize(p.at.len(), Rank::default());
+        let kept = !mutants::on(Mutant::DropWhatIsRead);
+        let places = p.at.iter().zip(&mut p.scores).zip(&mut p.seats).zip(&mut p.order);
+        for (place, (((&index, score), seat), rank)) in (0..).zip(places) {
+            let page = self.geo.page(p.blocks[index as usize], plane);
             let state = &self.pages[page as usize];
-            *score = if index < sinks || index >= from {
-                f32::INFINITY
-            } else if state.retired() || state.lost() || score.is_nan() {
-                f32::NEG_INFINITY
-            } else if self.find_copy(page, s).is_some() {
-                *score + margin
-            } else {
-                *score
+            *seat = match state.frame {
+                NONE => NONE,
+                frame if state.session == s => frame,
+                _ => self.find_copy(page, s).unwrap_or(NONE),
             };
+            // No branch: which pages are there changes from one to the next.
+            *score += if *seat == NONE { 0.0 } else { margin };
+            if state.retired() || state.lost() || score.is_nan() {
+                *score = f32::NEG_INFINITY;
+            }
+            if (index < sinks || index >= from) && kept {
+                *score = f32::INFINITY;
+            }
+            *rank = Rank::new(*score, place);
         }
     }
 
     /// Collects what is there of a plane, and what is missing of its even part.
-    fn sort_out(
-        &mut self,
-        s: u16,
-        (seq, plane, step): (SeqId, u16, u64),
-        (part, last): (usize, f32),
-        p: &mut Prefetch,
-    ) {
+    fn sort_out(&mut self, s: u16, (seq, plane): (SeqId, u16), Worth { reach, last, bar }: Worth, p: &mut Prefetch) {
         let soft = &mut self.sessions[usize::from(s)].soft;
         soft.queue.retain(|w| (w.seq, w.plane) != (seq, plane));
         soft.reads.retain(|w| (w.seq, w.plane) != (seq, plane));
+        soft.coming.retain(|w| (w.seq, w.plane) != (seq, plane));
         p.wanted.clear();
         p.there.clear();
-        let least = last.max((GAIN_MIN / part.max(1) as f32).ln());
+        // What would be let go when it is ranked next need not come.
+        let least = last.max(ln(GAIN_MIN / reach.max(1) as f32)).max(bar - MARGIN_MIN);
+        // No branch, as above: each is written, and those that are not there are written over.
+        p.there.resize(p.at.len() + 1, (NONE, 0.0));
+        let mut there = 0;
+        for (&seat, &score) in p.seats.iter().zip(&p.scores) {
+            p.there[there] = (seat, score);
+            there += usize::from(seat != NONE);
+        }
+        p.there.truncate(there);
         let on_disk = self.disk.used > 0;
-        for (rank, &index) in p.order.iter().enumerate() {
-            let (page, score) = (p.ids[index as usize], p.scores[index as usize]);
-            let best = rank < part;
-            match self.find_copy(page, s) {
-                Some(f) => p.there.push((f, score)),
-                None if score == f32::NEG_INFINITY => {}
-                None if on_disk && self.only_on_disk(page) => {
-                    let reads = &mut self.sessions[usize::from(s)].soft.reads;
-                    if score >= last - NEAR && reads.len() < QUEUE_MAX {
-                        reads.push_back(Promotion { seq, index, plane, step });
-                    }
-                }
-                None if best && score >= least && self.pages[page as usize].host != NONE => {
-                    p.wanted.push((index, score))
-                }
-                None => {}
+        for place in p.order[..reach].iter().map(|rank| rank.place()) {
+            let score = p.scores[place];
+            if p.seats[place] != NONE || score < least || score == f32::NEG_INFINITY {
+                continue;
             }
-            if !best && self.cfg.policy.attention.drop {
-                self.drop_for_good(s, page);
+            let index = p.at[place];
+            if on_disk || self.pages[self.geo.page(p.blocks[index as usize], plane) as usize].host != NONE {
+                p.wanted.push((index, score));
+            }
+        }
+        if self.cfg.policy.attention.drop {
+            for place in p.order[reach..].iter().map(|rank| rank.place()) {
+                self.drop_for_good(s, self.geo.page(p.blocks[p.at[place] as usize], plane));
             }
         }
     }
 
-    /// Lets go what is not worth its frame, the least first: what is below the price of a frame, and while that is too little for
-    /// what is to come, what is predicted to get less than that. Touches the rest.
-    fn let_go_for(&mut self, s: u16, plane: u16, granted: usize, level: f32, p: &mut Prefetch) {
+    /// Lets go what is not worth its frame, the least first: what is below the bar, and while that is too little for what is to
+    /// come, what is predicted to get less than that. Touches the rest.
+    fn let_go_for(&mut self, s: u16, plane: u16, granted: usize, bar: f32, p: &mut Prefetch) {
         let class = self.geo.class_of(plane);
-        p.there.sort_unstable_by(|a, b| a.1.total_cmp(&b.1).then(a.0.cmp(&b.0)));
         let needed = granted.saturating_sub(self.frames_at_hand(s, class, granted));
         let session = &mut self.sessions[usize::from(s)];
         let clock = session.clock;
         let free = session.classes[usize::from(class)].free.len as usize;
-        let price = match session.soft.price {
-            Some(price) => price.ln,
-            None if level.is_finite() => session.soft.price.insert(Price::new(level)).ln,
-            None => f32::NEG_INFINITY,
-        };
-        let below = p.there.iter().take_while(|t| t.1 < price).count();
-        let beaten = p.there.iter().zip(&p.wanted[..needed]).take_while(|(there, comes)| there.1 < comes.1).count();
-        if let Some(price) = &mut session.soft.price {
-            price.ranked(level, below, granted.saturating_sub(free));
+        let below = p.there.iter().filter(|t| t.1 < bar).count();
+        let low = below.max(needed);
+        let by_score = |a: &(u32, f32), b: &(u32, f32)| a.1.total_cmp(&b.1).then(a.0.cmp(&b.0));
+        if 0 < low && low < p.there.len() {
+            p.there.select_nth_unstable_by(low, by_score);
         }
+        let low = low.min(p.there.len());
+        p.there[..low].sort_unstable_by(by_score);
+        let beaten = p.there.iter().zip(&p.wanted[..needed]).take_while(|(there, comes)| there.1 < comes.1).count();
+        session.soft.prices[usize::from(class)].traded(below, granted.saturating_sub(free));
         let (go, stay) = p.there.split_at(below.max(beaten));
         for &(f, _) in go.iter().rev() {
             self.let_go(s, f);
         }
         for &(f, _) in stay {
             let frame = self.frame(s, f);
-            if frame.state == FrameState::Present && frame.stamp != clock {
+            let fresh = frame.stamp != 0 && clock.wrapping_sub(frame.stamp) < TOUCH_STEPS;
+            if frame.state == FrameState::Present && !fresh {
                 self.touch(s, f);
             }
         }
@@ -154,7 +192,8 @@ impl Core {
             if frame.on == On::Dirty {
                 // It can go once it is stored.
                 self.unlist(s, f);
-                self.enlist(s, f, On::Early, NO_LANE);
+                let on = if mutants::on(Mutant::LetGoUnstored) { On::Clean } else { On::Early };
+                self.enlist(s, f, on, NO_LANE);
             }
             return;
         }
@@ -163,7 +202,8 @@ impl Core {
             return;
         }
         let job = &session.jobs[frame.job];
-        if job.reason == Reason::Attention && job.in_flight && !job.canceling && job.op == NONE {
+        let unwanted = job.reason == Reason::Attention && !mutants::on(Mutant::CancelForgotten);
+        if unwanted && job.in_flight && !job.canceling && job.op == NONE {
             let id = session.jobs.id(frame.job);
             session.soft.cancels.push_back(id);
         }
@@ -173,7 +213,7 @@ impl Core {
     fn drop_for_good(&mut self, s: u16, page: u32) {
         let b = self.geo.block_of(page);
         let block = &self.blocks[b];
-        let private = block.home == s && block.content == NONE && block.refs() == 1;
+        let private = block.home == s && block.content == NONE && block.refs() == 1 || mutants::on(Mutant::DropShared);
         if private && block.state == crate::pages::BlockState::Sealed && !self.pages[page as usize].retired() {
             self.retire_page(b, self.geo.plane_of(page));
         }
@@ -182,6 +222,7 @@ impl Core {
     /// Of what is missing, the best that can come in time.
     fn grant_loads(&mut self, s: u16, (seq, plane, step): (SeqId, u16, u64), told: bool, p: &mut Prefetch) -> usize {
         p.wanted.sort_unstable_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        self.grant_reads(s, (seq, plane, step), p);
         let class = self.geo.class_of(plane);
         let page_bytes = u64::from(self.geo.classes[usize::from(class)].page_bytes);
         let percent = u64::from(self.cfg.policy.attention.bandwidth_percent);
@@ -201,6 +242,7 @@ impl Core {
         let asked = p.wanted.len();
         // `ahead` is the newest look-ahead's step + 1: the plane had one for the step before this, and will have one for this.
         let early = !told && soft.planes[at].ahead >= step;
+        let allowed = if mutants::on(Mutant::PrefetchUnbounded) { u64::MAX } else { allowed };
         let allowed = if early { allowed.min(soft.short as u64) } else { allowed };
         let granted = asked.min(allowed as usize).min(QUEUE_MAX - soft.queue.len());
         if told {
@@ -212,6 +254,24 @@ impl Core {
         soft.queue.extend(p.wanted[..granted].iter().map(|&(index, _)| Promotion { seq, index, plane, step }));
         self.counters.attention_held += (asked - granted) as u64;
         granted
+    }
+
+    /// What is missing and on disk alone is read first, the best of it first, and nothing beyond: it would only keep back the reads
+    /// of planes to come. Leaves what is in host.
+    fn grant_reads(&mut self, s: u16, (seq, plane, step): (SeqId, u16, u64), p: &mut Prefetch) {
+        if self.disk.used == 0 {
+            return;
+        }
+        p.wanted.retain(|&(index, _)| {
+            let page = self.geo.page(p.blocks[index as usize], plane);
+            let state = self.pages[page as usize];
+            let soft = &mut self.sessions[usize::from(s)].soft;
+            let to = if state.reading() { &mut soft.coming } else { &mut soft.reads };
+            if state.host == NONE && state.on_disk() && to.len() < QUEUE_MAX {
+                to.push_back(Promotion { seq, index, plane, step });
+            }
+            state.host != NONE
+        });
     }
 
     /// A load for a prediction was sent.
@@ -228,7 +288,7 @@ impl Core {
         let track = self.sessions[usize::from(s)].seqs[seq as usize].track as usize;
         let least =
             self.sessions[usize::from(s)].soft.planes[track * self.geo.planes.len() + usize::from(plane)].last_share;
-        let unnamed = rest / (p.ids.len().saturating_sub(p.top.len()).max(1)) as f32;
+        let unnamed = rest / (p.blocks.len().saturating_sub(p.top.len()).max(1)) as f32;
         let mut at = 0;
         while let Some(&bet) = self.sessions[usize::from(s)].soft.bets.get(at) {
             at += 1;
@@ -238,7 +298,7 @@ impl Core {
             let frame = *self.frame(s, bet.frame);
             let shows = frame.page == bet.page && frame.state == FrameState::Present;
             let comes = frame.page == bet.page && frame.state == FrameState::Incoming;
-            let share = p.top.iter().find(|t| t.0 == bet.what.index).map_or(unnamed, |t| t.1.exp());
+            let share = p.predictor.named(bet.what.index).map_or(unnamed, exp);
             let bytes = u64::from(self.geo.classes[usize::from(self.geo.class_of(plane))].page_bytes);
             let fate = if comes {
                 self.sessions[usize::from(s)].soft.bets[at - 1].late = true;

@@ -1,9 +1,10 @@
 //! Promotions, reads and cancellations as jobs and transfers, as far as there is room behind what anybody waits for.
 
-use super::track::Promotion;
+use super::track::{Promotion, QUEUE_MAX};
 use crate::actions::ActionBuf;
 use crate::api::{IoClass, NONE};
 use crate::counters::Reason;
+use crate::mutants::{self, Mutant};
 use crate::plan::{Fetch, Take, Want};
 use crate::sessions::Task;
 use crate::space::{Core, NewJob, Pick};
@@ -18,6 +19,7 @@ impl Core {
             return;
         }
         self.send_cancels(s, buf);
+        self.promote_read(s);
         while self.can_send(s, buf) {
             let Some(what) = self.sessions[usize::from(s)].soft.queue.pop_front() else { break };
             self.promote(s, what, buf);
@@ -26,12 +28,32 @@ impl Core {
             let Some(what) = self.sessions[usize::from(s)].soft.reads.pop_front() else { break };
             let Some(page) = self.page_of(s, what).filter(|&page| self.only_on_disk(page)) else { continue };
             let want = Want { class: IoClass::Prefetch, reason: Reason::Attention, take: Take::Spare, planes: (0, 0) };
-            if self.read_in(page, want, buf) != Fetch::UnderWay {
+            let fetch = self.read_in(page, want, buf);
+            let soft = &mut self.sessions[usize::from(s)].soft;
+            match fetch {
+                Fetch::UnderWay if soft.coming.len() < QUEUE_MAX => soft.coming.push_back(what),
+                Fetch::UnderWay => {}
                 // Advice only: it is asked for again when the plane is ranked again.
-                self.sessions[usize::from(s)].soft.reads.clear();
+                Fetch::Later | Fetch::NoFrame => soft.reads.clear(),
             }
         }
         self.refill(s);
+    }
+
+    /// What was read is loaded. What is still being read, at most all transfers, is looked at again.
+    fn promote_read(&mut self, s: u16) {
+        for _ in 0..self.sessions[usize::from(s)].soft.coming.len() {
+            let Some(what) = self.sessions[usize::from(s)].soft.coming.pop_front() else { return };
+            let Some(page) = self.page_of(s, what) else { continue };
+            let reading = self.pages[page as usize].reading();
+            let soft = &mut self.sessions[usize::from(s)].soft;
+            if reading {
+                soft.coming.push_back(what);
+            } else if soft.queue.len() < QUEUE_MAX {
+                // A read that failed left nothing to load, which the promotion sees.
+                soft.queue.push_back(what);
+            }
+        }
     }
 
     fn send_cancels(&mut self, s: u16, buf: &mut ActionBuf) {
@@ -49,8 +71,7 @@ impl Core {
 
     /// The page of a promotion, if its sequence is still planned for.
     fn page_of(&self, s: u16, what: Promotion) -> Option<u32> {
-        let q = self.live_seq(s, what.seq).filter(|q| !q.parked && q.track != NONE && what.index < q.blocks)?;
-        debug_assert!(what.index < q.blocks);
+        self.live_seq(s, what.seq).filter(|q| !q.parked && q.track != NONE && what.index < q.blocks)?;
         Some(self.geo.page(self.seq_block(s, what.seq, what.index), what.plane))
     }
 
@@ -72,7 +93,8 @@ impl Core {
     }
 
     fn pick_let_go(&mut self, s: u16, class: u8) -> Option<Pick> {
-        self.pick_free(s, class).or_else(|| self.pick_clean(s, class, LET_GO))
+        let older = LET_GO.filter(|_| !mutants::on(Mutant::PromotionTakesNeeded));
+        self.pick_free(s, class).or_else(|| self.pick_clean(s, class, older))
     }
 
     /// While a lane is in a step, a frame that shows a page is had at its next boundary only, which is when the next plane is read.

@@ -1,7 +1,9 @@
 //! What is known of `approx` sequences, per plane, and how many frames each may fill.
 
-use super::quota::{Link, Pace, Price, Trust};
+use super::quota::{Level, Link, Pace, Price, Trust};
 use crate::api::{Contract, NONE, PlaneKind, SeqId};
+use crate::mutants::{self, Mutant};
+use crate::predict::Fresh;
 use crate::sequences::Seq;
 use crate::sessions::Session;
 use crate::space::Core;
@@ -22,8 +24,14 @@ pub(crate) struct PlaneTrack {
     pub mass: u64,
     /// Step + 1 of the newest look-ahead.
     pub ahead: u64,
-    /// Predicted share of the last page of its even part.
+    /// Query estimates that wait for their attention.
+    pub fresh: Fresh,
+    /// It was ranked.
+    pub ranked: bool,
+    /// Predicted share of the last page that was worth a load.
     pub last_share: f32,
+    /// Its logarithm, on the average.
+    pub level: Level,
 }
 
 /// A tracked sequence.
@@ -70,6 +78,8 @@ pub(crate) struct Soft {
     pub queue: VecDeque<Promotion>,
     /// Pages to be read from NVMe.
     pub reads: VecDeque<Promotion>,
+    /// Pages that are being read from NVMe, to be loaded from host then.
+    pub coming: VecDeque<Promotion>,
     /// Jobs to be called off, by id.
     pub cancels: VecDeque<u32>,
     pub link: Link,
@@ -78,8 +88,8 @@ pub(crate) struct Soft {
     pub plane_pace: Pace,
     /// From a plane's mass to the same plane's next one.
     pub step_pace: Pace,
-    /// What a frame is worth: pages of which less is predicted, as a logarithm, are let go. None before anything was ranked.
-    pub price: Option<Price>,
+    /// What a frame is worth, per class: pages that are worth less are let go.
+    pub prices: Vec<Price>,
     /// Loads that a look-ahead asks for and gets, on the average: frames that are kept free for them.
     pub burst: f32,
     /// Frames to be emptied for the next look-ahead, per class.
@@ -94,15 +104,18 @@ impl Soft {
             + self.planes.capacity() * size_of::<PlaneTrack>()
             + (self.parts.capacity() + self.refill.capacity() + self.cancels.capacity()) * 4
             + self.bets.capacity() * size_of::<Bet>()
-            + (self.queue.capacity() + self.reads.capacity()) * size_of::<Promotion>()
+            + self.prices.capacity() * size_of::<Price>()
+            + (self.queue.capacity() + self.reads.capacity() + self.coming.capacity()) * size_of::<Promotion>()
     }
 
     fn begin(&mut self, frames: usize, classes: usize) {
         if self.refill.is_empty() {
             self.bets = Vec::with_capacity(frames.min(BETS_MAX));
             self.refill = vec![0; classes];
+            self.prices = vec![Price::default(); classes];
             self.queue = VecDeque::with_capacity(QUEUE_MAX);
             self.reads = VecDeque::with_capacity(QUEUE_MAX);
+            self.coming = VecDeque::with_capacity(QUEUE_MAX);
             self.cancels = VecDeque::with_capacity(QUEUE_MAX);
         }
     }
@@ -111,6 +124,7 @@ impl Soft {
     fn forget(&mut self, seq: SeqId) {
         self.queue.retain(|p| p.seq != seq);
         self.reads.retain(|p| p.seq != seq);
+        self.coming.retain(|p| p.seq != seq);
         self.bets.retain(|b| b.what.seq != seq);
     }
 }
@@ -126,7 +140,8 @@ impl Core {
         if self.prefetch.is_none() {
             let l = self.cfg.limits;
             let config = crate::predict::Config { scoring: self.cfg.policy.attention.policy };
-            let prefetch = super::Prefetch::new(self.geo.planes.len(), self.pages.len(), l.seq_blocks_max, config);
+            let (planes, blocks) = (self.geo.planes.len(), l.blocks_max as usize);
+            let prefetch = super::Prefetch::new(planes, blocks, self.chunks.count(), l.seq_blocks_max, config);
             self.prefetch = Some(Box::new(prefetch));
         }
         let (planes, classes) = (self.geo.planes.len(), self.geo.classes.len());
@@ -184,7 +199,8 @@ impl Core {
             let planes = u64::from(self.geo.classes[class].planes);
             let c = &session.classes[class];
             let count = u64::from(c.count);
-            soft.pressed |= (tracked + others) * planes > u64::from(c.count - c.scan);
+            let unpressed = mutants::on(Mutant::PrefetchUnpressed);
+            soft.pressed |= (tracked + others) * planes > u64::from(c.count - c.scan) || unpressed;
             let free = burst_frames(soft.burst, c.count);
             let room = count - (others * planes).min(count / 2) - u64::from(free);
             for q in session.seqs.iter().filter(|q| q.live && !q.parked && q.track != NONE) {
@@ -240,6 +256,6 @@ impl Core {
 }
 
 /// Frames of a class that are kept free for look-aheads.
-pub(super) fn burst_frames(burst: f32, count: u32) -> u32 {
+pub(in crate::plan) fn burst_frames(burst: f32, count: u32) -> u32 {
     (burst.ceil() as u32).min(count / 16)
 }

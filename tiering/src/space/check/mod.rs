@@ -5,9 +5,10 @@ mod lower;
 
 use super::Core;
 use crate::api::NONE;
+use crate::counters::Reason;
 use crate::pages::{BlockState, FrameState, On};
 use crate::requests::Phase;
-use crate::sessions::{Life, Task};
+use crate::sessions::{JobRec, Life, Task};
 use std::collections::BTreeMap;
 
 macro_rules! ensure {
@@ -136,6 +137,9 @@ impl Core {
                 }
             }
         }
+        let intended = |j: &&JobRec| j.live && j.task == Task::Load && j.reason == Reason::Intent;
+        let (count, kept) = (session.jobs.recs.iter().filter(intended).count(), session.intents.loads_in_flight());
+        ensure!(count == kept as usize, "session {s}: {count} loads for intent, counts {kept}");
         for (i, op) in session.ops.recs.iter().enumerate().filter(|(_, o)| o.phase != Phase::Free) {
             let jobs = pending.get(&(i as u32)).copied().unwrap_or(0);
             ensure!(op.pending == jobs, "session {s}: op {i} waits for {} jobs, has {jobs}", op.pending);

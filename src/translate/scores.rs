@@ -1,11 +1,11 @@
 //! What a session's lanes say of attention: read whenever the core thread is awake, told to the core, never answered.
 
-use kvtide_tiering::api::ScoreKind;
-use kvtide_wire::os::session::MappedScores;
-use kvtide_wire::score::{Missed, ScoreKind as WireKind, ScoreReader, Scores};
+use kvtide_tiering::api::{Event, ScoreKind, SessionId};
+use kvtide_wire::score::{Missed, ScoreKind as WireKind, ScoreReader, ScoreSlot, Scores};
+use std::ops::Deref;
 
 /// Scores of one lane that one round takes: what a writer is faster with is lost and counted.
-pub(crate) const SCORES_TURN: usize = 64;
+pub const SCORES_TURN: usize = 64;
 /// Pages of a joined entry: longer ones are cut.
 const PAGES_MAX: usize = 512;
 
@@ -14,42 +14,59 @@ const JOINED_MAX: usize = 8;
 
 /// One lane's.
 #[derive(Debug)]
-struct Area {
-    reader: ScoreReader<MappedScores>,
+struct Area<S> {
+    reader: ScoreReader<S>,
     /// Read, and not told yet: it did not belong to what was told.
     held: Option<Scores>,
 }
 
 /// The score areas of a session's lanes.
 #[derive(Debug)]
-pub(crate) struct ScoreAreas {
-    lanes: Vec<Area>,
+pub struct ScoreAreas<S> {
+    lanes: Vec<Area<S>>,
     top: Vec<(u32, u16)>,
 }
 
 /// One step's scores of a sequence in a plane, over all entries that belong to it. Its pages are [`ScoreAreas::top`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub struct Told {
+    /// Sequence.
     pub seq: u32,
+    /// Plane.
     pub plane: u16,
+    /// Step of the lane.
     pub step: u64,
+    /// What the shares are.
     pub kind: ScoreKind,
+    /// Bits of the logarithm of what the named pages leave.
     pub rest: u16,
 }
 
-impl ScoreAreas {
+impl Told {
+    /// What the core is told, of the pages in `top`.
+    #[must_use]
+    pub fn event(self, session: SessionId, top: &[(u32, u16)]) -> Event<'_> {
+        let Told { seq, plane, step, kind, rest } = self;
+        Event::Scores { session, seq, plane, step, kind, rest, top }
+    }
+}
+
+impl<S: Deref<Target = [ScoreSlot]>> ScoreAreas<S> {
     /// Areas of which nothing was read yet.
-    pub fn new(lanes: Vec<ScoreReader<MappedScores>>) -> ScoreAreas {
+    #[must_use]
+    pub fn new(lanes: Vec<ScoreReader<S>>) -> ScoreAreas<S> {
         let lanes = lanes.into_iter().map(|reader| Area { reader, held: None }).collect();
         ScoreAreas { lanes, top: Vec::with_capacity(PAGES_MAX) }
     }
 
     /// Lanes.
+    #[must_use]
     pub fn lanes(&self) -> usize {
         self.lanes.len()
     }
 
     /// Whether something can be read now.
+    #[must_use]
     pub fn has_some(&self) -> bool {
         self.lanes.iter().any(|lane| lane.held.is_some() || lane.reader.has_next())
     }
@@ -83,11 +100,13 @@ impl ScoreAreas {
     }
 
     /// Pages of what [`ScoreAreas::next`] returned last.
+    #[must_use]
     pub fn top(&self) -> &[(u32, u16)] {
         &self.top
     }
 
     /// What could not be read, over all lanes.
+    #[must_use]
     pub fn missed(&self) -> Missed {
         self.lanes.iter().map(|lane| lane.reader.missed()).fold(Missed::default(), |a, b| Missed {
             lost: a.lost + b.lost,

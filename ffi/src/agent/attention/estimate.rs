@@ -1,0 +1,165 @@
+//! What an `approx` step lost by the pages that it did not read.
+//!
+//! Where digests tell query heads apart, each head's loss is estimated on its own: a mean of ratios is not the ratio of means, and the
+//! head that loses most is of interest. The engine may tell what each head read in all (`sums`); then only the pages that were not
+//! read are estimated, else those that were read are too, for the same head. What sketches make too much or too little of is
+//! seen on the pages that were read.
+
+use super::{Candidate, Heads};
+
+/// What a step lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Lost {
+    /// Share of attention on pages that were not read, mean over query heads.
+    pub mean: f32,
+    /// The same of the head that lost most; the mean, where heads are not told apart.
+    pub worst: f32,
+    /// By what predictions are to be multiplied to be shares of what was read.
+    pub factor: f32,
+}
+
+/// What was lost by the pages without a share (NaN) of their own. `shares` are those of the pages read, of all that was read;
+/// `heads` what digests give the step's query, `sums` for each head the logarithm of the sum of exponentials of what it read. Either
+/// may be empty.
+#[must_use]
+pub fn estimate(pages: &[Candidate], shares: &[f32], heads: &Heads, sums: &[f32]) -> Lost {
+    let (mean, factor) = by_prediction(pages, shares);
+    let told = sums.len() == heads.count() && sums.iter().all(|sum| sum.is_finite());
+    let ratios = if told { beside(pages, shares, heads, sums) } else { by_heads(pages, shares, heads) };
+    if ratios.is_empty() {
+        return Lost { mean, worst: mean, factor };
+    }
+    let lost = ratios.iter().map(|ratio| if ratio.is_finite() { ratio / (1.0 + ratio) } else { 1.0 });
+    Lost { mean: lost.clone().sum::<f32>() / ratios.len() as f32, worst: lost.fold(0.0, f32::max), factor }
+}
+
+/// Of one head, what digests give the pages that were read and those that were not.
+fn split(pages: &[Candidate], shares: &[f32], of_head: &[f32]) -> (f32, f32) {
+    let each = || pages.iter().zip(shares).zip(of_head);
+    let sum = |read: bool| each().filter(|((_, share), _)| share.is_finite() == read).map(|(_, of)| of).sum();
+    (sum(true), sum(false))
+}
+
+/// Of each head, what it lost over what it read in truth.
+fn beside(pages: &[Candidate], shares: &[f32], heads: &Heads, sums: &[f32]) -> Vec<f32> {
+    let mut told = 0.0;
+    let mut ratios: Vec<f32> = Vec::with_capacity(heads.count());
+    for ((of, total), read) in heads.of(pages.len()).zip(sums) {
+        let (known, omitted) = split(pages, shares, of);
+        told += known * (total - read).exp();
+        ratios.push(omitted * (total - read).exp());
+    }
+    // What pages with digests had in truth, over what digests make of them.
+    let truth = sealed(pages, shares).sum::<f32>() * ratios.len() as f32;
+    if told > 0.0 && truth > 0.0 {
+        ratios.iter_mut().for_each(|ratio| *ratio *= truth / told);
+    }
+    ratios
+}
+
+/// Of each head, what it lost over what digests make of what it read. What pages without digests had, which are not sealed, is
+/// known as a mean over heads.
+fn by_heads(pages: &[Candidate], shares: &[f32], heads: &Heads) -> Vec<f32> {
+    let known: f32 = sealed(pages, shares).sum();
+    let ratio = |(of, _): (&[f32], f32)| {
+        let (read, omitted) = split(pages, shares, of);
+        if omitted > 0.0 { omitted * known / read } else { 0.0 }
+    };
+    heads.of(pages.len()).map(ratio).collect()
+}
+
+/// The shares of pages that were read and have digests.
+fn sealed<'a>(pages: &'a [Candidate], shares: &'a [f32]) -> impl Iterator<Item = f32> + 'a {
+    pages.iter().zip(shares).filter(|(page, share)| page.digest.is_some() && share.is_finite()).map(|(_, share)| *share)
+}
+
+/// The share that unread pages are predicted to hold, and what predictions are worth: what was picked by its prediction says that;
+/// sinks and recent pages, which are unlike the others, only if nothing else was read.
+fn by_prediction(pages: &[Candidate], shares: &[f32]) -> (f32, f32) {
+    let (mut picked, mut hard, mut omitted) = ((0.0, 0.0), (0.0, 0.0), 0.0);
+    for (page, share) in pages.iter().zip(shares) {
+        let sum = match (share.is_finite(), page.hard) {
+            (true, false) => &mut picked,
+            (true, true) if page.digest.is_some() => &mut hard,
+            (true, true) => continue, // not sealed: nothing was predicted of it
+            (false, _) => {
+                omitted += page.predicted;
+                continue;
+            }
+        };
+        *sum = (sum.0 + share, sum.1 + page.predicted);
+    }
+    let (read, predicted) = if picked.1 > 0.0 { picked } else { hard };
+    let factor = if predicted > 0.0 { read / predicted } else { 1.0 };
+    let ratio = factor * omitted;
+    (ratio / (1.0 + ratio), factor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAN: f32 = f32::NAN;
+
+    fn pages(predicted: &[f32]) -> Vec<Candidate> {
+        let page = |(at, predicted): (usize, &f32)| Candidate {
+            index: at as u32,
+            digest: Some(0.1),
+            predicted: *predicted,
+            ..Candidate::default()
+        };
+        predicted.iter().enumerate().map(page).collect()
+    }
+
+    fn close(found: f32, expected: f32) {
+        assert!((found - expected).abs() < 1e-5, "{found} for {expected}");
+    }
+
+    #[test]
+    fn without_heads_it_is_the_predicted_share_of_what_was_not_read() {
+        let mut pages = pages(&[0.2, 0.1, 0.05, 0.05]);
+        pages[0].hard = true;
+        // Of what was read, 0.4 are the hard page's and 0.6 the other's, so what is predicted is a sixth of the truth.
+        let told = |pages: &[Candidate], shares: &[f32]| estimate(pages, shares, &Heads::default(), &[]);
+        let Lost { mean, worst, factor } = told(&pages, &[0.4, 0.6, NAN, NAN]);
+        assert!((factor - 6.0).abs() < 1e-5 && (mean - 0.6 / 1.6).abs() < 1e-6 && worst == mean);
+        assert_eq!(told(&pages[..2], &[0.4, 0.6]).mean, 0.0);
+        // With nothing but a hard page read, that is what there is to go by: half of what is predicted of it.
+        let Lost { mean, factor, .. } = told(&pages, &[0.1, NAN, NAN, NAN]);
+        assert!((factor - 0.5).abs() < 1e-6 && (mean - 0.1 / 1.1).abs() < 1e-6);
+    }
+
+    #[test]
+    fn each_head_loses_for_itself() {
+        // One head has all but a hundredth where it was read, the other three quarters where it was not.
+        let pages = pages(&[0.1; 4]);
+        let heads = Heads::of_shares(&[&[0.5, 0.49, 0.01, 0.0], &[0.25, 0.0, 0.5, 0.25]]);
+        let lost = estimate(&pages, &[0.7, 0.3, NAN, NAN], &heads, &[]);
+        close(lost.mean, 0.38);
+        close(lost.worst, 0.75);
+        // A page that is not sealed had half of what was read: the others' shares count half as much.
+        let mut tail = pages.clone();
+        tail[1].digest = None;
+        let heads = Heads::of_shares(&[&[0.5, 0.0, 0.5, 0.0]]);
+        close(estimate(&tail, &[0.5, 0.5, NAN, NAN], &heads, &[]).mean, 0.5 / (0.5 + 1.0));
+    }
+
+    #[test]
+    fn what_heads_read_in_truth_counts_if_it_is_told() {
+        let pages = pages(&[0.1; 3]);
+        let heads = Heads::of_shares(&[&[0.5, 0.25, 0.25], &[0.5, 0.0, 0.5]]);
+        // The first head read as much as its digests say, 0.75; the other 1.5 beside a tail that they know nothing of.
+        let sums = [0.75f32.ln(), 1.5f32.ln()];
+        let read = [(0.5 / 0.75 + 0.5 / 1.5) / 2.0, 0.25 / 0.75 / 2.0, NAN];
+        let lost = estimate(&pages, &read, &heads, &sums);
+        close(lost.mean, (0.25 / 1.0 + 0.5 / 2.0) / 2.0);
+        // Digests that make half too much of everything are seen through by what was read.
+        let over: Vec<f32> = sums.iter().map(|sum| sum - 2f32.ln()).collect();
+        close(estimate(&pages, &read, &heads, &over).mean, lost.mean);
+        // Sums of nothing say nothing.
+        let untold = estimate(&pages, &read, &heads, &[]);
+        assert_eq!(estimate(&pages, &read, &heads, &[f32::NEG_INFINITY; 2]), untold);
+        assert_eq!(estimate(&pages, &read, &heads, &sums[..1]), untold);
+        assert!(estimate(&pages, &[NAN; 3], &heads, &sums).mean <= 1.0);
+    }
+}

@@ -1,0 +1,74 @@
+//! Sketches of sealed pages, and what they make of queries.
+
+/// In place of a slot: the page is not sealed, and has no share.
+pub const SKETCH_OPEN: u32 = 0xffff_ffff;
+/// In place of a slot: nothing is known of the page.
+pub const SKETCH_UNKNOWN: u32 = 0xffff_fffe;
+
+/// `sketch_build_*`: sketches of sealed pages, byte by byte those of `kvtide_wire::digest::sketch::build`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SketchBuildParams {
+    /// Key of (head, token) at keys + page + head × head_stride + token / tile_tokens × tile_stride + token % tile_tokens ×
+    /// token_stride, 16-byte aligned.
+    pub keys: u64,
+    /// Bytes from a head to the next.
+    pub head_stride: u64,
+    /// Bytes from a tile of tokens to the next.
+    pub tile_stride: u64,
+    /// Bytes from a token to the next within a tile.
+    pub token_stride: u64,
+    /// `DigestItem[count]`, 16-byte aligned, on the device or in host memory; its block is the sketch's slot.
+    pub items: u64,
+    /// Out, `[slots][heads][groups][2 + ⌈3 × channels / 8⌉]` bytes.
+    pub sketches: u64,
+    /// `u32`: the lane's status word, or 0. While it is set, nothing is written.
+    pub status: u64,
+    /// Pages.
+    pub count: u32,
+    /// KV heads.
+    pub heads: u32,
+    /// Channels of a head, a multiple of 8, at most 1024.
+    pub channels: u32,
+    /// Groups of a sketch, at most 32.
+    pub groups: u32,
+    /// Tokens that lie together.
+    pub tile_tokens: u32,
+    /// Slots that `sketches` holds. An item beyond it is not built.
+    pub slots: u32,
+}
+
+/// `sketch_scores` and `sketch_shares`: the share of attention of one query that each page of a sequence would get, mean over heads,
+/// as `kvtide_wire::digest::sketch` estimates it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SketchScoresParams {
+    /// `f32[kv_heads × group][channels]`.
+    pub queries: u64,
+    /// `[slots][kv_heads][groups][2 + ⌈3 × channels / 8⌉]` bytes.
+    pub sketches: u64,
+    /// `u32[pages]`: the slot of each page, [`SKETCH_OPEN`] or [`SKETCH_UNKNOWN`].
+    pub places: u64,
+    /// `f32[kv_heads × group][pages]`: working room of the two, logarithms of sums.
+    pub sums: u64,
+    /// Out, `f32[pages]`: shares.
+    pub shares: u64,
+    /// `u32`: the lane's status word, or 0. While it is set, nothing is written.
+    pub status: u64,
+    /// Pages.
+    pub pages: u32,
+    /// KV heads.
+    pub kv_heads: u32,
+    /// Query heads of a KV head.
+    pub group: u32,
+    /// Channels of a head, a multiple of 8, at most 1024.
+    pub channels: u32,
+    /// Groups of a sketch, at most 32.
+    pub groups: u32,
+    /// Slots that `sketches` holds.
+    pub slots: u32,
+    /// What products are multiplied with before the softmax, positive.
+    pub scale: f32,
+    /// 0.
+    pub reserved: u32,
+}

@@ -1,0 +1,256 @@
+//! An engine that decodes one `approx` sequence under pressure, beside the core; what handling its scores takes is measured.
+
+use super::super::{BenchError, percentile};
+use super::model::{Decoder, Told};
+use crate::replay::machine::{Bandwidths, Machine};
+use kvtide_tiering::api::{
+    Admission, Attention, Contract, Event, Eviction, Limits, Plane, PlaneKind, Policy, Request, Retention, ScoreKind,
+    SpaceConfig,
+};
+use kvtide_tiering::predict::{Config, Fresh, Kind, Pages, Predictor, Seen};
+use std::time::{Duration, Instant};
+
+/// Bytes of a page: 64 tokens of one layer of an 8B model.
+const PAGE_BYTES: u32 = 256 << 10;
+const PAGE_TOKENS: u32 = 64;
+/// What a plane's work takes, and the links: those of docs/prefetch.md.
+const PLANE_NS: u64 = 600_000;
+const HOST_GBPS: f64 = 25.0;
+/// Tier 0, in parts of all pages, and the budget in thousandths.
+const CAPACITY: u32 = 8;
+const BUDGET_PERMILLE: u16 = 250;
+/// Steps of a round: what the core does only now and then, it does within so many.
+const ROUND: u64 = 32;
+/// Steps before those that are measured, at least: the predictor learns from each of a plane's first 64.
+const WARM_UP: u64 = 3 * ROUND;
+/// Blocks that prefill computes at once.
+const CHUNK: u32 = 8;
+
+/// What one size came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Cost {
+    /// Nanoseconds a page and plane: of all that the core does with scores, and of a predictor alone that is told
+    /// the same and looks at every page.
+    pub(super) all: f64,
+    pub(super) predictor: f64,
+    /// Of the plane and step in a hundred that takes longest, all.
+    pub(super) worst: f64,
+    /// Loads that were ordered, a plane and step.
+    pub(super) loads: f64,
+}
+
+fn config(planes: usize, pages: u32) -> SpaceConfig {
+    let blocks = pages + CHUNK;
+    SpaceConfig {
+        page_tokens: PAGE_TOKENS,
+        planes: vec![Plane { page_bytes: PAGE_BYTES, kind: PlaneKind::Full }; planes],
+        shards: 1,
+        limits: Limits {
+            sessions_max: 1,
+            blocks_max: blocks,
+            seqs_max: 1,
+            seq_blocks_max: blocks,
+            lanes_max: 1,
+            jobs_max: 256,
+            requests_max: 4,
+            host_bytes_max: u64::from(blocks) * u64::from(PAGE_BYTES) * planes as u64,
+            nvme_bytes_max: 0,
+            ios_max: 64,
+            contents_max: blocks,
+            notes_max: 16,
+        },
+        policy: Policy {
+            clean_low_percent: 100,
+            clean_high_percent: 100,
+            host_high_percent: 100,
+            host_low_percent: 100,
+            host_clean_low_percent: 10,
+            host_clean_high_percent: 20,
+            host_scan_frames: 8,
+            nvme_high_percent: 100,
+            nvme_low_percent: 100,
+            nvme_admission: Admission::All,
+            nvme_bytes_per_day: 0,
+            eviction: Eviction::Lru,
+            attention: Attention::default(),
+            retention: Retention::default(),
+            scan_frames: 8,
+            request_timeout_us: u64::MAX / 2,
+        },
+    }
+}
+
+/// Nanoseconds, by the step's place in its round.
+type Times = [Vec<u64>; ROUND as usize];
+
+struct Engine {
+    machine: Machine,
+    /// Everything fits, and agents tell attention alone.
+    fits: bool,
+    decoder: Decoder,
+    /// The core's predictor once more, told the same.
+    predictor: Predictor,
+    /// What queries said that attention has not answered, by plane.
+    fresh: Vec<Fresh>,
+    planes: usize,
+    blocks: Vec<u32>,
+    read: Vec<bool>,
+    told: Told,
+    seen: Vec<(u32, f32)>,
+    ids: Vec<u32>,
+    scores: Vec<f32>,
+    /// What the core and the predictor took so far.
+    core: Duration,
+    alone: Duration,
+    /// What each plane of each step took of either, by the step's place in its round.
+    each: [Times; 2],
+}
+
+/// Runs so many steps (a multiple of [`ROUND`]) of a sequence of `pages` pages, and measures what the core does with their scores.
+pub(super) fn measure(planes: usize, pages: u32, steps: u32) -> Result<Cost, BenchError> {
+    let mut engine = Engine::new(planes, pages, pages * planes as u32 / CAPACITY)?;
+    engine.prefill(pages)?;
+    let warm = WARM_UP.max(u64::from(steps / 2));
+    for step in 1..=warm {
+        engine.step(step)?;
+    }
+    engine.each = Default::default();
+    let before = engine.machine.core.counters().attention_loads;
+    for step in warm + 1..=warm + u64::from(steps) {
+        engine.step(step)?;
+    }
+    let loads = engine.machine.core.counters().attention_loads - before;
+    if loads == 0 {
+        return Err(BenchError::Odd(format!("nothing was prefetched of {pages} pages: nothing was planned")));
+    }
+    let a_page = |ns: f64| ns / f64::from(pages);
+    let [all, predictor] = engine.each.each_mut().map(|times| a_page(usual(times)));
+    let mut every: Vec<u64> = engine.each[0].iter().flatten().copied().collect();
+    let worst = a_page(percentile(&mut every, 99) as f64);
+    Ok(Cost { all, predictor, worst, loads: loads as f64 / every.len() as f64 })
+}
+
+/// Nanoseconds that the core takes for a plane's scores where all of its pages fit: of attention alone, as an agent tells no more then.
+pub(super) fn fitting(planes: usize, pages: u32) -> Result<f64, BenchError> {
+    const STEPS: u64 = 8 * ROUND;
+    let mut engine = Engine::new(planes, pages, 2 * (pages + CHUNK) * planes as u32)?;
+    engine.prefill(pages)?;
+    for step in 1..=STEPS {
+        engine.step(step)?;
+    }
+    let counters = engine.machine.core.counters();
+    if counters.attention_loads > 0 || counters.scores < STEPS * planes as u64 {
+        return Err(BenchError::Odd(format!("not everything fitted, or scores were not told: {counters:?}")));
+    }
+    Ok(usual(&mut engine.each[0]))
+}
+
+/// What a plane of a step usually takes: of each place in a round the median, so that other work on the machine counts for little,
+/// and of these the mean, so that all counts that is done at some steps only.
+fn usual(times: &mut Times) -> f64 {
+    let medians = times.iter_mut().map(|times| percentile(times, 50));
+    medians.sum::<u64>() as f64 / ROUND as f64
+}
+
+impl Engine {
+    /// A sequence of so many pages to come, and a tier 0 of so many frames.
+    fn new(planes: usize, pages: u32, frames: u32) -> Result<Engine, BenchError> {
+        let machine = Machine::new(config(planes, pages), frames, Bandwidths { host: HOST_GBPS, nvme: 1.0 })?;
+        let config = Config { scoring: Attention::default().policy };
+        Ok(Engine {
+            machine,
+            fits: frames >= pages * planes as u32,
+            decoder: Decoder::new(planes, pages as usize),
+            fresh: vec![Fresh::default(); planes],
+            predictor: Predictor::new(planes, (pages + CHUNK) as usize, pages as usize, config),
+            planes,
+            blocks: Vec::with_capacity(pages as usize),
+            read: vec![false; pages as usize],
+            told: Told::default(),
+            seen: Vec::new(),
+            ids: (0..pages).collect(),
+            scores: vec![0.0; pages as usize],
+            core: Duration::ZERO,
+            alone: Duration::ZERO,
+            each: Default::default(),
+        })
+    }
+
+    fn prefill(&mut self, pages: u32) -> Result<(), BenchError> {
+        self.machine.must(Request::SeqCreate { seq: 0 })?;
+        let contract = Contract::Approx { permille: BUDGET_PERMILLE };
+        self.machine.must(Request::Contract { seq: 0, contract })?;
+        while (self.blocks.len() as u32) < pages {
+            let count = CHUNK.min(pages - self.blocks.len() as u32);
+            self.machine.must(Request::Reserve { seq: Some(0), count })?;
+            self.blocks.extend_from_slice(self.machine.list());
+            let tokens = self.blocks.len() as u64 * u64::from(PAGE_TOKENS);
+            self.machine.must(Request::Commit { seq: 0, tokens })?;
+            self.machine.settle()?;
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, step: u64) -> Result<(), BenchError> {
+        self.decoder.step();
+        self.machine.must(Request::Step { lane: 0, step, seqs: &[0] })?;
+        for plane in 0..self.planes {
+            let position = Some(step * self.planes as u64 + plane as u64);
+            let before = [self.core, self.alone];
+            self.machine.at(position)?;
+            for (read, block) in self.read.iter_mut().zip(&self.blocks) {
+                *read = self.machine.agent.shows(*block, plane as u16);
+            }
+            if plane + 1 < self.planes && !self.fits {
+                self.decoder.estimate(plane + 1, &mut self.told);
+                self.tell(step, plane + 1, ScoreKind::Ahead)?;
+            }
+            self.machine.advance(self.machine.now_ns() + PLANE_NS / 2)?;
+            self.machine.at(position)?;
+            self.machine.advance(self.machine.now_ns() + PLANE_NS / 2)?;
+            if !self.fits {
+                self.decoder.estimate(plane, &mut self.told);
+                self.tell(step, plane, ScoreKind::Query)?;
+            }
+            self.decoder.read(plane, &self.read, &mut self.told);
+            self.tell(step, plane, ScoreKind::Mass)?;
+            for (times, (now, before)) in self.each.iter_mut().zip([self.core, self.alone].into_iter().zip(before)) {
+                times[(step % ROUND) as usize].push((now - before).as_nanos() as u64);
+            }
+        }
+        self.machine.must(Request::StepEnd { lane: 0, step })?;
+        self.machine.at(None)?;
+        Ok(())
+    }
+
+    fn tell(&mut self, step: u64, plane: usize, kind: ScoreKind) -> Result<(), BenchError> {
+        let Told { top, rest, .. } = &self.told;
+        let event = Event::Scores { session: 0, seq: 0, plane: plane as u16, step, kind, rest: *rest, top };
+        let began = Instant::now();
+        self.machine.tell(event)?;
+        self.core += began.elapsed();
+        self.machine.drain()?;
+        self.tell_predictor(step, plane, kind);
+        Ok(())
+    }
+
+    fn tell_predictor(&mut self, step: u64, plane: usize, kind: ScoreKind) {
+        let ln = |bits: u16| half::f16::from_bits(bits).to_f32();
+        self.seen.clear();
+        self.seen.extend(self.told.top.iter().map(|&(at, bits)| (at, ln(bits))));
+        let kind = match kind {
+            ScoreKind::Mass => Kind::Mass,
+            ScoreKind::Query => Kind::Query,
+            ScoreKind::Ahead => Kind::Ahead,
+        };
+        let seen = Seen { kind, step, rest: ln(self.told.rest).exp(), top: &self.seen };
+        let pages = Pages { blocks: &self.blocks, often: &self.ids, turn: &[] };
+        let began = Instant::now();
+        self.predictor.observe(plane as u16, &pages, seen, &mut self.fresh[plane]);
+        let ranked = !self.predictor.stable(plane as u16) || step.is_multiple_of(2);
+        if kind == Kind::Ahead && ranked {
+            self.predictor.rank(plane as u16, step, &pages, &mut self.scores);
+        }
+        self.alone += began.elapsed();
+    }
+}

@@ -1,0 +1,171 @@
+//! The sequence that is decoded, in a machine of its own: how large that is, its prefill, how its steps begin and end.
+
+use super::super::ReplayError;
+use super::super::machine::{Bandwidths, Machine};
+use super::super::trace::Attention;
+use super::baseline::room;
+use kvtide_tiering::api::Attention as AttentionPolicy;
+use kvtide_tiering::api::{
+    Admission, Contract, Eviction, Limits, Plane, PlaneKind, Policy, Request, Retention, SpaceConfig,
+};
+use kvtide_tiering::predict::Scoring;
+
+/// The only sequence, lane and session.
+pub(super) const SEQ: u32 = 0;
+pub(super) const LANE: u16 = 0;
+pub(super) const SESSION: u16 = 0;
+/// Frames that a scan streams through, of each tier.
+pub(super) const SCAN_FRAMES: u32 = 8;
+/// Blocks that prefill computes at once, at most.
+const CHUNK: usize = 4;
+
+/// What is tried.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Setup {
+    pub(super) scoring: Scoring,
+    /// Tier 0, in percent of the pages of the step.
+    pub(super) capacity_percent: f64,
+    /// What a step may read of a plane, in percent of its pages: the budget of the contract.
+    pub(super) budget_percent: f64,
+    /// Host memory, in percent of all pages; the others are on NVMe.
+    pub(super) host_percent: f64,
+    pub(super) bandwidths: Bandwidths,
+    pub(super) page_bytes: u32,
+    /// How long a plane's attention and all that goes with it takes, in nanoseconds.
+    pub(super) plane_ns: u64,
+}
+
+/// Bytes that have moved.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Moved {
+    /// From host memory to tier 0.
+    pub(super) loaded_bytes: u64,
+    /// From NVMe to host memory.
+    pub(super) read_bytes: u64,
+}
+
+/// The sequence, and all around it.
+pub(super) struct Sequence<'a> {
+    pub(super) machine: Machine,
+    /// Block of each page index.
+    pub(super) blocks: Vec<u32>,
+    trace: &'a Attention,
+    setup: Setup,
+    /// Frames of tier 0.
+    resident: u32,
+}
+
+impl Sequence<'_> {
+    /// A sequence whose context is computed, and of which a step reads as much as its contract says.
+    pub(super) fn prefill(trace: &Attention, setup: Setup, contract: Contract) -> Result<Sequence<'_>, ReplayError> {
+        let resident = frames(trace, setup, trace.steps - 1);
+        let machine = Machine::new(config(trace, setup), resident, setup.bandwidths)?;
+        let mut sequence = Sequence { machine, blocks: Vec::with_capacity(trace.pages), trace, setup, resident };
+        sequence.machine.must(Request::SeqCreate { seq: SEQ })?;
+        sequence.machine.must(Request::Contract { seq: SEQ, contract })?;
+        // A reserve's pages are in tier 0 all at once.
+        let chunk = CHUNK.min(room(trace, 0, setup.capacity_percent) / 2).max(1);
+        let mut tokens = 0;
+        while tokens < trace.context_start {
+            sequence.grow(chunk.min((trace.context_start - tokens).div_ceil(trace.page_tokens)))?;
+            tokens = (sequence.blocks.len() * trace.page_tokens).min(trace.context_start);
+            sequence.machine.must(Request::Commit { seq: SEQ, tokens: tokens as u64 })?;
+            sequence.machine.settle()?;
+        }
+        sequence.machine.agent.arrived.clear();
+        Ok(sequence)
+    }
+
+    /// More blocks.
+    fn grow(&mut self, count: usize) -> Result<(), ReplayError> {
+        self.machine.must(Request::Reserve { seq: Some(SEQ), count: count as u32 })?;
+        self.blocks.extend_from_slice(self.machine.list());
+        Ok(())
+    }
+
+    /// Begins a step, with as much of tier 0 as it has; when its work began, and its number.
+    pub(super) fn begin(&mut self, step: usize) -> Result<(u64, u64), ReplayError> {
+        let frames = frames(self.trace, self.setup, step);
+        if frames != self.resident {
+            self.resident = frames;
+            self.machine.must(Request::Tier0Resize { class: 0, frames })?;
+        }
+        let (began, pages, number) = (self.machine.now_ns(), self.trace.pages_at(step), step as u64 + 1);
+        if self.blocks.len() < pages {
+            self.grow(pages - self.blocks.len())?;
+        }
+        self.machine.must(Request::Step { lane: LANE, step: number, seqs: &[SEQ] })?;
+        Ok((began, number))
+    }
+
+    /// Ends it.
+    pub(super) fn end(&mut self, step: usize) -> Result<(), ReplayError> {
+        self.machine.must(Request::StepEnd { lane: LANE, step: step as u64 + 1 })?;
+        self.machine.at(None)?;
+        self.machine.must(Request::Commit { seq: SEQ, tokens: self.trace.tokens_at(step) as u64 })?;
+        Ok(())
+    }
+
+    /// What has moved so far.
+    pub(super) fn moved(&self) -> Moved {
+        let (counters, bytes) = (self.machine.core.counters(), u64::from(self.setup.page_bytes));
+        Moved {
+            loaded_bytes: counters.host_to_tier0.total_pages() * bytes,
+            read_bytes: counters.nvme_to_host.total_pages() * bytes,
+        }
+    }
+}
+
+/// Frames of tier 0 at a step.
+pub(super) fn frames(trace: &Attention, setup: Setup, step: usize) -> u32 {
+    (room(trace, step, setup.capacity_percent) * trace.planes) as u32
+}
+
+fn config(trace: &Attention, setup: Setup) -> SpaceConfig {
+    let blocks = trace.pages as u32;
+    let planes = trace.planes as u64;
+    let block_bytes = u64::from(setup.page_bytes) * planes;
+    let share = (f64::from(blocks) * setup.host_percent / 100.0).ceil() as u64;
+    let all_in_host = share >= u64::from(blocks);
+    SpaceConfig {
+        page_tokens: trace.page_tokens as u32,
+        planes: vec![Plane { page_bytes: setup.page_bytes, kind: PlaneKind::Full }; trace.planes],
+        shards: 1,
+        limits: Limits {
+            sessions_max: 1,
+            blocks_max: blocks + CHUNK as u32,
+            seqs_max: 1,
+            seq_blocks_max: blocks + 1,
+            lanes_max: 1,
+            jobs_max: 256,
+            requests_max: 4,
+            host_bytes_max: (share + CHUNK as u64) * block_bytes,
+            nvme_bytes_max: if all_in_host { 0 } else { u64::from(blocks + CHUNK as u32) * block_bytes },
+            ios_max: 64,
+            contents_max: blocks + CHUNK as u32,
+            notes_max: 64,
+        },
+        policy: policy(setup),
+    }
+}
+
+fn policy(setup: Setup) -> Policy {
+    Policy {
+        clean_low_percent: 100,
+        clean_high_percent: 100,
+        host_high_percent: 100,
+        host_low_percent: 100,
+        host_clean_low_percent: 10,
+        host_clean_high_percent: 20,
+        host_scan_frames: SCAN_FRAMES,
+        nvme_high_percent: 100,
+        nvme_low_percent: 100,
+        nvme_admission: Admission::All,
+        nvme_bytes_per_day: 0,
+        eviction: Eviction::Lru,
+        attention: AttentionPolicy { policy: setup.scoring, ..AttentionPolicy::default() },
+        retention: Retention::default(),
+        scan_frames: SCAN_FRAMES,
+        request_timeout_us: u64::MAX / 2,
+    }
+}

@@ -1,0 +1,70 @@
+//! What an engine's scheduler gains by saying which requests wait: their prefixes are in tier 0 when their turn comes.
+
+use crate::clients::{PAGE_BYTES, attach, read, write};
+use crate::{BOUND, daemon, until_status};
+use kvtide_client::{Channel, Lane, SeqId};
+use kvtide_daemon::cli::private_daemon::PrivateDaemon;
+use kvtide_tiering::Reason;
+use kvtide_wire::entry::Level;
+use serde_json::Value;
+use std::time::Duration;
+
+/// Blocks of a prefix; tier 0 holds 32.
+const BLOCKS: u32 = 20;
+const PAGES: u64 = BLOCKS as u64 * PAGE_BYTES.len() as u64;
+
+fn hashes(prefix: u128) -> Vec<u128> {
+    (1..=u128::from(BLOCKS)).map(|block| prefix << 64 | block).collect()
+}
+
+fn publish(channel: &mut Channel, lane: &mut Lane, prefix: u128) {
+    let seq = write(channel, lane, BLOCKS);
+    channel.publish(seq, 0, 0, &hashes(prefix), Level::Published, BOUND).unwrap();
+    channel.seq_drop(seq).unwrap();
+}
+
+fn map(channel: &mut Channel, prefix: u128) -> SeqId {
+    let seq = channel.seq_create().unwrap();
+    assert_eq!(channel.map(seq, &hashes(prefix), BOUND).unwrap(), BLOCKS as usize);
+    seq
+}
+
+fn count(status: &Value, name: &str) -> u64 {
+    status["spaces"][0]["core"][name].as_u64().unwrap()
+}
+
+/// Faults, pages that steps or faults had loaded, and what became of pages of queued sequences.
+fn figures(daemon: &mut PrivateDaemon) -> (u64, u64, [u64; 4]) {
+    let status = daemon.status().unwrap();
+    let pages = &status["spaces"][0]["core"]["host_to_tier0"]["pages"];
+    let waited = [Reason::Demand, Reason::Step].map(|reason| pages[reason as usize].as_u64().unwrap()).iter().sum();
+    let outcomes = ["used", "late", "missed", "wasted"].map(|what| count(&status, &format!("intent_{what}")));
+    (count(&status, "faults"), waited, outcomes)
+}
+
+#[test]
+fn a_queued_request_finds_its_prefix_in_tier_0() {
+    let mut daemon = daemon("");
+    let (_client, mut channel, mut lane) = attach(daemon.socket(), 16);
+    (1..=3).for_each(|prefix| publish(&mut channel, &mut lane, prefix));
+    // The last prefix, of twenty blocks, and twelve of the one before are in tier 0.
+    let queued = map(&mut channel, 1);
+    channel.park(queued, Duration::from_secs(3600)).unwrap();
+    let (faults, waited, outcomes) = figures(&mut daemon);
+    assert_eq!((faults, outcomes), (0, [0; 4]));
+    // The request before it is nearly done: it is due much sooner.
+    channel.park(queued, Duration::from_millis(500)).unwrap();
+    until_status(&mut daemon, "brought it all in", |status| {
+        count(status, "intent_loads") == PAGES
+            && status["spaces"][0]["core"]["host_to_tier0"]["pages"][Reason::Intent as usize] == PAGES
+    });
+    channel.resume(queued, BOUND).unwrap();
+    read(&mut lane, queued, BLOCKS);
+    assert_eq!(figures(&mut daemon), (faults, waited, [PAGES, 0, 0, 0]), "its step waited for nothing");
+    channel.seq_drop(queued).unwrap();
+    // One that nobody announced has all of it to wait for.
+    let surprise = map(&mut channel, 2);
+    read(&mut lane, surprise, BLOCKS);
+    let (_, loaded, _) = figures(&mut daemon);
+    assert!(loaded - waited >= 8 * PAGE_BYTES.len() as u64, "{loaded} pages, {waited} before");
+}

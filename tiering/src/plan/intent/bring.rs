@@ -1,0 +1,241 @@
+//! Moves for what engines will need, behind everything that runs: reads from NVMe, and loads into frames that nobody needs.
+
+use super::{Intent, is_expected};
+use crate::actions::ActionBuf;
+use crate::api::{Contract, IoClass, IoKind, NONE};
+use crate::counters::Reason;
+use crate::mutants::{self, Mutant};
+use crate::pages::NO_LANE;
+use crate::plan::prefetch::burst_frames;
+use crate::plan::{Fetch, Take, Want};
+use crate::sequences::Seq;
+use crate::sessions::Task;
+use crate::space::{Core, NewJob, Pick};
+
+/// Blocks that are read from NVMe at a time.
+const BLOCKS_AHEAD: usize = 8;
+/// Blocks from the one that is loaded next to the last that is read.
+const READ_AHEAD: u32 = 16;
+/// What of the link loads for intent may have in flight, in microseconds: a demand that comes behind them waits no longer.
+const AHEAD_US: u64 = 1_000;
+/// The same before a link is measured, and at least, in loads.
+const UNMEASURED_LOADS: u64 = 8;
+const LOADS_MIN: u64 = 2;
+/// How long work that found no room waits, in microseconds: some steps.
+const HOLD_US: u64 = 10_000;
+/// Frames that are looked at for one that may be taken, the least recently used first.
+const CANDIDATES: usize = 64;
+/// Pages that one call looks at before it lets the shell do something else.
+const LOOKS_MAX: u32 = 4096;
+
+/// How far an intent's work has come.
+enum Brought {
+    All,
+    /// What it waits for wakes the session.
+    Waiting,
+    /// An operation on its own sequence has to end first.
+    Busy,
+    /// No frame may be taken now.
+    NoRoom,
+}
+
+impl Core {
+    /// Goes on with what is needed first. Nobody passes one that waits: it would take what that one needs.
+    pub(crate) fn pump_intents(&mut self, s: u16, buf: &mut ActionBuf) {
+        let (now, mut at, mut looks) = (self.now, 0, LOOKS_MAX);
+        while let Some(&intent) = self.sessions[usize::from(s)].intents.list.get(at) {
+            if intent.done {
+                at += 1;
+                continue;
+            }
+            if intent.starts_us > now || intent.again_us > now {
+                return;
+            }
+            let brought = self.bring(s, at, &mut looks, buf);
+            let list = &mut self.sessions[usize::from(s)].intents.list;
+            match brought {
+                Brought::Waiting => return,
+                // It waits for itself, and takes nothing from those behind it.
+                Brought::Busy => at += 1,
+                // Advice that finds no room is dropped.
+                Brought::All | Brought::NoRoom if intent.advised => _ = list.remove(at),
+                Brought::All => list[at].done = true,
+                Brought::NoRoom => {
+                    list[at].again_us = now.saturating_add(HOLD_US);
+                    self.counters.intent_held += 1;
+                    return self.set_timer(now.saturating_add(HOLD_US));
+                }
+            }
+        }
+    }
+
+    fn bring(&mut self, s: u16, at: usize, looks: &mut u32, buf: &mut ActionBuf) -> Brought {
+        let planes = self.geo.planes.len() as u16;
+        self.read_blocks(s, at, looks, buf);
+        loop {
+            let i = self.sessions[usize::from(s)].intents.list[at];
+            let Some(&q) = self.live_seq(s, i.seq) else { return Brought::All };
+            let (index, plane) = i.next;
+            if index >= i.end.min(q.blocks) {
+                return Brought::All;
+            }
+            if *looks == 0 {
+                self.wake(s);
+                return Brought::Waiting;
+            }
+            *looks -= 1;
+            if q.busy != 0 {
+                return Brought::Busy;
+            }
+            if !self.can_send(s, buf) {
+                return Brought::Waiting;
+            }
+            if let Some(stall) = self.bring_page(s, at, &q, looks, buf) {
+                return stall;
+            }
+            let next = &mut self.sessions[usize::from(s)].intents.list[at].next;
+            *next = if plane + 1 == planes { (index + 1, 0) } else { (index, plane + 1) };
+        }
+    }
+
+    /// The next page: what keeps it from being loaded now, if anything does.
+    fn bring_page(&mut self, s: u16, at: usize, q: &Seq, looks: &mut u32, buf: &mut ActionBuf) -> Option<Brought> {
+        let i = self.sessions[usize::from(s)].intents.list[at];
+        let (index, plane) = i.next;
+        if u64::from(index) < self.geo.first_needed(plane, q.tokens) {
+            return None;
+        }
+        let page = self.geo.page(self.seq_block(s, i.seq, index), plane);
+        if self.find_copy(page, s).is_some() {
+            // It stood long unused, or parking made it the first to go: the next that looks for a frame would take it.
+            let limit = self.unneeded_before(s);
+            let cold = self.present(page, s).filter(|&f| self.frame(s, f).stamp < limit.max(1));
+            cold.inspect(|&f| self.touch(s, f));
+            return None;
+        }
+        if self.must_wait(s, page) {
+            return Some(Brought::Waiting);
+        }
+        let state = self.pages[page as usize];
+        if state.host == NONE {
+            // Without a copy on NVMe another session's tier 0 has it, or nobody.
+            return match state.on_disk() {
+                true if state.reading() => Some(Brought::Waiting),
+                true => {
+                    self.sessions[usize::from(s)].intents.list[at].read = index;
+                    Some(match self.read_blocks(s, at, looks, buf) {
+                        Fetch::NoFrame => Brought::NoRoom,
+                        Fetch::UnderWay | Fetch::Later => Brought::Waiting,
+                    })
+                }
+                false => None,
+            };
+        }
+        let class = self.geo.class_of_page(page);
+        if u64::from(self.sessions[usize::from(s)].intents.in_flight) >= self.loads_allowed(s, class) {
+            return Some(Brought::Waiting);
+        }
+        let (sinks, from) = self.hard_pages(q, plane);
+        let chosen = matches!(q.contract, Contract::Approx { .. }) && index >= sinks && index < from;
+        let Some(pick) = self.pick_for_intent(s, class, &i, chosen) else {
+            // What an approximate step can do without takes nobody's place.
+            return if chosen { None } else { Some(Brought::NoRoom) };
+        };
+        self.place(s, pick, NewJob { task: Task::Load, page, reason: Reason::Intent, op: NONE, source: NONE }, buf);
+        self.frame_mut(s, pick.frame).intent = !i.advised;
+        self.sessions[usize::from(s)].intents.in_flight += 1;
+        self.counters.intent_loads += u64::from(!i.advised);
+        None
+    }
+
+    /// Loads that may be in flight.
+    fn loads_allowed(&self, s: u16, class: u8) -> u64 {
+        let rate = self.sessions[usize::from(s)].soft.link.rate;
+        if rate <= 0.0 {
+            return UNMEASURED_LOADS;
+        }
+        let percent = u64::from(self.cfg.policy.attention.bandwidth_percent);
+        let page_bytes = u64::from(self.geo.classes[usize::from(class)].page_bytes);
+        ((rate * AHEAD_US as f32) as u64 * percent / 100 / page_bytes).max(LOADS_MIN)
+    }
+
+    /// A frame that is free, or whose page no live step needs and nobody that is due earlier. `spare`: a free one alone.
+    fn pick_for_intent(&mut self, s: u16, class: u8, i: &Intent, spare: bool) -> Option<Pick> {
+        let session = &self.sessions[usize::from(s)];
+        let (soft, c) = (&session.soft, &session.classes[usize::from(class)]);
+        // What look-aheads find free is theirs.
+        let kept = if soft.pressed { burst_frames(soft.burst, c.count) } else { 0 };
+        if c.free.len > kept {
+            return self.pick_free(s, class);
+        }
+        let limit = self.unneeded_before(s).min(session.clock);
+        let mut clean = c.clean.iter(&session.frames).take(CANDIDATES).filter(|_| !spare);
+        let any = mutants::on(Mutant::IntentTakesNeeded);
+        let frame = clean.find(|&f| any || self.may_take(s, f, limit, i))?;
+        Some(Pick { frame, after: self.use_of(s, frame, (NO_LANE, 0)), ring: NO_LANE })
+    }
+
+    /// Whether nobody needs the page in a frame who runs, or who is parked and due no later. What is referred to, and was touched since
+    /// `limit`, runs.
+    fn may_take(&self, s: u16, f: u32, limit: u32, i: &Intent) -> bool {
+        let session = &self.sessions[usize::from(s)];
+        let frame = &session.frames[f as usize];
+        let block = &self.blocks[self.geo.block_of(frame.page)];
+        if block.refs() == 0 {
+            return true;
+        }
+        let old = frame.stamp < limit && session.lanes.iter().all(|l| l.hold != f);
+        match session.seqs.get(block.seq as usize).filter(|q| block.home == s && q.live) {
+            // Nothing is brought in the place of what was brought for the same; and one that is about to be resumed is no longer due.
+            Some(q) if q.parked && (block.seq == i.seq || q.busy != 0) => false,
+            Some(q) if q.parked => !(is_expected(q, self.now) && q.due_us <= i.due_us) && (old || block.refs() == 1),
+            Some(q) => old && (frame.stamp == 0 || q.stamp < limit),
+            None => old && !frame.intent,
+        }
+    }
+
+    /// Has the next blocks that are on NVMe alone read into host, whole, as far as host frames are to spare. Says what became of the first.
+    fn read_blocks(&mut self, s: u16, at: usize, looks: &mut u32, buf: &mut ActionBuf) -> Fetch {
+        if self.disk.used == 0 {
+            return Fetch::UnderWay;
+        }
+        let planes = (0, self.geo.planes.len() as u16);
+        let want = Want { class: IoClass::Prefetch, reason: Reason::Intent, take: Take::Spare, planes };
+        let mut first = None;
+        let intent = |t: &&crate::pages::Transfer| t.live && t.kind == IoKind::Read && t.reason == Reason::Intent;
+        let mut in_flight = self.transfers.recs.iter().filter(intent).count();
+        loop {
+            let i = self.sessions[usize::from(s)].intents.list[at];
+            // Read too far ahead, the next to be loaded would leave host memory for the last.
+            let end = i.end.min(i.next.0.saturating_add(READ_AHEAD));
+            let Some(&q) = self.live_seq(s, i.seq).filter(|q| i.read < end.min(q.blocks)) else { break };
+            let b = self.seq_block(s, i.seq, i.read);
+            *looks = looks.saturating_sub(planes.1.into());
+            let needed = |page: &u32| u64::from(i.read) >= self.geo.first_needed(self.geo.plane_of(*page), q.tokens);
+            let missing = |page: &u32| {
+                let known = self.pages[*page as usize].reading() || self.find_copy(*page, s).is_some();
+                self.only_on_disk(*page) && !known && needed(page)
+            };
+            let Some(page) = self.pages_of(b).find(missing) else {
+                if *looks == 0 {
+                    break;
+                }
+                self.sessions[usize::from(s)].intents.list[at].read += 1;
+                continue;
+            };
+            let fetch = match in_flight < BLOCKS_AHEAD {
+                true => self.read_in(page, want, buf),
+                false => {
+                    self.io_wanted = true;
+                    Fetch::Later
+                }
+            };
+            first = first.or(Some(fetch));
+            if fetch != Fetch::UnderWay {
+                break;
+            }
+            in_flight += 1;
+        }
+        first.unwrap_or(Fetch::UnderWay)
+    }
+}

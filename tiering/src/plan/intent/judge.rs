@@ -1,0 +1,40 @@
+//! What became of what was brought for queued sequences: known when they are resumed, or when the page goes before that.
+
+use crate::api::SeqId;
+use crate::counters::Counters;
+use crate::pages::{Frame, FrameState};
+use crate::space::Core;
+
+impl Core {
+    /// A sequence that was expected is resumed: what was brought for it in time, what was not, and what nobody brought.
+    pub(crate) fn judge_queued(&mut self, s: u16, seq: SeqId) {
+        let q = self.sessions[usize::from(s)].seqs[seq as usize];
+        if q.due_us == 0 {
+            return;
+        }
+        for plane in 0..self.geo.planes.len() as u16 {
+            let (sinks, from) = self.walked(s, &q, plane);
+            for index in (self.geo.first_needed(plane, q.tokens) as u32).min(q.blocks)..q.blocks {
+                let page = self.geo.page(self.seq_block(s, seq, index), plane);
+                let state = self.pages[page as usize];
+                let Some(f) = self.find_copy(page, s) else {
+                    let must = index < sinks || index >= from;
+                    self.counters.intent_late += u64::from(state.reading());
+                    self.counters.intent_missed += u64::from(must && !state.reading() && state.below());
+                    continue;
+                };
+                let frame = self.frame_mut(s, f);
+                let (brought, there) = (std::mem::take(&mut frame.intent), frame.state == FrameState::Present);
+                self.counters.intent_used += u64::from(brought && there);
+                self.counters.intent_late += u64::from(brought && !there);
+            }
+        }
+    }
+}
+
+impl Counters {
+    /// A frame gives its page up.
+    pub(crate) fn intent_gone(&mut self, frame: &mut Frame) {
+        self.intent_wasted += u64::from(std::mem::take(&mut frame.intent) && frame.state != FrameState::Incoming);
+    }
+}

@@ -1,0 +1,314 @@
+//! Intent: what engines say that they will need, and when they will.
+//!
+//! A sequence that waits in an engine's queue has its prefix mapped and is parked with a due time; so has one that is idle and
+//! expected back. Their pages are brought up in the order of due times, each as late as the bandwidth measured allows, so that
+//! they are there when it is due and take no room before. Advice (WILLNEED) is due when it is given.
+//!
+//! - here: which sequences are planned for, and when each must begin
+//! - `bring`: NVMe → host and host → tier 0, behind everything that runs
+//! - `judge`: what was there when a sequence was resumed, and what was not
+//!
+//! It takes free frames, and pages that no live step needs; never those that a sequence waits for that is due earlier. It must not
+//! know what attention is predicted to read.
+
+mod bring;
+mod judge;
+
+use crate::api::{NONE, SeqId};
+use crate::mutants::{self, Mutant};
+use crate::sequences::Seq;
+use crate::space::Core;
+use serde::{Deserialize, Serialize};
+
+/// Parked sequences of a session that are planned for: those that are due first. The others come to it as these leave.
+const QUEUED_MAX: usize = 64;
+/// Pieces of advice; one more replaces the oldest: it is only a hint.
+const ADVISED_MAX: usize = 64;
+/// All is to be there so long before it is due, in microseconds: the last loads wait for what runs.
+const MARGIN_US: u64 = 20_000;
+/// What moves takes longer than the links alone would: steps that run go first.
+const SLACK: f32 = 2.0;
+/// Work of one sequence, at least (no link is measured yet, or nothing is missing now) and at most, in microseconds.
+const WORK_US: (u64, u64) = (1_000, 10_000_000);
+/// Until its work begins a sequence is measured anew each time that half of the time is over, down to this, in microseconds.
+const LOOK_MIN_US: u64 = 50_000;
+/// So long after it was due nobody expects it any more, in microseconds.
+const GRACE_US: u64 = 2_000_000;
+/// Blocks of a sequence that a measurement looks at.
+const SAMPLES: u32 = 32;
+
+/// A range of blocks that is to be brought in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Intent {
+    pub seq: SeqId,
+    pub due_us: u64,
+    /// When its work begins.
+    starts_us: u64,
+    /// When it is measured anew.
+    look_us: u64,
+    /// There was no room: not before then.
+    again_us: u64,
+    /// Bytes that are not in tier 0 when it is due, and of those the ones that are on NVMe alone.
+    bytes: (u64, u64),
+    /// The next page that is loaded: block, plane; the next block that is read from NVMe; the block where the range ends.
+    next: (u32, u16),
+    read: u32,
+    end: u32,
+    /// By advice: nobody resumes it.
+    advised: bool,
+    done: bool,
+}
+
+/// Of a session, in the order of due times.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Intents {
+    list: Vec<Intent>,
+    /// Loads in flight.
+    in_flight: u32,
+}
+
+impl Intents {
+    /// Allocates everything that it will use.
+    pub fn new() -> Intents {
+        Intents { list: Vec::with_capacity(QUEUED_MAX + ADVISED_MAX), in_flight: 0 }
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.list.capacity() * size_of::<Intent>()
+    }
+
+    /// Loads in flight.
+    pub fn loads_in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
+    /// A load ended.
+    pub fn load_ended(&mut self) {
+        self.in_flight -= 1;
+    }
+
+    /// Forgets all about a sequence that goes.
+    pub fn forget(&mut self, seq: SeqId) {
+        self.list.retain(|i| i.seq != seq);
+    }
+
+    fn insert(&mut self, intent: Intent) {
+        let kind = self.list.iter().filter(|i| i.advised == intent.advised).count();
+        let (max, gives_way) = match intent.advised {
+            true => (ADVISED_MAX, self.list.iter().position(|i| i.advised)),
+            false => (QUEUED_MAX, self.list.iter().rposition(|i| !i.advised)),
+        };
+        if kind == max {
+            let Some(at) = gives_way.filter(|&at| intent.advised || self.list[at].due_us > intent.due_us) else {
+                return;
+            };
+            self.list.remove(at);
+        }
+        let last_first = mutants::on(Mutant::IntentOutOfOrder);
+        let at = self.list.partition_point(|i| (i.due_us <= intent.due_us) != last_first);
+        self.list.insert(at, intent);
+    }
+}
+
+/// When work of so many bytes, of which some are on NVMe alone, must begin to have ended by `end_us`; links in bytes a microsecond, 0:
+/// not measured.
+fn start(end_us: u64, (bytes, far): (u64, u64), (link, reads): (f32, f32)) -> u64 {
+    let takes = |bytes: u64, rate: f32| if rate > 0.0 { bytes as f32 / rate } else { 0.0 };
+    let work = (SLACK * (takes(bytes, link) + takes(far, reads))) as u64;
+    end_us.saturating_sub(work.clamp(WORK_US.0, WORK_US.1))
+}
+
+impl Core {
+    /// A parked sequence is expected back in so many microseconds; 0: nobody knows when.
+    pub(crate) fn expect_back(&mut self, s: u16, seq: SeqId, in_us: u64) {
+        self.forget_due(s, seq);
+        if in_us == 0 {
+            return;
+        }
+        let due_us = self.now.saturating_add(in_us).max(1);
+        self.seq_mut(s, seq).due_us = due_us;
+        self.sessions[usize::from(s)].dues += 1;
+        self.queue(s, seq);
+        self.schedule(s);
+    }
+
+    /// Nobody expects the sequence at a certain time any more.
+    pub(crate) fn forget_due(&mut self, s: u16, seq: SeqId) {
+        if std::mem::take(&mut self.seq_mut(s, seq).due_us) != 0 {
+            let session = &mut self.sessions[usize::from(s)];
+            session.dues -= 1;
+            session.intents.list.retain(|i| i.advised || i.seq != seq);
+            self.queue_next(s);
+            self.schedule(s);
+        }
+    }
+
+    fn queue(&mut self, s: u16, seq: SeqId) {
+        let q = self.sessions[usize::from(s)].seqs[seq as usize];
+        let intent = Intent {
+            seq,
+            due_us: q.due_us,
+            starts_us: 0,
+            look_us: 0,
+            again_us: 0,
+            bytes: (0, 0),
+            next: (0, 0),
+            read: 0,
+            end: q.blocks,
+            advised: false,
+            done: false,
+        };
+        self.sessions[usize::from(s)].intents.insert(intent);
+    }
+
+    /// There is room in the list again: of the sequences that wait for it, the first ones due.
+    fn queue_next(&mut self, s: u16) {
+        let now = self.now;
+        loop {
+            let session = &self.sessions[usize::from(s)];
+            let list = &session.intents.list;
+            let queued = list.iter().filter(|i| !i.advised).count();
+            if queued == QUEUED_MAX || queued >= session.dues as usize {
+                return;
+            }
+            let listed = |seq: SeqId| list.iter().any(|i| !i.advised && i.seq == seq);
+            let waits = |(seq, q): &(SeqId, &Seq)| is_expected(q, now) && !listed(*seq);
+            let Some((seq, _)) = (0..).zip(&session.seqs).filter(waits).min_by_key(|(_, q)| q.due_us) else { return };
+            self.queue(s, seq);
+        }
+    }
+
+    /// Asks for a range to be brought in when there is room.
+    pub(crate) fn wish(&mut self, s: u16, seq: SeqId, first: u32, end: u32) {
+        let intent = Intent {
+            seq,
+            due_us: self.now,
+            starts_us: 0,
+            look_us: u64::MAX,
+            again_us: 0,
+            bytes: (0, 0),
+            next: (first, 0),
+            read: first,
+            end,
+            advised: true,
+            done: false,
+        };
+        self.sessions[usize::from(s)].intents.insert(intent);
+        self.wake(s);
+    }
+
+    /// Time has come for something that waits: intents of the session are measured and scheduled anew.
+    pub(crate) fn intents_due(&mut self, s: u16) {
+        if self.sessions[usize::from(s)].intents.list.is_empty() {
+            return;
+        }
+        let now = self.now;
+        let list = &mut self.sessions[usize::from(s)].intents.list;
+        let before = list.len();
+        list.retain(|i| i.advised || i.due_us.saturating_add(GRACE_US) > now);
+        if list.len() < before {
+            self.queue_next(s);
+        }
+        self.schedule(s);
+    }
+
+    /// When each sequence's work must begin: the last one's as late as it can, and those before it before that.
+    fn schedule(&mut self, s: u16) {
+        let now = self.now;
+        for at in 0..self.sessions[usize::from(s)].intents.list.len() {
+            let i = self.sessions[usize::from(s)].intents.list[at];
+            if !i.done && i.look_us <= now {
+                self.sessions[usize::from(s)].intents.list[at].bytes = self.measure(s, i.seq);
+            }
+        }
+        let session = &mut self.sessions[usize::from(s)];
+        let rates = (session.soft.link.rate, self.disk_link.rate);
+        let (mut end, mut timer, mut begins) = (u64::MAX, u64::MAX, false);
+        for i in session.intents.list.iter_mut().rev().filter(|i| !i.advised) {
+            timer = timer.min(i.due_us.saturating_add(GRACE_US));
+            if i.done {
+                continue;
+            }
+            end = start(end.min(i.due_us.saturating_sub(MARGIN_US)), i.bytes, rates);
+            i.starts_us = if mutants::on(Mutant::IntentIgnoresDue) { now } else { end };
+            if i.starts_us <= now {
+                (i.look_us, begins) = (u64::MAX, true);
+                timer = timer.min(if i.again_us > now { i.again_us } else { u64::MAX });
+                continue;
+            }
+            if i.look_us <= now {
+                i.look_us = now + ((i.starts_us - now) / 2).max(LOOK_MIN_US);
+            }
+            timer = timer.min(i.starts_us).min(i.look_us);
+        }
+        if begins {
+            self.wake(s);
+        }
+        if timer < u64::MAX {
+            self.set_timer(timer);
+        }
+    }
+
+    /// Bytes that will have to come to tier 0 for a parked sequence, and of those the ones on NVMe alone, from a sample of its blocks. What is
+    /// in tier 0 now need not be there when it is due.
+    fn measure(&self, s: u16, seq: SeqId) -> (u64, u64) {
+        let blocks = self.sessions[usize::from(s)].seqs[seq as usize].blocks;
+        let samples = blocks.min(SAMPLES);
+        let (mut all, mut far) = (0, 0);
+        for at in 0..samples {
+            let b = self.seq_block(s, seq, (u64::from(at) * u64::from(blocks) / u64::from(samples)) as u32);
+            for page in self.pages_of(b) {
+                let bytes = u64::from(self.geo.classes[usize::from(self.geo.class_of_page(page))].page_bytes);
+                all += bytes;
+                far += if self.only_on_disk(page) && self.pages[page as usize].frame == NONE { bytes } else { 0 };
+            }
+        }
+        let scale = |bytes: u64| bytes * u64::from(blocks) / u64::from(samples.max(1));
+        (scale(all), scale(far))
+    }
+}
+
+/// Whether a sequence is parked and expected back, and not overdue for long.
+fn is_expected(q: &Seq, now: u64) -> bool {
+    q.live && q.parked && q.due_us != 0 && q.due_us.saturating_add(GRACE_US) > now
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_begins_as_late_as_the_links_allow() {
+        // 4 MB at 1,000 and 1 MB at 100 bytes a microsecond, twice over.
+        assert_eq!(start(1_000_000, (4_000_000, 1_000_000), (1000.0, 100.0)), 1_000_000 - 28_000);
+        assert_eq!(start(1_000_000, (4_000_000, 1_000_000), (0.0, 0.0)), 1_000_000 - WORK_US.0, "nothing is measured");
+        assert_eq!(start(500, (4_000_000, 0), (1.0, 1.0)), 0);
+    }
+
+    #[test]
+    fn the_list_is_in_the_order_of_due_times_and_bounded() {
+        let of = |seq, due_us, advised| Intent {
+            seq,
+            due_us,
+            starts_us: 0,
+            look_us: 0,
+            again_us: 0,
+            bytes: (0, 0),
+            next: (0, 0),
+            read: 0,
+            end: 1,
+            advised,
+            done: false,
+        };
+        let mut intents = Intents::new();
+        for n in 0..100u32 {
+            intents.insert(of(n, u64::from(n * 37 % 100), false));
+            intents.insert(of(1000 + n, u64::from(n), true));
+        }
+        let of_kind = |advised| intents.list.iter().filter(move |i| i.advised == advised);
+        assert!(intents.list.is_sorted_by_key(|i| i.due_us));
+        assert!(of_kind(false).map(|i| i.due_us).eq(0..QUEUED_MAX as u64), "those that are due first");
+        assert!(of_kind(true).map(|i| i.seq).eq(1100 - ADVISED_MAX as u32..1100), "the newest advice");
+        assert!(intents.list.capacity() <= QUEUED_MAX + ADVISED_MAX);
+    }
+}

@@ -1,0 +1,133 @@
+//! Which pages of a sequence's plane are worth a look: those that may be in tier 0 soon, at every step; the others in turn.
+//!
+//! Most pages of a long sequence are far from being wanted, and nothing that one step says of them changes that. So a page is *near*
+//! while its predicted share comes near to what is kept, while it is in tier 0, or when an engine names it with such a share;
+//! the others are looked at once in [`TURNS`] steps. What a step costs then follows what tier 0 holds and not the sequence.
+
+use super::Prefetch;
+use super::choose::Rank;
+use crate::api::{NONE, ScoreKind, SeqId};
+use crate::predict::float::ln;
+use crate::predict::{Scoring, TURNS};
+use crate::sequences::CHUNK;
+use crate::space::Core;
+
+/// How far below the last page that is kept a page is near, as a logarithm.
+pub(super) const NEAR: f32 = 1.0;
+/// Of the positions of a chunk, those whose turn comes at steps that [`TURNS`] divides.
+const TURN: u32 = u32::MAX / ((1 << TURNS) - 1);
+
+const _: () = assert!(CHUNK == u32::BITS && TURN.count_ones() == CHUNK / TURNS);
+
+impl Prefetch {
+    /// Makes those pages near that `top` names with a share that is near what is kept.
+    fn approach(&mut self, plane: u16, dir: &[u32], kept: f32) {
+        let (near, least) = (&mut self.near[usize::from(plane) * self.chunks..][..self.chunks], ln(kept) - NEAR);
+        for &(index, share) in &self.top {
+            // No branch: whether a share is near changes from one to the next.
+            near[dir[(index / CHUNK) as usize] as usize] |= u32::from(share >= least) << (index % CHUNK);
+        }
+    }
+
+    /// Of the pages in hand those are near whose predicted share is near `kept` and that are among the first `few` of the order, and
+    /// those that are in tier 0 or on their way.
+    pub(super) fn settle(&mut self, plane: u16, dir: &[u32], (kept, few): (f32, usize)) {
+        self.marks.clear();
+        self.marks.resize(self.blocks.len().div_ceil(CHUNK as usize), 0);
+        let marks = &mut self.marks[..];
+        // No branch: which pages are near or there changes from one to the next.
+        let mut mark = |at: u32, set: bool| {
+            if let Some(word) = marks.get_mut((at / CHUNK) as usize) {
+                *word |= u32::from(set) << (at % CHUNK);
+            }
+        };
+        // Of the ranks of this score the last.
+        let least = Rank::new(kept - NEAR, 0);
+        self.order[..few].iter().for_each(|rank| mark(self.at[rank.place()], *rank <= least));
+        self.seats.iter().zip(&self.at).for_each(|(seat, &at)| mark(at, *seat != NONE));
+        let near = &mut self.near[usize::from(plane) * self.chunks..][..self.chunks];
+        for (word, chunk) in self.marks.iter().zip(dir) {
+            near[*chunk as usize] = *word;
+        }
+    }
+}
+
+impl Core {
+    /// Takes the pages of a sequence's plane in hand, for a kind of scores: those of a query touch what `p.top` names alone, those of
+    /// attention that too, whatever its share.
+    pub(super) fn look(&mut self, s: u16, (seq, plane, step): (SeqId, u16, u64), kind: ScoreKind, p: &mut Prefetch) {
+        let session = &self.sessions[usize::from(s)];
+        let (q, dir) = (session.seqs[seq as usize], session.dir(seq));
+        let known = session.soft.planes[q.track as usize * self.geo.planes.len() + usize::from(plane)];
+        // Before a plane was ranked, and by rankings that are not ours, every page is looked at.
+        let all = !known.ranked || self.cfg.policy.attention.policy != Scoring::Attention;
+        let words = q.blocks.div_ceil(CHUNK) as usize;
+        p.marks.clear();
+        p.marks.resize(words, 0);
+        match kind {
+            ScoreKind::Mass => {
+                p.top.iter().for_each(|&(index, _)| p.marks[(index / CHUNK) as usize] |= 1 << (index % CHUNK));
+            }
+            ScoreKind::Query | ScoreKind::Ahead => p.approach(plane, dir, known.last_share),
+        }
+        let near = &p.near[usize::from(plane) * p.chunks..][..p.chunks];
+        let turn = turn(step);
+        p.blocks.clear();
+        p.at.clear();
+        p.turn.clear();
+        for (word, &chunk) in dir[..words].iter().enumerate() {
+            let first = word as u32 * CHUNK;
+            let count = (q.blocks - first).min(CHUNK);
+            p.blocks.extend_from_slice(&self.chunks.of(chunk)[..count as usize]);
+            if kind == ScoreKind::Query {
+                continue;
+            }
+            let there = u32::MAX >> (CHUNK - count);
+            let often = if all { there } else { (near[chunk as usize] | p.marks[word]) & there };
+            push(first, often, &mut p.at);
+            push(first, turn & there & !often, &mut p.turn);
+        }
+        p.often = p.at.len();
+        p.at.extend_from_slice(&p.turn);
+    }
+}
+
+/// Positions of a chunk whose turn it is. A plane that is ranked at some steps only has every turn come, too.
+fn turn(step: u64) -> u32 {
+    TURN << ((step + step / u64::from(TURNS)) % u64::from(TURNS))
+}
+
+/// Appends the positions of a word's bits.
+fn push(first: u32, mut bits: u32, to: &mut Vec<u32>) {
+    to.extend((0..bits.count_ones()).map(|_| {
+        let at = bits.trailing_zeros();
+        bits &= bits.wrapping_sub(1);
+        first + at
+    }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_turn_comes() {
+        let turns = u64::from(TURNS);
+        for every in [1, 2, 4, 17, 33] {
+            for first in (0..100).map(|step| step * every) {
+                let steps = (first..).step_by(every as usize).take(2 * turns as usize - 1);
+                let seen = steps.fold(0, |seen, step| seen | turn(step));
+                assert_eq!(seen, u32::MAX, "from step {first} on, every {every} steps");
+            }
+        }
+        assert!((0..100).all(|step| turn(step).count_ones() == CHUNK / TURNS));
+    }
+
+    #[test]
+    fn positions_are_those_of_the_bits() {
+        let mut at = Vec::new();
+        push(32, 0, &mut at);
+        push(64, 1 | 1 << 5 | 1 << 31, &mut at);
+        assert_eq!(at, [64, 69, 95]);
+    }
+}

@@ -1,0 +1,365 @@
+//! Requests that wait in an engine's queue: their prefix is mapped, they are parked with a due time, and what they need is in tier 0
+//! when they are due, without taking anything from what runs.
+#![allow(clippy::unwrap_used)]
+
+mod fake;
+use fake::*;
+use kvtide_tiering::api::*;
+use kvtide_tiering::{Counters, Reason};
+
+const PLANES: u16 = 2;
+const PAGE: u64 = 1000;
+/// A second.
+const S: u64 = 1_000_000;
+
+/// Prefixes that are published, each with what its blocks hold, and a tier 0 of so many frames.
+struct Cache {
+    w: World,
+    prefixes: Vec<Vec<Vec<u64>>>,
+}
+
+fn hashes(prefix: usize, blocks: usize) -> Vec<u128> {
+    (0..blocks).map(|block| ((prefix as u128 + 1) << 80) | (block as u128 + 1)).collect()
+}
+
+impl Cache {
+    /// In host memory, and on NVMe too if there is one.
+    fn new(prefixes: usize, blocks: u32, frames: u32, nvme: bool) -> Cache {
+        let mut cfg = config(vec![full(PAGE as u32); usize::from(PLANES)]);
+        (cfg.limits.seqs_max, cfg.limits.blocks_max, cfg.limits.contents_max) = (128, 512, 512);
+        cfg.limits.nvme_bytes_max = if nvme { 400 * u64::from(PLANES) * PAGE } else { 0 };
+        let mut w = World::new(cfg);
+        (w.disk.node_slots, w.disk.slab_slots) = (400, 400);
+        w.attach(0, 2, &[frames]);
+        let mut cache = Cache { w, prefixes: Vec::new() };
+        for prefix in 0..prefixes {
+            cache.w.ok(0, Request::SeqCreate { seq: 0 });
+            let pages = cache.w.fill(0, 0, blocks, PLANES);
+            let level = if nvme { Level::Stored } else { Level::Published };
+            let hashes = hashes(prefix, blocks as usize);
+            cache.w.ok(0, Request::Publish { seq: 0, first: 0, parent: 0, hashes: &hashes, level });
+            cache.w.ok(0, Request::SeqDrop { seq: 0 });
+            cache.prefixes.push(pages.into_iter().map(|page| page.1).collect());
+        }
+        cache
+    }
+
+    /// The same after a restart: on NVMe alone.
+    fn cold(prefixes: usize, blocks: u32, frames: u32) -> Cache {
+        let mut cache = Cache::new(prefixes, blocks, frames, true);
+        cache.w.restart(vec![1 << 20]);
+        cache.w.attach(0, 2, &[frames]);
+        cache
+    }
+
+    fn map(&mut self, seq: SeqId, prefix: usize) -> Vec<(BlockId, Vec<u64>)> {
+        self.w.ok(0, Request::SeqCreate { seq });
+        let contents = self.prefixes[prefix].clone();
+        let mapped = self.w.ok(0, Request::Map { seq, hashes: &hashes(prefix, contents.len()) });
+        assert_eq!(mapped.value as usize, contents.len());
+        mapped.list.into_iter().zip(contents).collect()
+    }
+
+    /// Queues a request behind a prefix, due in so many microseconds.
+    fn queue(&mut self, seq: SeqId, prefix: usize, due_us: u64) -> Vec<(BlockId, Vec<u64>)> {
+        let pages = self.map(seq, prefix);
+        self.w.ok(0, Request::Park { seq, due_us });
+        pages
+    }
+
+    /// Time passes, with everything that comes due in it.
+    fn pass_until(&mut self, end: u64) {
+        while let Some(at) = self.w.core.next_deadline().filter(|&at| at <= end) {
+            self.w.now = self.w.now.max(at);
+            self.w.event(Event::Tick).unwrap();
+        }
+        self.w.now = end;
+        self.w.event(Event::Tick).unwrap();
+    }
+
+    fn pass(&mut self, us: u64) {
+        self.pass_until(self.w.now + us);
+    }
+
+    fn there(&self, pages: &[(BlockId, Vec<u64>)]) -> usize {
+        let of = |page: &(BlockId, Vec<u64>)| (0..PLANES).filter(|p| self.w.read(0, page.0, *p).is_some()).count();
+        pages.iter().map(of).sum()
+    }
+
+    fn all_there(&self, pages: &[(BlockId, Vec<u64>)]) -> bool {
+        self.there(pages) == pages.len() * usize::from(PLANES)
+    }
+
+    fn counters(&self) -> Counters {
+        *self.w.core.counters()
+    }
+
+    /// The outcomes: used, late, missed, wasted.
+    fn outcomes(&self) -> (u64, u64, u64, u64) {
+        let c = self.counters();
+        (c.intent_used, c.intent_late, c.intent_missed, c.intent_wasted)
+    }
+}
+
+/// Another sequence's pages take all of tier 0, and it goes.
+fn push_out(cache: &mut Cache, seq: SeqId, blocks: u32) {
+    cache.w.ok(0, Request::SeqCreate { seq });
+    cache.w.fill(0, seq, blocks, PLANES);
+    cache.w.ok(0, Request::SeqDrop { seq });
+}
+
+#[test]
+fn a_queued_request_waits_for_nothing_when_it_is_due() {
+    for nvme in [false, true] {
+        let mut cache = if nvme { Cache::cold(2, 10, 30) } else { Cache::new(2, 10, 30, false) };
+        push_out(&mut cache, 0, 15);
+        // One that was queued, and one that comes as a surprise.
+        let queued = cache.queue(1, 0, S);
+        let due = cache.w.now + S;
+        cache.pass_until(due - S / 2);
+        assert_eq!((cache.there(&queued), cache.counters().intent_loads), (0, 0), "it is not due for long");
+        cache.pass_until(due);
+        assert!(cache.all_there(&queued), "{:?}", cache.counters());
+        cache.w.ok(0, Request::Resume { seq: 1 });
+        assert_eq!(cache.w.step(0, 0, 1, 1, &queued, PLANES), 0, "nothing is loaded in its step");
+        assert_eq!((cache.w.faults, cache.counters().faults), (0, 0));
+        assert_eq!((cache.outcomes(), cache.counters().intent_loads), ((20, 0, 0, 0), 20));
+        assert_eq!(cache.counters().host_to_tier0.pages[Reason::Intent as usize], 20);
+        assert_eq!(cache.counters().nvme_to_host.pages[Reason::Intent as usize], if nvme { 20 } else { 0 });
+        let surprise = cache.map(2, 1);
+        assert!(cache.w.step(0, 1, 2, 2, &surprise, PLANES) >= 20);
+        cache.w.core.check().unwrap();
+    }
+}
+
+/// Requests that do not all fit come in the order in which they are due, whatever the order in which they were queued; one that is due
+/// later takes nothing from one that is due earlier, and comes once that has gone.
+fn comes_in_the_order_of_due_times() {
+    let mut cache = Cache::new(3, 10, 44, false);
+    push_out(&mut cache, 0, 20);
+    let last = cache.queue(1, 0, 3 * S);
+    let first = cache.queue(2, 1, 2 * S);
+    let second = cache.queue(3, 2, 2 * S + S / 2);
+    cache.pass(2 * S);
+    assert!(cache.all_there(&first), "the first one due");
+    assert_eq!(cache.counters().intent_loads, 20, "there is time yet for the others");
+    cache.pass(S / 2);
+    assert!(cache.all_there(&first) && cache.all_there(&second));
+    // There is room for a part of the third: it looks again, and again, and moves nothing twice.
+    cache.pass(S / 2);
+    let before = cache.counters();
+    assert!(cache.all_there(&second) && !cache.all_there(&last) && before.intent_held > 0, "{before:?}");
+    cache.pass(S / 2);
+    assert!(cache.counters().intent_loads == before.intent_loads && cache.counters().intent_held > before.intent_held);
+    assert_eq!(cache.outcomes().3, 0);
+    cache.w.ok(0, Request::SeqDrop { seq: 2 });
+    cache.pass(S / 2);
+    assert!(cache.all_there(&last), "{:?}", cache.counters());
+}
+
+/// A running step's pages stay, however much is queued: demand goes first.
+fn takes_nothing_from_a_running_step() {
+    let mut cache = Cache::new(2, 12, 48, false);
+    cache.w.ok(0, Request::SeqCreate { seq: 0 });
+    let runs = cache.w.fill(0, 0, 18, PLANES);
+    let queued = [cache.queue(1, 0, S), cache.queue(2, 1, S)];
+    let mut loads = 0;
+    for step in 1..=20 {
+        loads += cache.w.step(0, 0, step, 0, &runs, PLANES);
+        assert!(cache.all_there(&runs), "step {step}");
+        cache.pass(S / 10);
+        assert!(cache.all_there(&runs), "after step {step}");
+    }
+    let brought: usize = queued.iter().map(|pages| cache.there(pages)).sum();
+    assert!(brought > 0 && cache.counters().intent_held > 0, "{:?}", cache.counters());
+    assert_eq!((loads, cache.counters().faults), (cache.counters().intent_loads, 0), "no step loaded a page");
+}
+
+/// What the links carry says when its work begins, and how much of it is in flight.
+fn begins_as_late_as_the_link_allows() {
+    let mut cache = Cache::new(3, 24, 64, false);
+    // A link of one byte a microsecond: a page takes a millisecond.
+    let slow = |cache: &mut Cache| {
+        while !cache.w.agents[&0].jobs.is_empty() {
+            cache.w.now += PAGE;
+            cache.w.run_job(0);
+            cache.w.settle();
+        }
+    };
+    push_out(&mut cache, 0, 30);
+    cache.w.eager = false;
+    cache.queue(1, 0, 0);
+    let tag = cache.w.ask(0, Request::Advise { seq: 1, first: 0, count: 24, advice: Advice::WillNeed });
+    slow(&mut cache);
+    assert_eq!(cache.w.answer(0, tag).map(|done| done.status), Some(Status::Ok));
+    cache.w.eager = true;
+    cache.w.settle();
+    cache.w.ok(0, Request::SeqDrop { seq: 1 });
+    push_out(&mut cache, 0, 30);
+    let before = cache.counters().host_to_tier0.total_pages();
+    let due = cache.w.now + 10 * S;
+    let queued = cache.queue(2, 1, 10 * S);
+    // 48 pages take 48 ms, and twice that with what runs.
+    cache.pass_until(due - 150_000);
+    assert_eq!(cache.counters().host_to_tier0.total_pages(), before, "that is early enough");
+    cache.w.eager = false;
+    cache.pass_until(due - 100_000);
+    let sent =
+        |cache: &Cache| cache.w.agents[&0].jobs.iter().filter(|(_, job)| matches!(job, Job::Load { .. })).count();
+    assert!((1..=4).contains(&sent(&cache)), "{} loads of a millisecond each are in flight", sent(&cache));
+    slow(&mut cache);
+    cache.w.eager = true;
+    cache.w.settle();
+    assert!(cache.w.now <= due && cache.all_there(&queued));
+}
+
+#[test]
+fn requests_come_in_the_order_of_their_due_times() {
+    comes_in_the_order_of_due_times();
+}
+
+#[test]
+fn a_running_step_keeps_its_pages() {
+    takes_nothing_from_a_running_step();
+}
+
+#[test]
+fn work_begins_as_late_as_it_can() {
+    begins_as_late_as_the_link_allows();
+}
+
+#[test]
+fn one_that_goes_or_is_due_later_moves_nothing() {
+    let mut cache = Cache::new(2, 10, 44, false);
+    push_out(&mut cache, 0, 20);
+    let moved = cache.queue(1, 0, S);
+    cache.queue(2, 1, S);
+    // The queue got longer, and one engine gave up.
+    cache.pass(S / 2);
+    cache.w.ok(0, Request::Park { seq: 1, due_us: 3 * S });
+    cache.w.ok(0, Request::SeqDrop { seq: 2 });
+    cache.pass(S);
+    assert_eq!((cache.counters().intent_loads, cache.w.core.next_deadline().is_some()), (0, true));
+    cache.pass(2 * S);
+    assert!(cache.all_there(&moved));
+    // It is due at no known time: what is there is not kept for it, and nothing is waited for.
+    cache.w.ok(0, Request::Park { seq: 1, due_us: 0 });
+    cache.pass(2 * S);
+    assert_eq!(cache.w.core.next_deadline(), None);
+    cache.w.ok(0, Request::Resume { seq: 1 });
+    // A slot that is used again owes nothing to who had it.
+    cache.w.ok(0, Request::SeqDrop { seq: 1 });
+    let loads = cache.counters().host_to_tier0.total_pages();
+    cache.map(1, 1);
+    cache.pass(5 * S);
+    assert_eq!((cache.w.core.next_deadline(), cache.counters().host_to_tier0.total_pages()), (None, loads));
+}
+
+#[test]
+fn what_comes_late_or_goes_before_it_is_needed_is_counted() {
+    let mut cache = Cache::new(2, 10, 44, false);
+    push_out(&mut cache, 0, 20);
+    let due = cache.w.now + S;
+    cache.queue(1, 0, S);
+    cache.w.eager = false;
+    cache.pass_until(due);
+    // Before a link is measured eight loads may be in flight, of 20 pages.
+    let tag = cache.w.ask(0, Request::Resume { seq: 1 });
+    assert_eq!(cache.w.answer(0, tag).map(|done| done.status), Some(Status::Ok));
+    assert_eq!((cache.outcomes(), cache.counters().intent_loads), ((0, 8, 12, 0), 8));
+    cache.w.eager = true;
+    cache.w.settle();
+    cache.w.ok(0, Request::SeqDrop { seq: 1 });
+    assert_eq!(cache.outcomes(), (0, 8, 12, 0), "they were late already");
+    // Brought in time, and pushed out by something that runs.
+    push_out(&mut cache, 0, 22);
+    let queued = cache.queue(2, 1, S);
+    cache.pass(S);
+    assert!(cache.all_there(&queued));
+    assert_eq!(cache.counters().intent_loads, 28);
+    cache.w.ok(0, Request::SeqCreate { seq: 3 });
+    cache.w.fill(0, 3, 20, PLANES);
+    let gone = 20 - cache.there(&queued) as u64;
+    assert!(gone > 0);
+    assert_eq!(cache.outcomes().3, gone);
+    cache.w.ok(0, Request::Resume { seq: 2 });
+    assert_eq!(cache.outcomes(), (20 - gone, 8, 12 + gone, gone));
+}
+
+/// What nobody comes for is not kept for ever: others that are due get its frames.
+#[test]
+fn one_that_is_overdue_gives_way() {
+    let mut cache = Cache::new(2, 10, 24, false);
+    let forgotten = cache.queue(1, 0, S);
+    cache.pass(S);
+    let waits = cache.queue(2, 1, S);
+    cache.pass(S);
+    assert!(cache.all_there(&forgotten) && !cache.all_there(&waits), "{:?}", cache.counters());
+    // A step of somebody else's, so that time passes for frames as well.
+    cache.w.ok(0, Request::SeqCreate { seq: 3 });
+    let runs = cache.w.fill(0, 3, 1, PLANES);
+    for step in 1..=40 {
+        cache.w.step(0, 0, step, 3, &runs, PLANES);
+        cache.pass(S / 20);
+    }
+    assert!(cache.all_there(&waits), "{:?}", cache.counters());
+}
+
+/// More are queued than are planned for at a time: all come when they are due.
+#[test]
+fn a_long_queue_is_planned_for_from_its_head() {
+    let mut cache = Cache::new(100, 2, 60, false);
+    for at in 0..100usize {
+        // The order in which they are queued is another one than that in which they are due.
+        let prefix = at * 37 % 100;
+        cache.queue(prefix as SeqId + 1, prefix, (prefix as u64 + 1) * S);
+    }
+    let start = cache.w.now;
+    for prefix in 0..100u64 {
+        cache.pass_until(start + (prefix + 1) * S);
+        cache.w.ok(0, Request::Resume { seq: prefix as SeqId + 1 });
+        cache.w.ok(0, Request::SeqDrop { seq: prefix as SeqId + 1 });
+    }
+    let (used, late, missed, wasted) = cache.outcomes();
+    let c = cache.counters();
+    assert_eq!((late, missed, wasted, used), (0, 0, 0, c.intent_loads), "{c:?}");
+    assert!(c.intent_loads > 300, "most had left tier 0: {c:?}");
+}
+
+/// Beside `approx` sequences that are short of frames, what a queued one can do without takes nobody's place.
+#[test]
+fn an_approximate_request_brings_what_it_must_have() {
+    let mut cache = Cache::new(1, 20, 36, false);
+    push_out(&mut cache, 0, 16);
+    cache.w.ok(0, Request::SeqCreate { seq: 0 });
+    let other = cache.w.fill(0, 0, 14, PLANES);
+    let queued = cache.map(1, 0);
+    cache.w.ok(0, Request::Contract { seq: 1, contract: Contract::Approx { permille: 250 } });
+    cache.w.ok(0, Request::Park { seq: 1, due_us: S });
+    cache.pass(S / 2);
+    let before = cache.there(&other);
+    cache.pass(S / 2);
+    let ends = [0, 18, 19].map(|at| cache.there(&queued[at..=at]));
+    assert_eq!(ends, [2; 3], "sinks and recency: {:?}", cache.counters());
+    let lost = before - cache.there(&other);
+    assert!(lost <= 6, "{lost} of another's pages went for what may be left out");
+}
+
+/// Faults that cost time alone: each makes a test of this file fail.
+#[cfg(feature = "mutants")]
+#[test]
+fn faults_that_cost_time_are_noticed() {
+    use kvtide_tiering::mutants::{self, Mutant};
+    let faults: [(Mutant, fn()); 3] = [
+        (Mutant::IntentTakesNeeded, takes_nothing_from_a_running_step),
+        (Mutant::IntentOutOfOrder, comes_in_the_order_of_due_times),
+        (Mutant::IntentIgnoresDue, begins_as_late_as_the_link_allows),
+    ];
+    for (mutant, test) in faults {
+        test();
+        mutants::select(Some(mutant));
+        let noticed = std::panic::catch_unwind(test).is_err();
+        mutants::select(None);
+        assert!(noticed, "{mutant:?}");
+    }
+}
