@@ -96,6 +96,12 @@ impl Results {
         self.resident.verdict.identical(logits) && self.tiered.verdict.identical(logits)
     }
 
+    /// Of the pages that the agent found below tier 0, those that came from NVMe. The daemon counts what it has to bring from there for a
+    /// step, the agent what is missing when the step comes to it; what was brought between the two is tier 0's for the agent.
+    fn found_nvme(&self, counters: &Counters) -> u64 {
+        self.nvme.as_ref().map_or(0, |nvme| nvme.pages_found).min(counters.pages_below)
+    }
+
     /// The JSON object, in one line.
     ///
     /// # Errors
@@ -104,7 +110,7 @@ impl Results {
         let counters = self.tiered.prefill + self.tiered.decode;
         let (sizes, frames) = (&self.setup.sizes, self.setup.tier0_frames);
         let (nvme_moved, nvme_optimum) = (self.nvme_moved(), self.nvme_optimum());
-        let found_nvme = self.nvme.as_ref().map_or(0, |nvme| nvme.pages_found);
+        let found_nvme = self.found_nvme(&counters);
         serde_json::to_string(&Object {
             bit_identical: self.identical(),
             reference: if self.device.is_some() { "resident" } else { "plain" },
@@ -116,7 +122,7 @@ impl Results {
             tokens_per_s_plain: 1.0 / self.plain_step(),
             pages_found: ByTier {
                 tier0: counters.pages_tier0,
-                host: counters.pages_below.saturating_sub(found_nvme),
+                host: counters.pages_below - found_nvme,
                 nvme: found_nvme,
             },
             bytes_moved: ByEdge {
@@ -168,11 +174,11 @@ impl Results {
         table.row("messages before steps, decode", over_kvtide(&|m| thousands(m.decode.messages_before_steps)));
         table.row("pages found in tier 0", total(|c| c.pages_tier0));
         table.row("  below", total(|c| c.pages_below));
-        let nvme = |figure: fn(&Figures) -> String| match &self.nvme {
+        let nvme = |figure: &dyn Fn(&Figures) -> String| match &self.nvme {
             Some(figures) => ["".to_owned(), "".to_owned(), figure(figures)],
             None => ["".to_owned(), "no such tier".to_owned(), "no such tier".to_owned()],
         };
-        table.row("    of them on nvme alone", nvme(|figures| thousands(figures.pages_found)));
+        table.row("    of them on nvme alone", nvme(&|_| thousands(self.found_nvme(&(self.tiered.prefill + self.tiered.decode)))));
         if self.setup.host_windows > 0 {
             table.row("shown in host memory, pages", total(|c| c.pages_in_place));
         }
@@ -182,15 +188,15 @@ impl Results {
         table.optimum(totals.bytes_host_to_tier0, sizes.optimum_host_to_tier0(frames));
         table.row("moved tier 0 -> host", moved(|c| c.bytes_tier0_to_host));
         table.optimum(totals.bytes_tier0_to_host, sizes.optimum_tier0_to_host(frames));
-        table.row("moved nvme -> host", nvme(|figures| mib(figures.page_bytes_read)));
+        table.row("moved nvme -> host", nvme(&|figures| mib(figures.page_bytes_read)));
         if self.nvme.is_some() {
             table.optimum(self.nvme_moved().0, self.nvme_optimum().0);
         }
-        table.row("moved host -> nvme", nvme(|figures| mib(figures.page_bytes_written)));
+        table.row("moved host -> nvme", nvme(&|figures| mib(figures.page_bytes_written)));
         if self.nvme.is_some() {
             table.optimum(self.nvme_moved().1, self.nvme_optimum().1);
         }
-        table.row("nvme, how bytes move", nvme(|figures| figures.io_mode.clone()));
+        table.row("nvme, how bytes move", nvme(&|figures| figures.io_mode.clone()));
         let logits = self.setup.logits();
         let verdict = |m: &Measured| match m.verdict.identical(logits) {
             true => format!("all {}", thousands(m.verdict.compared)),
