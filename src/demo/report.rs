@@ -178,7 +178,10 @@ impl Results {
             Some(figures) => ["".to_owned(), "".to_owned(), figure(figures)],
             None => ["".to_owned(), "no such tier".to_owned(), "no such tier".to_owned()],
         };
-        table.row("    of them on nvme alone", nvme(&|_| thousands(self.found_nvme(&(self.tiered.prefill + self.tiered.decode)))));
+        table.row(
+            "    of them on nvme alone",
+            nvme(&|_| thousands(self.found_nvme(&(self.tiered.prefill + self.tiered.decode)))),
+        );
         if self.setup.host_windows > 0 {
             table.row("shown in host memory, pages", total(|c| c.pages_in_place));
         }

@@ -15,6 +15,7 @@ mod names;
 mod nvme;
 mod operators;
 mod peers;
+mod policy;
 mod queued;
 mod raw;
 mod recorder;

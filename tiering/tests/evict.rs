@@ -180,6 +180,84 @@ fn what_nobody_uses_for_the_ttl_goes_and_not_before() {
     }
 }
 
+/// A space without anything to do asks for time itself, as long as it has content that gets old, and no more often than it must.
+#[test]
+fn an_idle_space_gives_up_what_is_too_old_and_then_sleeps() {
+    const TTL_US: u64 = 1_000_000;
+    // The first is more than one tick gives up.
+    for (blocks, slots) in [(300, 0), (60, 80)] {
+        let mut cfg = config(vec![full(PAGE)]);
+        cfg.policy.retention.ttl_us = TTL_US;
+        (cfg.limits.blocks_max, cfg.limits.contents_max) = (320, 320);
+        cfg.limits.nvme_bytes_max = u64::from(slots) * u64::from(PAGE);
+        let mut w = World::new(cfg);
+        (w.disk.node_slots, w.disk.slab_slots) = (slots, slots.max(1));
+        w.attach(0, 1, &[32]);
+        assert_eq!(w.core.next_deadline(), None, "nothing is there that could get old");
+        for first in (0..blocks).step_by(20) {
+            run(&mut w, &(first..first + 20).map(|i| 1 << 64 | u128::from(i)).collect::<Vec<_>>(), 128);
+        }
+        let (begun, mut ticks) = (w.now, 0);
+        while let Some(at) = w.core.next_deadline() {
+            assert!(w.core.counters().expired > 0 || at < begun + TTL_US * 11 / 10, "nothing went for its age");
+            w.now = w.now.max(at);
+            w.event(Event::Tick).unwrap();
+            ticks += 1;
+        }
+        assert_eq!(w.core.counters().expired, blocks);
+        assert!(w.now >= begun + TTL_US && w.now < begun + TTL_US * 11 / 10, "after {} us", w.now - begun);
+        assert!(ticks <= 40, "woken {ticks} times");
+    }
+}
+
+/// What is used after a long time in which nothing happened is not as old as that time is long.
+#[test]
+fn what_is_used_after_a_pause_is_young() {
+    const TTL_US: u64 = 3_600_000_000;
+    let mut w = world(Eviction::Auto, Retention { ttl_us: TTL_US, ..Retention::DEFAULT }, 64, 0);
+    let young = prefix(&[0, 0]);
+    w.now += 3 * TTL_US;
+    run(&mut w, &young, 128);
+    w.event(Event::Tick).unwrap();
+    assert_eq!((there(&w, &young), w.core.counters().expired), (2, 0));
+}
+
+/// A shorter TTL holds for what is there, which is as old as is known; a longer one too.
+#[test]
+fn another_ttl_holds_for_what_is_there() {
+    const HOUR_US: u64 = 3_600_000_000;
+    let mut w = world(Eviction::Auto, Retention { ttl_us: HOUR_US, ..Retention::DEFAULT }, 64, 0);
+    let pass = |w: &mut World, us: u64| {
+        let end = w.now + us;
+        while let Some(at) = w.core.next_deadline().filter(|&at| at <= end) {
+            w.now = w.now.max(at);
+            w.event(Event::Tick).unwrap();
+        }
+        w.now = end;
+    };
+    let set = |w: &mut World, ttl_us: u64| {
+        let Limits { host_bytes_max, nvme_bytes_max, .. } = w.core.config().limits;
+        let mut policy = w.core.config().policy;
+        policy.retention.ttl_us = ttl_us;
+        w.event(Event::Reconfigure { policy, host_bytes_max, nvme_bytes_max }).unwrap();
+    };
+    let [old, young, kept] = [0, 1, 2].map(|name| prefix(&[name, 0]));
+    run(&mut w, &old, 128);
+    pass(&mut w, HOUR_US / 2);
+    run(&mut w, &young, 128);
+    set(&mut w, HOUR_US / 60);
+    assert_eq!((there(&w, &old), there(&w, &young)), (0, 2), "half an hour is more than a minute");
+    pass(&mut w, HOUR_US / 60 * 11 / 10);
+    assert_eq!(there(&w, &young), 0);
+    run(&mut w, &kept, 128);
+    set(&mut w, HOUR_US);
+    pass(&mut w, HOUR_US * 99 / 100);
+    assert_eq!(there(&w, &kept), 2);
+    set(&mut w, 0);
+    pass(&mut w, 10 * HOUR_US);
+    assert_eq!((there(&w, &kept), w.core.next_deadline()), (2, None));
+}
+
 /// A prefix of so many blocks that nobody else has.
 fn chain(name: u8, blocks: usize) -> Vec<u128> {
     prefix(&[&[name][..], &vec![0; blocks - 1]].concat())

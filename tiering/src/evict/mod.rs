@@ -4,6 +4,7 @@
 //! whether it was the last block of the prefix that used it; the cost-aware rule tells depths apart as well. A queue is in the order of last use (of one use, the deepest block
 //! first). Each policy is a [`Rule`] that looks at the heads of the queues, so a change of policy moves nothing:
 //!
+//! - `ages`: which contents are too old to stay
 //! - `marks`: how old the contents of a queue are, without a stamp in each
 //! - `queues`: the queues, and what each rule gives up first
 //! - `reuse`: how likely a content of a class and an age is used again, learnt from what is
@@ -17,6 +18,7 @@
 //! which is the caller's to see to.
 
 mod advice;
+mod ages;
 mod cost;
 mod ghost;
 mod ghosts;

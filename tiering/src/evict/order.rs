@@ -1,8 +1,10 @@
 //! The order of one space: its queues, its ghosts, and what it remembers of contents that are gone.
 
 use super::advice::Advice;
+use super::ages::Ages;
 use super::cost::Costs;
 use super::ghosts::Ghosts;
+use super::marks::GAP;
 use super::queues::{First, HIGH, LOW, Queues};
 use super::touches::Touches;
 use super::{Rule, SHARE, class_of, class_of_queue, queue_of, uses_of};
@@ -12,8 +14,6 @@ use serde::{Deserialize, Serialize};
 
 /// Contents that are remembered for each that there may be, and most of all: two bytes each.
 const REMEMBERED: (u32, u32) = (8, 1 << 18);
-/// Times in a TTL at which the order notes how far it has come: what is given up for its age is so at most a part of so many late.
-const PERIODS: usize = 16;
 
 /// In which order contents are given up that nobody refers to.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -31,9 +31,7 @@ pub(crate) struct Order {
     memory: Touches,
     ghosts: Ghosts,
     pub costs: Costs,
-    /// How far the clock was at the last times that are a period apart, oldest first, and when the next one is.
-    periods: [u64; PERIODS],
-    period_ends_us: u64,
+    ages: Ages,
 }
 
 /// A use of a content that is over. A prefix is used from its end to its beginning.
@@ -73,15 +71,17 @@ impl Order {
             memory: Touches::new(contents_max.saturating_mul(REMEMBERED.0).min(REMEMBERED.1)),
             ghosts: Ghosts::new(contents_max),
             costs: Costs::new(tokens, retention),
-            periods: [0; PERIODS],
-            period_ends_us: 0,
+            ages: Ages::new(retention.ttl_us),
         }
     }
 
     /// The policy is another from now on. What stands in a queue stays there until it is used.
-    pub fn configure(&mut self, policy: Eviction, retention: Retention) {
+    pub fn configure(&mut self, now_us: u64, policy: Eviction, retention: Retention) {
         (self.policy, self.retention) = (policy, retention);
         self.costs.configure(retention);
+        if self.ages.configure(retention.ttl_us, now_us, self.now) {
+            self.now += GAP;
+        }
     }
 
     /// All tiers hold so many contents, host memory so many of them (0: it is all there is).
@@ -125,8 +125,7 @@ impl Order {
 
     /// Uses that come within a TTL, by the rate of the last one.
     fn horizon(&self) -> f64 {
-        let begun = self.periods[0];
-        if self.retention.ttl_us == 0 || begun == 0 { f64::MAX } else { (self.now - begun).max(1) as f64 }
+        self.ages.limit().map_or(f64::MAX, |begun| (self.now - begun).max(1) as f64)
     }
 
     /// Puts a content that came to be idle, or cold, into its queue.
@@ -156,36 +155,28 @@ impl Order {
         [idle, self.cold.first(rule, Some(&self.idle), high, self.now)]
     }
 
-    /// Time has passed: a content that was used before the clock stood where this says is to go for its age.
-    pub fn tick(&mut self, now_us: u64) {
-        if self.retention.ttl_us == 0 {
-            (self.periods, self.period_ends_us) = ([0; PERIODS], 0);
-            return;
-        }
-        let period = (self.retention.ttl_us / (PERIODS as u64 - 1)).max(1);
-        if self.period_ends_us == 0 {
-            self.period_ends_us = now_us.saturating_add(period);
-        }
-        let mut missed = 0;
-        while now_us >= self.period_ends_us && missed < PERIODS {
-            self.period_ends_us = self.period_ends_us.saturating_add(period);
-            self.periods.rotate_left(1);
-            self.periods[PERIODS - 1] = self.now;
+    /// Time has passed; to be told before the next use.
+    pub fn advance(&mut self, now_us: u64) {
+        if self.ages.is_due(now_us) {
+            let now = self.now;
             // What comes in a later period is told apart from what came in this one.
-            self.now += super::marks::GAP;
-            missed += 1;
-        }
-        if now_us >= self.period_ends_us {
-            self.period_ends_us = now_us.saturating_add(period);
+            self.now += GAP * self.ages.note(now_us, |taken| now + GAP * taken);
         }
     }
 
     /// A content that has not been used for the whole of the TTL.
-    pub fn expired(&self) -> Option<u32> {
-        if self.retention.ttl_us == 0 || self.periods[0] == 0 {
-            return None;
+    pub fn expired(&mut self) -> Option<u32> {
+        let limit = self.ages.limit();
+        let found = limit.and_then(|limit| self.cold.used_before(limit).or_else(|| self.idle.used_before(limit)));
+        if found.is_none() {
+            self.ages.looked();
         }
-        self.cold.used_before(self.periods[0]).or_else(|| self.idle.used_before(self.periods[0]))
+        found
+    }
+
+    /// When there may be one; 0: now.
+    pub fn expires_us(&self) -> Option<u64> {
+        self.ages.due_us().filter(|_| self.idle.len() + self.cold.len() > 0)
     }
 
     /// What the ghosts say.

@@ -8,7 +8,7 @@ use crate::pages::{Keep, Link, Logged, Part};
 /// Frames that one look for a part to drop passes over.
 const PARTS_MAX: usize = 256;
 /// Contents that one tick drops for their age.
-const EXPIRE_MAX: usize = 1024;
+const EXPIRE_MAX: usize = 256;
 /// Contents that one look for one to drop passes over.
 pub(crate) const NEAR: usize = 256;
 
@@ -96,7 +96,6 @@ impl Core {
 
     /// Contents that nobody has used for so long as the policy says are dropped, whatever room there is; some at a time.
     pub(crate) fn expire_contents(&mut self) {
-        self.index.order.tick(self.now);
         for _ in 0..EXPIRE_MAX {
             let Some(c) = self.index.order.expired() else { return };
             self.counters.expired += 1;

@@ -162,7 +162,7 @@ impl Core {
         if let Some(prefetch) = &mut self.prefetch {
             prefetch.configure(crate::predict::Config { scoring: policy.attention.policy });
         }
-        self.index.order.configure(policy.eviction, policy.retention);
+        self.index.order.configure(self.now, policy.eviction, policy.retention);
         self.wear.set_rate(self.now, policy.nvme_bytes_per_day);
         self.cfg.limits.host_bytes_max = host_bytes_max;
         if self.has_nvme() {

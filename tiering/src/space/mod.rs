@@ -176,8 +176,7 @@ impl Core {
         result
     }
 
-    /// Goes on with what waits for room, job slots or time. Call it while [`Core::has_output`] and when
-    /// [`Core::next_deadline`] has come.
+    /// Goes on with what waits for room or job slots. Call it while [`Core::has_output`].
     pub fn poll(&mut self, now_us: u64, buf: &mut ActionBuf) {
         self.advance(now_us);
         self.pump(buf);
@@ -189,11 +188,12 @@ impl Core {
         !self.outbox.is_empty() || !self.woken.is_empty() || self.disk_woken
     }
 
-    /// When `poll` must be called at the latest, in the same clock as `now_us`.
+    /// When the core must be told of an [`Event::Tick`] at the latest, in the same clock as `now_us`.
     #[must_use]
     pub fn next_deadline(&self) -> Option<u64> {
         let ops = self.deadlines.first().map(|d| d.0);
-        [ops, self.timer].into_iter().flatten().min()
+        let expires = self.index.order.expires_us().map(|us| us.max(self.now));
+        [ops, self.timer, expires].into_iter().flatten().min()
     }
 
     /// What was counted.

@@ -35,6 +35,7 @@ impl Core {
     /// Time moves on: deadlines pass, refused jobs and parked sequences come due. Never backwards.
     pub(crate) fn advance(&mut self, now_us: u64) {
         self.now = self.now.max(now_us);
+        self.index.order.advance(self.now);
         while let Some((due, s, op)) = self.deadlines.first() {
             if due > self.now {
                 break;
