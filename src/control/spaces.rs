@@ -13,6 +13,7 @@ use crossbeam::channel::{Sender, bounded};
 use kvtide_tiering::api::SpaceConfig;
 use kvtide_tiering::format::SlotLayout;
 use kvtide_tiering::log::SlabHeader;
+use kvtide_tiering::node::FrameClass;
 use kvtide_wire::geometry::stride;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -95,7 +96,11 @@ impl Spaces {
     ) -> Result<u32, Error> {
         let number = self.next;
         let (address, letters) = SpaceThread::mailbox()?;
-        let strides = translate::classes(&config.planes).into_iter().map(stride).collect();
+        let class = |bytes: u32| FrameClass {
+            stride: stride(bytes),
+            planes: config.planes.iter().filter(|plane| plane.page_bytes == bytes).count() as u32,
+        };
+        let classes = translate::classes(&config.planes).into_iter().map(class).collect();
         let slab = Box::new(slab(&key, domain, &config));
         if config.limits.contents_max == defaults::CONTENTS_MAX {
             tracing::warn!(
@@ -105,7 +110,7 @@ impl Spaces {
                 slab.slot_bytes
             );
         }
-        let join = NodeLetter::Join { space: number, domain: key.domain, strides, slab, to: address.clone() };
+        let join = NodeLetter::Join { space: number, domain: key.domain, classes, slab, to: address.clone() };
         // The host thread ends after every space.
         self.node
             .send(join)

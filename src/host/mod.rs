@@ -43,8 +43,8 @@ pub(crate) enum NodeLetter {
         space: u32,
         /// Index of its domain.
         domain: usize,
-        /// Frame size of each of its size classes.
-        strides: Vec<u32>,
+        /// Its size classes.
+        classes: Vec<node::FrameClass>,
         /// What its slabs on NVMe look like; region and number of the grant are filled in here.
         slab: Box<SlabHeader>,
         /// Where its slabs go.

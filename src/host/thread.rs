@@ -67,8 +67,8 @@ impl Host {
     /// Does what a letter says. False if it was the last.
     fn heed(&mut self, letter: NodeLetter) -> bool {
         match letter {
-            NodeLetter::Join { space, domain, strides, slab, to } => {
-                if !self.node.join(space, domain, &strides) {
+            NodeLetter::Join { space, domain, classes, slab, to } => {
+                if !self.node.join(space, domain, &classes) {
                     tracing::error!("space {space}: the node does not take it; it gets no host memory");
                 }
                 self.spaces.insert(space, to);

@@ -2,30 +2,58 @@
 
 use crate::clients::{attach, write};
 use crate::{BOUND, daemon, until_status};
-use kvtide_client::{Channel, Lane};
-use kvtide_wire::entry::Level;
+use kvtide_client::{Channel, Client, Lane};
+use kvtide_daemon::cli::private_daemon::PrivateDaemon;
+use kvtide_wire::entry::{Advice, Level};
 use serde_json::Value;
 
-/// Blocks of a prefix.
+/// Blocks of a prefix: 9 KiB each. Tier 0 holds 32.
 const BLOCKS: u32 = 20;
+
+/// A domain with host memory for 46 blocks, which is less than one slab of the daemon's.
+fn config(eviction: &str) -> String {
+    let uid = rustix::process::geteuid().as_raw();
+    format!("[[domains]]\nname = \"own\"\nuids = [{uid}]\nhost = \"416KiB\"\n[eviction]\n{eviction}\n")
+}
 
 fn hashes(prefix: u128) -> Vec<u128> {
     (1..=u128::from(BLOCKS)).map(|block| prefix << 64 | block).collect()
 }
 
-/// A sequence that is published and goes.
-fn publish(channel: &mut Channel, lane: &mut Lane, prefix: u128) {
-    let seq = write(channel, lane, BLOCKS);
-    channel.publish(seq, 0, 0, &hashes(prefix), Level::Published, BOUND).unwrap();
-    channel.seq_drop(seq).unwrap();
+struct Engine {
+    channel: Channel,
+    lane: Lane,
+    _client: Client,
 }
 
-/// How much of a prefix is found; to look is to use.
-fn found(channel: &mut Channel, prefix: u128) -> usize {
-    let seq = channel.seq_create().unwrap();
-    let found = channel.map(seq, &hashes(prefix), BOUND).unwrap();
-    channel.seq_drop(seq).unwrap();
-    found
+impl Engine {
+    fn attach(daemon: &PrivateDaemon) -> Engine {
+        let (_client, channel, lane) = attach(daemon.socket(), 16);
+        Engine { channel, lane, _client }
+    }
+
+    /// A sequence that is published, at a priority if that is told, and goes.
+    fn publish(&mut self, prefix: u128, priority: Option<u32>) {
+        let seq = write(&mut self.channel, &mut self.lane, BLOCKS);
+        if let Some(priority) = priority {
+            self.channel.advise(seq, 0, BLOCKS, Advice::Priority, priority).unwrap();
+        }
+        self.channel.publish(seq, 0, 0, &hashes(prefix), Level::Published, BOUND).unwrap();
+        self.channel.seq_drop(seq).unwrap();
+    }
+
+    /// More than all tiers hold, none of which was there before.
+    fn publish_more(&mut self, name: u128) {
+        (0..5).for_each(|prefix| self.publish(name << 32 | prefix, None));
+    }
+
+    /// How many blocks of a prefix are found; to look is to use.
+    fn found(&mut self, prefix: u128) -> u32 {
+        let seq = self.channel.seq_create().unwrap();
+        let found = self.channel.map(seq, &hashes(prefix), BOUND).unwrap();
+        self.channel.seq_drop(seq).unwrap();
+        found as u32
+    }
 }
 
 fn count(status: &Value, name: &str) -> u64 {
@@ -35,9 +63,57 @@ fn count(status: &Value, name: &str) -> u64 {
 #[test]
 fn an_idle_daemon_gives_up_what_is_older_than_its_ttl() {
     let mut daemon = daemon("[eviction]\nttl_s = 1\n");
-    let (_client, mut channel, mut lane) = attach(daemon.socket(), 16);
-    publish(&mut channel, &mut lane, 1);
+    let mut engine = Engine::attach(&daemon);
+    engine.publish(1, None);
     // Nobody asks it for anything but how it stands, which its core does not hear of.
     until_status(&mut daemon, "gave up what is too old", |status| count(status, "expired") == u64::from(BLOCKS));
-    assert_eq!(found(&mut channel, 1), 0);
+    assert_eq!(engine.found(1), 0);
+}
+
+#[test]
+fn what_is_there_gets_a_ttl_by_a_reload() {
+    let mut daemon = daemon("[eviction]\nttl_s = 0\n");
+    let mut engine = Engine::attach(&daemon);
+    engine.publish(1, None);
+    daemon.reload("[eviction]\nttl_s = 1\n").unwrap();
+    until_status(&mut daemon, "gave up what is too old", |status| count(status, "expired") == u64::from(BLOCKS));
+    assert_eq!(engine.found(1), 0);
+}
+
+#[test]
+fn high_priority_outlives_what_comes_later_within_a_quota() {
+    for (priority, left) in [(Some(200), BLOCKS), (None, 0)] {
+        let daemon = daemon(&config("policy = \"lru\"\nhigh_share_percent = 90"));
+        let mut engine = Engine::attach(&daemon);
+        engine.publish(1, priority);
+        engine.publish_more(2);
+        assert_eq!(engine.found(1), left, "at priority {priority:?}: {}", daemon.log());
+        assert_eq!(engine.found(2 << 32 | 4), BLOCKS, "the last one is there");
+    }
+}
+
+#[test]
+fn a_reload_takes_its_share_from_high_priority() {
+    let mut daemon = daemon(&config("policy = \"lru\"\nhigh_share_percent = 90"));
+    let mut engine = Engine::attach(&daemon);
+    engine.publish(1, Some(200));
+    daemon.reload(&config("policy = \"lru\"\nhigh_share_percent = 0")).unwrap();
+    engine.publish_more(2);
+    assert_eq!(engine.found(1), 0, "{}", daemon.log());
+}
+
+/// What was used more than once outlives a scan, and is the least recently used all the same.
+#[test]
+fn a_reload_changes_the_order_of_what_is_there() {
+    for (policy, left) in [("s3-fifo", BLOCKS), ("lru", 0)] {
+        let mut daemon = daemon(&config("policy = \"s3-fifo\""));
+        let mut engine = Engine::attach(&daemon);
+        engine.publish(1, None);
+        assert_eq!(engine.found(1), BLOCKS);
+        engine.publish_more(2);
+        assert_eq!(engine.found(1), BLOCKS, "it outlives one scan");
+        daemon.reload(&config(&format!("policy = {policy:?}"))).unwrap();
+        engine.publish_more(3);
+        assert_eq!(engine.found(1), left, "{policy}: {}", daemon.log());
+    }
 }

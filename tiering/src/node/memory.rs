@@ -28,13 +28,38 @@ pub struct Grant {
     pub bytes: u64,
 }
 
+/// A size class of a space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FrameClass {
+    /// Bytes from one frame to the next.
+    pub stride: u32,
+    /// Frames that a block needs.
+    pub planes: u32,
+}
+
+impl FrameClass {
+    /// Bytes of a block.
+    fn block_bytes(self) -> u64 {
+        u64::from(self.stride) * u64::from(self.planes)
+    }
+}
+
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Space {
     id: u32,
     domain: usize,
-    strides: Vec<u32>,
-    /// Bytes by slab id; 0: not granted.
-    slabs: Vec<u64>,
+    classes: Vec<FrameClass>,
+    /// Class and bytes by slab id; no bytes: not granted.
+    slabs: Vec<(u8, u64)>,
+}
+
+impl Space {
+    /// Bytes of its classes but one, a block, that have no slab.
+    fn waiting(&self, class: u8) -> u64 {
+        let has = |class: u8| self.slabs.iter().any(|slab| slab.0 == class && slab.1 > 0);
+        let others = (0u8..).zip(&self.classes).filter(|&(c, _)| c != class && !has(c));
+        others.map(|(_, shape)| shape.block_bytes()).sum()
+    }
 }
 
 /// Host memory of all spaces.
@@ -61,13 +86,13 @@ impl Node {
         self.cfg.quotas_bytes.resize(self.by_domain.len(), 0);
     }
 
-    /// A space begins: `strides` by size class. False when the id is in use or the domain has no quota.
+    /// A space begins with these size classes. False when the id is in use or the domain has no quota.
     #[must_use]
-    pub fn join(&mut self, space: u32, domain: usize, strides: &[u32]) -> bool {
-        if domain >= self.by_domain.len() || self.at(space).is_some() || strides.contains(&0) {
+    pub fn join(&mut self, space: u32, domain: usize, classes: &[FrameClass]) -> bool {
+        if domain >= self.by_domain.len() || self.at(space).is_some() || classes.iter().any(|c| c.block_bytes() == 0) {
             return false;
         }
-        self.spaces.push(Space { id: space, domain, strides: strides.to_vec(), slabs: Vec::new() });
+        self.spaces.push(Space { id: space, domain, classes: classes.to_vec(), slabs: Vec::new() });
         true
     }
 
@@ -75,24 +100,27 @@ impl Node {
     pub fn leave(&mut self, space: u32) -> Vec<u32> {
         let Some(at) = self.at(space) else { return Vec::new() };
         let space = self.spaces.swap_remove(at);
-        let bytes: u64 = space.slabs.iter().sum();
+        let bytes: u64 = space.slabs.iter().map(|slab| slab.1).sum();
         self.granted -= bytes;
         self.by_domain[space.domain] -= bytes;
-        (0u32..).zip(&space.slabs).filter(|&(_, &bytes)| bytes > 0).map(|(slab, _)| slab).collect()
+        (0u32..).zip(&space.slabs).filter(|(_, slab)| slab.1 > 0).map(|(slab, _)| slab).collect()
     }
 
-    /// Grants a slab of a size class, as large as a slab is or as what is left allows. `None`: nothing is left for the space
-    /// now.
+    /// Grants a slab of a size class, as large as a slab is or as what is left allows, of which classes that have none yet have their
+    /// part: with nothing of one of them host memory holds no block. `None`: nothing is left for the space now.
     pub fn grant(&mut self, space: u32, class: u8) -> Option<Grant> {
         let at = self.at(space)?;
         let s = &self.spaces[at];
-        let stride = *s.strides.get(usize::from(class))?;
+        let shape = *s.classes.get(usize::from(class))?;
+        let stride = shape.stride;
         let left = (self.cfg.capacity_bytes - self.granted)
             .min(self.cfg.quotas_bytes[s.domain].saturating_sub(self.by_domain[s.domain]));
+        let whole = u128::from(shape.block_bytes() + s.waiting(class));
+        let part = (u128::from(left) * u128::from(shape.block_bytes()) / whole) as u64;
         // A frame larger than a slab gets a slab of its own.
-        let bytes = self.cfg.slab_bytes.max(u64::from(stride)).min(left);
+        let bytes = self.cfg.slab_bytes.min(part).max(u64::from(stride)).min(left);
         let frames = u32::try_from(bytes / u64::from(stride)).unwrap_or(u32::MAX);
-        let slab = s.slabs.iter().position(|&bytes| bytes == 0).unwrap_or(s.slabs.len());
+        let slab = s.slabs.iter().position(|slab| slab.1 == 0).unwrap_or(s.slabs.len());
         if frames == 0 || slab >= SLABS_MAX {
             return None;
         }
@@ -101,9 +129,9 @@ impl Node {
         let s = &mut self.spaces[at];
         self.by_domain[s.domain] += bytes;
         if slab == s.slabs.len() {
-            s.slabs.push(bytes);
+            s.slabs.push((class, bytes));
         } else {
-            s.slabs[slab] = bytes;
+            s.slabs[slab] = (class, bytes);
         }
         Some(Grant { slab: slab as u32, frames, stride, bytes })
     }
@@ -112,7 +140,7 @@ impl Node {
     pub fn take_back(&mut self, space: u32, slab: u32) -> bool {
         let Some(at) = self.at(space) else { return false };
         let s = &mut self.spaces[at];
-        let Some(bytes) = s.slabs.get_mut(slab as usize).map(std::mem::take).filter(|&bytes| bytes > 0) else {
+        let Some((_, bytes)) = s.slabs.get_mut(slab as usize).map(std::mem::take).filter(|slab| slab.1 > 0) else {
             return false;
         };
         self.granted -= bytes;
@@ -135,7 +163,7 @@ impl Node {
     /// Slabs granted.
     #[must_use]
     pub fn slabs(&self) -> usize {
-        self.spaces.iter().map(|s| s.slabs.iter().filter(|&&bytes| bytes > 0).count()).sum()
+        self.spaces.iter().map(|s| s.slabs.iter().filter(|slab| slab.1 > 0).count()).sum()
     }
 
     fn at(&self, space: u32) -> Option<usize> {
@@ -149,6 +177,10 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
+    fn class(stride: u32) -> FrameClass {
+        FrameClass { stride, planes: 1 }
+    }
+
     proptest! {
         #[test]
         fn never_grants_more_than_it_has(ops in prop::collection::vec((0u8..4, 0u32..4, 0u32..6), 1..200)) {
@@ -156,7 +188,7 @@ mod tests {
             let mut model: BTreeMap<(u32, u32), u64> = BTreeMap::new();
             for (op, space, n) in ops {
                 match op {
-                    0 => { let _ = node.join(space, space as usize % 2, &[64, 640, 2048]); }
+                    0 => { let _ = node.join(space, space as usize % 2, &[64, 640, 2048].map(class)); }
                     1 => if n == 0 {
                         let gone = node.leave(space);
                         for slab in &gone { prop_assert!(model.remove(&(space, *slab)).is_some()); }
@@ -183,9 +215,22 @@ mod tests {
     #[test]
     fn a_frame_larger_than_a_slab_is_a_slab() {
         let mut node = Node::new(NodeConfig { capacity_bytes: 10_000, slab_bytes: 1_000, quotas_bytes: vec![10_000] });
-        assert!(node.join(7, 0, &[4096]));
+        assert!(node.join(7, 0, &[class(4096)]));
         assert_eq!(node.grant(7, 0), Some(Grant { slab: 0, frames: 1, stride: 4096, bytes: 4096 }));
         assert_eq!(node.grant(7, 1), None, "no such class");
         assert_eq!(node.grant(8, 0), None, "no such space");
+    }
+
+    /// Whoever asks first, host memory of less than a slab a class holds as many blocks as it has room for.
+    #[test]
+    fn no_class_takes_what_another_needs_as_well() {
+        for first in [0u8, 1] {
+            let mut node =
+                Node::new(NodeConfig { capacity_bytes: 1 << 20, slab_bytes: 1 << 20, quotas_bytes: vec![90_000] });
+            assert!(node.join(1, 0, &[FrameClass { stride: 4096, planes: 2 }, FrameClass { stride: 1024, planes: 1 }]));
+            let frames = [first, 1 - first].map(|class| node.grant(1, class).map_or(0, |grant| grant.frames));
+            let blocks = if first == 0 { [frames[0] / 2, frames[1]] } else { [frames[1] / 2, frames[0]] };
+            assert_eq!(blocks.iter().min(), Some(&(90_000 / 9216)), "{blocks:?}, class {first} first");
+        }
     }
 }

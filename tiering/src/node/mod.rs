@@ -8,7 +8,7 @@ mod disks;
 mod memory;
 
 pub use disks::{DiskConfig, DiskGrant, DiskStatus, Disks, DisksConfig, Evicted, NoDisk, NoSlot};
-pub use memory::{Grant, Node, NodeConfig};
+pub use memory::{FrameClass, Grant, Node, NodeConfig};
 
 /// Slab ids of a space are below this, those of host memory and those on NVMe apart.
 const SLABS_MAX: usize = 1 << 16;
