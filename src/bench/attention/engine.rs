@@ -2,11 +2,8 @@
 
 use super::super::{BenchError, percentile};
 use super::model::{Decoder, Told};
-use crate::replay::machine::{Bandwidths, Machine};
-use kvtide_tiering::api::{
-    Admission, Attention, Contract, Event, Eviction, Limits, Plane, PlaneKind, Policy, Request, Retention, ScoreKind,
-    SpaceConfig,
-};
+use crate::replay::machine::{Bandwidths, Machine, space};
+use kvtide_tiering::api::{Attention, Contract, Event, Request, ScoreKind};
 use kvtide_tiering::predict::{Config, Fresh, Kind, Pages, Predictor, Seen};
 use std::time::{Duration, Instant};
 
@@ -37,47 +34,6 @@ pub(super) struct Cost {
     pub(super) worst: f64,
     /// Loads that were ordered, a plane and step.
     pub(super) loads: f64,
-}
-
-fn config(planes: usize, pages: u32) -> SpaceConfig {
-    let blocks = pages + CHUNK;
-    SpaceConfig {
-        page_tokens: PAGE_TOKENS,
-        planes: vec![Plane { page_bytes: PAGE_BYTES, kind: PlaneKind::Full }; planes],
-        shards: 1,
-        limits: Limits {
-            sessions_max: 1,
-            blocks_max: blocks,
-            seqs_max: 1,
-            seq_blocks_max: blocks,
-            lanes_max: 1,
-            jobs_max: 256,
-            requests_max: 4,
-            host_bytes_max: u64::from(blocks) * u64::from(PAGE_BYTES) * planes as u64,
-            nvme_bytes_max: 0,
-            ios_max: 64,
-            contents_max: blocks,
-            notes_max: 16,
-        },
-        policy: Policy {
-            clean_low_percent: 100,
-            clean_high_percent: 100,
-            host_high_percent: 100,
-            host_low_percent: 100,
-            host_clean_low_percent: 10,
-            host_clean_high_percent: 20,
-            host_scan_frames: 8,
-            nvme_high_percent: 100,
-            nvme_low_percent: 100,
-            nvme_admission: Admission::All,
-            nvme_bytes_per_day: 0,
-            eviction: Eviction::Lru,
-            attention: Attention::default(),
-            retention: Retention::default(),
-            scan_frames: 8,
-            request_timeout_us: u64::MAX / 2,
-        },
-    }
 }
 
 /// Nanoseconds, by the step's place in its round.
@@ -155,7 +111,11 @@ fn usual(times: &mut Times) -> f64 {
 impl Engine {
     /// A sequence of so many pages to come, and a tier 0 of so many frames.
     fn new(planes: usize, pages: u32, frames: u32) -> Result<Engine, BenchError> {
-        let machine = Machine::new(config(planes, pages), frames, Bandwidths { host: HOST_GBPS, nvme: 1.0 })?;
+        let machine = Machine::new(
+            space(PAGE_TOKENS, PAGE_BYTES, planes, pages + CHUNK),
+            frames,
+            Bandwidths { host: HOST_GBPS, nvme: 1.0 },
+        )?;
         let config = Config { scoring: Attention::default().policy };
         Ok(Engine {
             machine,

@@ -2,9 +2,10 @@
 //! stands the least that can: a cyclic scan's.
 
 use super::super::ReplayError;
+use super::super::machine::SCAN_FRAMES;
 use super::super::progress::Progress;
 use super::super::trace::Attention;
-use super::sequence::{LANE, SCAN_FRAMES, SEQ, Sequence, Setup, frames};
+use super::sequence::{LANE, SEQ, Sequence, Setup, frames};
 use crate::scan;
 use kvtide_tiering::api::{Contract, Request, Status};
 

@@ -1,21 +1,16 @@
 //! The sequence that is decoded, in a machine of its own: how large that is, its prefill, how its steps begin and end.
 
 use super::super::ReplayError;
-use super::super::machine::{Bandwidths, Machine};
+use super::super::machine::{Bandwidths, Machine, space};
 use super::super::trace::Attention;
 use super::baseline::room;
-use kvtide_tiering::api::Attention as AttentionPolicy;
-use kvtide_tiering::api::{
-    Admission, Contract, Eviction, Limits, Plane, PlaneKind, Policy, Request, Retention, SpaceConfig,
-};
+use kvtide_tiering::api::{Contract, Request, SpaceConfig};
 use kvtide_tiering::predict::Scoring;
 
 /// The only sequence, lane and session.
 pub(super) const SEQ: u32 = 0;
 pub(super) const LANE: u16 = 0;
 pub(super) const SESSION: u16 = 0;
-/// Frames that a scan streams through, of each tier.
-pub(super) const SCAN_FRAMES: u32 = 8;
 /// Blocks that prefill computes at once, at most.
 const CHUNK: usize = 4;
 
@@ -122,50 +117,16 @@ pub(super) fn frames(trace: &Attention, setup: Setup, step: usize) -> u32 {
 }
 
 fn config(trace: &Attention, setup: Setup) -> SpaceConfig {
-    let blocks = trace.pages as u32;
-    let planes = trace.planes as u64;
-    let block_bytes = u64::from(setup.page_bytes) * planes;
-    let share = (f64::from(blocks) * setup.host_percent / 100.0).ceil() as u64;
-    let all_in_host = share >= u64::from(blocks);
-    SpaceConfig {
-        page_tokens: trace.page_tokens as u32,
-        planes: vec![Plane { page_bytes: setup.page_bytes, kind: PlaneKind::Full }; trace.planes],
-        shards: 1,
-        limits: Limits {
-            sessions_max: 1,
-            blocks_max: blocks + CHUNK as u32,
-            seqs_max: 1,
-            seq_blocks_max: blocks + 1,
-            lanes_max: 1,
-            jobs_max: 256,
-            requests_max: 4,
-            host_bytes_max: (share + CHUNK as u64) * block_bytes,
-            nvme_bytes_max: if all_in_host { 0 } else { u64::from(blocks + CHUNK as u32) * block_bytes },
-            ios_max: 64,
-            contents_max: blocks + CHUNK as u32,
-            notes_max: 64,
-        },
-        policy: policy(setup),
+    let pages = trace.pages as u32;
+    let mut config = space(trace.page_tokens as u32, setup.page_bytes, trace.planes, pages + CHUNK as u32);
+    let limits = &mut config.limits;
+    limits.seq_blocks_max = pages + 1;
+    let share = (f64::from(pages) * setup.host_percent / 100.0).ceil() as u32;
+    if share < pages {
+        // NVMe has room for everything, host memory for its share.
+        limits.nvme_bytes_max = limits.host_bytes_max;
+        limits.host_bytes_max = u64::from(share + CHUNK as u32) * u64::from(setup.page_bytes) * trace.planes as u64;
     }
-}
-
-fn policy(setup: Setup) -> Policy {
-    Policy {
-        clean_low_percent: 100,
-        clean_high_percent: 100,
-        host_high_percent: 100,
-        host_low_percent: 100,
-        host_clean_low_percent: 10,
-        host_clean_high_percent: 20,
-        host_scan_frames: SCAN_FRAMES,
-        nvme_high_percent: 100,
-        nvme_low_percent: 100,
-        nvme_admission: Admission::All,
-        nvme_bytes_per_day: 0,
-        eviction: Eviction::Lru,
-        attention: AttentionPolicy { policy: setup.scoring, ..AttentionPolicy::default() },
-        retention: Retention::default(),
-        scan_frames: SCAN_FRAMES,
-        request_timeout_us: u64::MAX / 2,
-    }
+    config.policy.attention.policy = setup.scoring;
+    config
 }

@@ -6,6 +6,9 @@
 
 mod agent;
 mod link;
+mod space;
+
+pub use space::{SCAN_FRAMES, space};
 
 use super::ReplayError;
 use agent::{Agent, Direction};

@@ -2,17 +2,17 @@
 //! computes the rest, publishes it, and goes.
 
 use super::super::ReplayError;
-use super::super::machine::{Bandwidths, Machine};
+use super::super::machine::{Bandwidths, Machine, space};
 use super::super::progress::Progress;
 use super::super::trace::{Requests, requests::BLOCK_TOKENS};
-use kvtide_tiering::api::{
-    Admission, Attention, Eviction, Level, Limits, Plane, PlaneKind, Policy, Request, Retention, SpaceConfig, Status,
-};
+use kvtide_tiering::api::{Admission, Eviction, Level, Request, SpaceConfig, Status};
 
 /// Blocks that the engine computes at once; a request of the client names so many hashes at most.
 const CHUNK: usize = 64;
 /// Blocks that tier 0 holds: what one request computes at once, and little more.
 const TIER0: u32 = CHUNK as u32 + 16;
+/// Jobs of the engine at once.
+const JOBS: u32 = 64;
 /// Requests between two looks at the clock.
 const TELL: usize = 64;
 
@@ -52,44 +52,17 @@ pub(super) struct Outcome {
 }
 
 fn config(setup: Setup, longest: u32) -> SpaceConfig {
-    let blocks_max = setup.host + TIER0 + 2 * longest + 64;
-    SpaceConfig {
-        page_tokens: BLOCK_TOKENS,
-        planes: vec![Plane { page_bytes: setup.block_bytes, kind: PlaneKind::Full }],
-        shards: 1,
-        limits: Limits {
-            sessions_max: 1,
-            blocks_max,
-            seqs_max: 1,
-            seq_blocks_max: longest + 1,
-            lanes_max: 1,
-            jobs_max: 64,
-            requests_max: 4,
-            host_bytes_max: u64::from(setup.host) * u64::from(setup.block_bytes),
-            nvme_bytes_max: u64::from(setup.nvme) * u64::from(setup.block_bytes),
-            ios_max: 64,
-            contents_max: blocks_max + setup.nvme,
-            notes_max: 64,
-        },
-        policy: Policy {
-            clean_low_percent: 100,
-            clean_high_percent: 100,
-            host_high_percent: 100,
-            host_low_percent: 100,
-            host_clean_low_percent: 10,
-            host_clean_high_percent: 20,
-            host_scan_frames: 8,
-            nvme_high_percent: 100,
-            nvme_low_percent: 100,
-            nvme_admission: setup.admission,
-            nvme_bytes_per_day: setup.bytes_per_day,
-            eviction: setup.eviction,
-            attention: Attention::default(),
-            retention: Retention::default(),
-            scan_frames: 8,
-            request_timeout_us: u64::MAX / 2,
-        },
-    }
+    let mut config = space(BLOCK_TOKENS, setup.block_bytes, 1, setup.host + TIER0 + 2 * longest + 64);
+    let limits = &mut config.limits;
+    limits.seq_blocks_max = longest + 1;
+    limits.jobs_max = JOBS;
+    limits.host_bytes_max = u64::from(setup.host) * u64::from(setup.block_bytes);
+    limits.nvme_bytes_max = u64::from(setup.nvme) * u64::from(setup.block_bytes);
+    limits.contents_max = limits.blocks_max + setup.nvme;
+    config.policy.nvme_admission = setup.admission;
+    config.policy.nvme_bytes_per_day = setup.bytes_per_day;
+    config.policy.eviction = setup.eviction;
+    config
 }
 
 /// Replays a trace.
