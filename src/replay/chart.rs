@@ -1,11 +1,18 @@
 //! Charts, as SVG.
 
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::ops::Range;
 use std::path::Path;
 
 /// A named line.
-pub(super) type Line = (String, Vec<(f64, f64)>);
+#[derive(Clone, Debug)]
+pub(super) struct Line {
+    pub(super) name: String,
+    pub(super) points: Vec<(f64, f64)>,
+    /// What policies are measured against: dashed.
+    pub(super) bound: bool,
+}
 
 /// Size of a chart, in pixels.
 const SIZE: (u32, u32) = (960, 540);
@@ -23,8 +30,8 @@ const COLOURS: [RGBColor; 9] = [
 ];
 
 struct Frame {
-    caption: &'static str,
-    x: &'static str,
+    caption: String,
+    x: String,
     y: &'static str,
     across: Range<f64>,
     up: Range<f64>,
@@ -33,16 +40,16 @@ struct Frame {
 }
 
 fn ends(lines: &[Line], of: fn(&(f64, f64)) -> f64) -> Range<f64> {
-    let all = || lines.iter().flat_map(|(_, points)| points).map(of);
+    let all = || lines.iter().flat_map(|line| &line.points).map(of);
     all().fold(f64::INFINITY, f64::min)..all().fold(f64::NEG_INFINITY, f64::max)
 }
 
-/// Hit ratio by capacity: a line a policy.
-pub(super) fn hits(path: &Path, lines: &[Line]) -> Result<(), String> {
+/// Hit ratio by the capacity of the lowest tier: a line a policy.
+pub(super) fn hits(path: &Path, lines: &[Line], tier: &str) -> Result<(), String> {
     let frame = Frame {
-        caption: "Prefix blocks found again",
-        x: "blocks that NVMe holds, percent of the distinct ones",
-        y: "hits of all blocks asked for",
+        caption: "Prefix blocks found again".into(),
+        x: format!("blocks that {tier} holds, % of the trace's distinct blocks"),
+        y: "blocks found, share of those asked for",
         across: 0.0..ends(lines, |point| point.0).end * 1.05,
         up: 0.0..(ends(lines, |point| point.1).end * 1.1).max(0.01),
         digits: 1,
@@ -50,14 +57,14 @@ pub(super) fn hits(path: &Path, lines: &[Line]) -> Result<(), String> {
     draw(path, lines, &frame).map_err(|error| error.to_string())
 }
 
-/// Share of attention in tier 0 by plane: a line a policy.
-pub(super) fn shares(path: &Path, lines: &[Line]) -> Result<(), String> {
+/// Share of attention in tier 0, which holds so much of the pages, by plane: a line a policy.
+pub(super) fn shares(path: &Path, lines: &[Line], capacity_percent: f64) -> Result<(), String> {
     let up = ends(lines, |point| point.1);
     let margin = ((up.end - up.start) * 0.1).max(0.005);
     let frame = Frame {
-        caption: "Attention found in tier 0 when it was wanted",
-        x: "plane",
-        y: "share of the plane's attention",
+        caption: format!("Attention found in a tier 0 of {capacity_percent} % of the pages"),
+        x: "plane (layer, or group of layers)".into(),
+        y: "mean share of a step's attention",
         across: -0.2..ends(lines, |point| point.0).end + 0.2,
         up: (up.start - margin).max(0.0)..(up.end + margin).min(1.0 + margin),
         digits: 0,
@@ -71,22 +78,43 @@ fn draw(path: &Path, lines: &[Line], frame: &Frame) -> Result<(), Box<dyn std::e
     // Names stand beside the plot: over it they would hide lines.
     let (plot, names) = area.split_horizontally(SIZE.0 as i32 - 190);
     let mut chart = ChartBuilder::on(&plot)
-        .caption(frame.caption, ("sans-serif", 22))
+        .caption(&frame.caption, ("sans-serif", 22))
         .margin(12)
-        .x_label_area_size(44)
-        .y_label_area_size(64)
+        .x_label_area_size(52)
+        .y_label_area_size(72)
         .build_cartesian_2d(frame.across.clone(), frame.up.clone())?;
     // Whole numbers stand at whole numbers.
     let labels = if frame.digits == 0 { (frame.across.end.ceil() as usize).clamp(2, 16) } else { 11 };
     let mut mesh = chart.configure_mesh();
-    mesh.x_desc(frame.x).y_desc(frame.y).light_line_style(TRANSPARENT).x_labels(labels);
-    mesh.x_label_formatter(&|x| format!("{x:.*}", frame.digits)).draw()?;
-    for (i, (name, points)) in lines.iter().enumerate() {
+    mesh.x_desc(&frame.x).y_desc(frame.y).axis_desc_style(("sans-serif", 16)).label_style(("sans-serif", 14));
+    mesh.light_line_style(TRANSPARENT).x_labels(labels);
+    mesh.x_label_formatter(&|x| format!("{x:.*}", frame.digits)).y_label_formatter(&|y| format!("{y:.2}")).draw()?;
+    for (i, line) in lines.iter().enumerate() {
         let colour = COLOURS[i % COLOURS.len()];
-        chart.draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2)).point_size(4))?;
+        let points = || line.points.iter().copied();
+        match line.bound {
+            true => chart.draw_series(DashedLineSeries::new(points(), 6, 5, colour.stroke_width(2)))?,
+            false => chart.draw_series(LineSeries::new(points(), colour.stroke_width(2)))?,
+        };
+        // Marks of different shapes, so that a line is seen below the next one.
+        let (shape, full) = (colour.stroke_width(2), colour.filled());
+        match i % 3 {
+            0 => _ = chart.draw_series(points().map(|at| Circle::new(at, 5, shape)))?,
+            1 => _ = chart.draw_series(points().map(|at| Cross::new(at, 4, shape)))?,
+            _ => _ = chart.draw_series(points().map(|at| TriangleMarker::new(at, 5, full)))?,
+        }
         let y = 60 + 26 * i as i32;
-        names.draw(&PathElement::new([(0, y), (24, y)], colour.stroke_width(3)))?;
-        names.draw(&Text::new(name.as_str(), (32, y - 8), ("sans-serif", 15)))?;
+        let dashes = if line.bound { vec![(0, 9), (17, 26)] } else { vec![(0, 26)] };
+        for (from, to) in dashes {
+            names.draw(&PathElement::new([(from, y), (to, y)], colour.stroke_width(2)))?;
+        }
+        match i % 3 {
+            0 => names.draw(&Circle::new((13, y), 5, shape))?,
+            1 => names.draw(&Cross::new((13, y), 4, shape))?,
+            _ => names.draw(&TriangleMarker::new((13, y), 5, full))?,
+        }
+        let style = ("sans-serif", 15).into_text_style(&names).pos(Pos::new(HPos::Left, VPos::Center));
+        names.draw(&Text::new(line.name.as_str(), (36, y), style))?;
     }
     area.present()?;
     Ok(())

@@ -19,8 +19,15 @@ pub use error::ReplayError;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Exit status of a replay that could not be run.
+/// Exit status of a replay that could not be run, wholly or in part.
 const NOT_RUN: u8 = 2;
+
+/// What a replay has to say.
+struct Told {
+    text: String,
+    /// The part of it that could not be run, and why.
+    failed: Option<String>,
+}
 
 /// What `kvtide replay` takes.
 #[derive(Clone, Debug, clap::Args)]
@@ -40,23 +47,26 @@ enum Which {
 /// Replays a trace and prints what came of it.
 #[must_use]
 pub fn run(args: &Args) -> ExitCode {
-    match text(args) {
-        Ok(text) => {
-            print!("{text}");
-            ExitCode::SUCCESS
+    let failed = match told(args) {
+        Ok(told) => {
+            print!("{}", told.text);
+            told.failed
         }
-        Err(error) => {
-            eprintln!("kvtide replay: {error}");
+        Err(error) => Some(error.to_string()),
+    };
+    match failed {
+        None => ExitCode::SUCCESS,
+        Some(why) => {
+            eprintln!("kvtide replay: {why}");
             ExitCode::from(NOT_RUN)
         }
     }
 }
 
-/// What a replay has to say.
-fn text(args: &Args) -> Result<String, ReplayError> {
+fn told(args: &Args) -> Result<Told, ReplayError> {
     match &args.which {
         Which::Attention(args) => attention::run(args),
-        Which::Requests(args) => requests::run(args),
+        Which::Requests(args) => Ok(Told { text: requests::run(args)?, failed: None }),
     }
 }
 

@@ -31,7 +31,9 @@ impl Drop for Scratch {
 fn replay(which: &str, trace: &Scratch, more: &[&str]) -> Result<String, ReplayError> {
     let path = trace.0.to_str().expect("UTF-8");
     let words = ["replay", which, path].into_iter().chain(more.iter().copied());
-    text(&Line::try_parse_from(words).expect("a line that parses").args)
+    let told = told(&Line::try_parse_from(words).expect("a line that parses").args)?;
+    assert_eq!(told.failed, None);
+    Ok(told.text)
 }
 
 fn json(which: &str, trace: &Scratch, more: &[&str]) -> Value {

@@ -1,5 +1,6 @@
 //! What a replay of attention came to, for people and for programs.
 
+use super::super::ReplayError;
 use super::baseline::Baselines;
 use super::drive::Outcome;
 use super::exact::Exact;
@@ -20,7 +21,7 @@ pub(super) struct Plane {
 }
 
 /// The figures of one policy.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Figures {
     pub(super) planes: Vec<Plane>,
     coverage: f64,
@@ -34,8 +35,6 @@ pub(super) struct Figures {
     stall_us_per_token: f64,
     step_us: f64,
     digest_percent: f64,
-    /// The same sequence under `exact`.
-    exact: Exact,
 }
 
 /// What holds for every policy.
@@ -53,7 +52,7 @@ fn rounded(value: f64) -> Value {
 }
 
 impl Figures {
-    pub(super) fn of(outcome: &Outcome, exact: &Exact, baselines: &Baselines, sizes: Sizes) -> Figures {
+    pub(super) fn of(outcome: &Outcome, baselines: &Baselines, sizes: Sizes) -> Figures {
         let tally = &outcome.tally;
         let planes = (0..tally.recall.len()).map(|plane| Plane {
             mass_recall: tally.recall[plane],
@@ -75,7 +74,6 @@ impl Figures {
             stall_us_per_token: outcome.stall_ns as f64 / outcome.steps.max(1) as f64 / 1000.0,
             step_us: tally.recall.len() as f64 * sizes.plane_ns as f64 / 1000.0,
             digest_percent: sizes.digest_bytes as f64 * 100.0 / f64::from(sizes.own_bytes),
-            exact: *exact,
             planes: planes.collect(),
         }
     }
@@ -106,7 +104,8 @@ impl Figures {
         sum / f64::from(count.max(1))
     }
 
-    pub(super) fn json(&self) -> Value {
+    /// With what the same sequence comes to under `exact`.
+    pub(super) fn json(&self, exact: &Result<Exact, ReplayError>) -> Value {
         let (of_oracle, worst) = self.of_oracle();
         let plane = |plane: &Plane| {
             json!({
@@ -137,15 +136,22 @@ impl Figures {
             "stall_us_per_token": rounded(self.stall_us_per_token),
             "step_us": rounded(self.step_us),
             "digest_percent": rounded(self.digest_percent),
-            "exact": {
-                "bytes": self.exact.bytes,
-                "optimum_bytes": self.exact.optimum_bytes,
-                "ratio": rounded(self.exact.ratio()),
-                "nvme_read_bytes": self.exact.nvme_read_bytes,
-                "stall_us_per_token": rounded(self.exact.stall_us_per_token),
-            },
+            "exact": exact_json(exact),
             "planes": self.planes.iter().map(plane).collect::<Vec<_>>(),
         })
+    }
+}
+
+fn exact_json(exact: &Result<Exact, ReplayError>) -> Value {
+    match exact {
+        Ok(exact) => json!({
+            "bytes": exact.bytes,
+            "optimum_bytes": exact.optimum_bytes,
+            "ratio": rounded(exact.ratio()),
+            "nvme_read_bytes": exact.nvme_read_bytes,
+            "stall_us_per_token": rounded(exact.stall_us_per_token),
+        }),
+        Err(error) => json!({ "error": error.to_string() }),
     }
 }
 
@@ -156,7 +162,7 @@ fn less(part: f64) -> String {
 }
 
 /// A table: the planes of each policy, its sums below, and what `exact` moves. A string takes whatever is written to it, so no write can fail.
-pub(super) fn table(rows: &[(&str, Figures)], exact: &Exact) -> String {
+pub(super) fn table(rows: &[(&str, Figures)], exact: &Result<Exact, ReplayError>) -> String {
     let mut text = String::new();
     for (name, figures) in rows {
         let head = ["tier 0", "oracle", "last step", "true query", "of oracle", "pages"];
@@ -204,14 +210,17 @@ pub(super) fn table(rows: &[(&str, Figures)], exact: &Exact) -> String {
             figures.digest_percent,
         );
     }
-    let _ = writeln!(
-        text,
-        "exact           {} bytes to tier 0, {:.3} of the least that a cyclic scan moves ({}); from NVMe {}; stall {:.3} us a token",
-        exact.bytes,
-        exact.ratio(),
-        exact.optimum_bytes,
-        exact.nvme_read_bytes,
-        exact.stall_us_per_token,
-    );
+    let _ = match exact {
+        Ok(exact) => writeln!(
+            text,
+            "exact           {} bytes to tier 0, {:.3} of the least that a cyclic scan moves ({}); from NVMe {}; stall {:.3} us a token",
+            exact.bytes,
+            exact.ratio(),
+            exact.optimum_bytes,
+            exact.nvme_read_bytes,
+            exact.stall_us_per_token,
+        ),
+        Err(error) => writeln!(text, "exact           no figures: {error}"),
+    };
     text
 }

@@ -9,12 +9,14 @@ mod scores;
 mod sequence;
 mod tally;
 
+use super::chart::Line;
 use super::machine::Bandwidths;
 use super::trace::{Attention, attention::BYTES_MAX};
-use super::{ReplayError, chart, gbps, open, percent};
+use super::{ReplayError, Told, chart, gbps, open, percent};
 use baseline::{Baselines, Oracle, room};
 use drive::{Known, NEEDED};
 use estimates::{Digest, Estimates};
+use exact::Exact;
 use figures::{Figures, Sizes};
 use kvtide_tiering::predict::Scoring;
 use sequence::Setup;
@@ -77,7 +79,7 @@ fn plane_us(text: &str) -> Result<f64, String> {
 }
 
 /// Replays; what is to be printed.
-pub(super) fn run(args: &Args) -> Result<String, ReplayError> {
+pub(super) fn run(args: &Args) -> Result<Told, ReplayError> {
     let trace = read(&args.trace)?;
     let page_bytes = match args.page_bytes {
         Some(bytes) => bytes,
@@ -102,8 +104,8 @@ pub(super) fn run(args: &Args) -> Result<String, ReplayError> {
     let budget_percent = args.budget_percent.unwrap_or(2.0 * capacity_percent).min(100.0);
     let setup =
         |scoring| Setup { scoring, budget_percent, capacity_percent, host_percent, bandwidths, page_bytes, plane_ns };
-    // Nothing is ranked for it: what it moves is the same with every policy.
-    let exact = exact::replay(&trace, setup(Scoring::default()))?;
+    // Nothing is ranked for it: what it moves is the same with every policy, whose figures do not hang on it.
+    let exact = exact::replay(&trace, setup(Scoring::default()));
     let mut rows: Vec<(&str, Figures)> = Vec::new();
     for scoring in chosen() {
         let Some((_, estimates)) = asked.iter().find(|(digest, _)| *digest == Digest::of(scoring)) else { continue };
@@ -111,12 +113,18 @@ pub(super) fn run(args: &Args) -> Result<String, ReplayError> {
         let outcome = drive::replay(Known { trace: &trace, oracle: &oracle, estimates }, setup, scoring.name())?;
         let baselines = Baselines::new(&trace, &oracle, estimates, args.capacity_percent);
         let sizes = Sizes { page_bytes, own_bytes, digest_bytes: estimates.digest_bytes, plane_ns };
-        rows.push((scoring.name(), Figures::of(&outcome, &exact, &baselines, sizes)));
+        rows.push((scoring.name(), Figures::of(&outcome, &baselines, sizes)));
     }
     if let Some(path) = &args.chart {
-        draw(path, &rows)?;
+        draw(path, &rows, capacity_percent)?;
     }
-    Ok(if args.json { json(args, &rows) } else { figures::table(&rows, &exact) })
+    Ok(tell(args, &rows, &exact))
+}
+
+/// The figures, and whether some are missing.
+fn tell(args: &Args, rows: &[(&str, Figures)], exact: &Result<Exact, ReplayError>) -> Told {
+    let text = if args.json { json(args, rows, exact) } else { figures::table(rows, exact) };
+    Told { text, failed: exact.as_ref().err().map(|error| format!("exact: {error}")) }
 }
 
 /// Tier 0 must hold what every step reads, and something to choose from.
@@ -157,24 +165,54 @@ fn bytes_of(trace: &Attention, factors: &[usize]) -> Result<u32, ReplayError> {
 }
 
 /// One object; with --all keyed by policy.
-fn json(args: &Args, rows: &[(&str, Figures)]) -> String {
+fn json(args: &Args, rows: &[(&str, Figures)], exact: &Result<Exact, ReplayError>) -> String {
+    let mut each = rows.iter().map(|(name, figures)| (name.to_string(), figures.json(exact)));
     let whole: Value = match args.all {
-        true => rows.iter().map(|(name, figures)| (name.to_string(), figures.json())).collect::<Map<_, _>>().into(),
-        false => rows.first().map_or(Value::Null, |(_, figures)| figures.json()),
+        true => each.collect::<Map<_, _>>().into(),
+        false => each.next().map_or(Value::Null, |(_, figures)| figures),
     };
     format!("{whole}\n")
 }
 
-fn draw(path: &Path, rows: &[(&str, Figures)]) -> Result<(), ReplayError> {
-    let line = |figures: &Figures, of: fn(&figures::Plane) -> f64| -> Vec<(f64, f64)> {
-        figures.planes.iter().enumerate().map(|(plane, figure)| (plane as f64, of(figure))).collect()
+fn draw(path: &Path, rows: &[(&str, Figures)], capacity_percent: f64) -> Result<(), ReplayError> {
+    let line = |name: &str, figures: &Figures, of: fn(&figures::Plane) -> f64| {
+        let points = figures.planes.iter().enumerate().map(|(plane, figure)| (plane as f64, of(figure))).collect();
+        Line { name: name.into(), points, bound: false }
     };
-    let mut lines: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
+    let mut lines: Vec<Line> = Vec::new();
     if let Some((_, first)) = rows.first() {
-        lines.push(("oracle".into(), line(first, |plane| plane.oracle)));
-        lines.push(("last step's pages".into(), line(first, |plane| plane.last_step)));
-        lines.push(("true query's digests".into(), line(first, |plane| plane.true_query)));
+        lines.push(line("oracle", first, |plane| plane.oracle));
+        lines.push(line("last step's pages", first, |plane| plane.last_step));
+        lines.push(line("true query's digests", first, |plane| plane.true_query));
     }
-    lines.extend(rows.iter().map(|(name, figures)| (name.to_string(), line(figures, |plane| plane.mass_recall))));
-    chart::shares(path, &lines).map_err(|why| ReplayError::Chart { path: path.into(), why })
+    lines.iter_mut().for_each(|line| line.bound = true);
+    lines.extend(rows.iter().map(|(name, figures)| line(name, figures, |plane| plane.mass_recall)));
+    chart::shares(path, &lines, capacity_percent).map_err(|why| ReplayError::Chart { path: path.into(), why })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn what_exact_failed_of_is_told_beside_the_other_figures() {
+        let rows = [("attention", Figures::default())];
+        for (words, fail) in
+            [(&["replay", "TRACE"][..], true), (&["replay", "TRACE", "--json"], true), (&["replay", "TRACE"], false)]
+        {
+            let args = Line::try_parse_from(words).expect("a line that parses").args;
+            let exact = if fail { Err(ReplayError::Odd("it stands still".into())) } else { Ok(Exact::default()) };
+            let told = tell(&args, &rows, &exact);
+            assert_eq!(told.text.contains("it stands still"), fail, "{}", told.text);
+            assert!(told.text.contains("coverage"), "{}", told.text);
+            assert_eq!(told.failed.is_some_and(|why| why.contains("exact") && why.contains("it stands still")), fail);
+        }
+    }
 }

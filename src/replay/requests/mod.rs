@@ -9,6 +9,7 @@ mod kinds;
 #[cfg(test)]
 mod tests;
 
+use super::chart::Line;
 use super::machine::Bandwidths;
 use super::trace::Requests;
 use super::{ReplayError, chart, gbps, open, percent};
@@ -96,7 +97,8 @@ pub(super) fn run(args: &Args) -> Result<String, ReplayError> {
         rows.push((name, capacity, Figures::of(&outcome, setup, ceiling)));
     }
     if let Some(path) = &args.chart {
-        chart::hits(path, &lines(&rows)).map_err(|why| ReplayError::Chart { path: path.clone(), why })?;
+        let tier = if args.host_percent < 100.0 { "NVMe" } else { "host memory" };
+        chart::hits(path, &lines(&rows), tier).map_err(|why| ReplayError::Chart { path: path.clone(), why })?;
     }
     Ok(if args.json { json(args, &rows) } else { figures::table(&trace, &rows) })
 }
@@ -147,19 +149,19 @@ fn json(args: &Args, rows: &[(&str, f64, Figures)]) -> String {
 }
 
 /// Hit ratio by capacity, a line for each policy, and one for the ceiling.
-fn lines(rows: &[(&str, f64, Figures)]) -> Vec<(String, Vec<(f64, f64)>)> {
-    let mut lines: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
-    let mut add = |name: &str, capacity: f64, ratio: f64| match lines.iter_mut().find(|(line, _)| line == name) {
-        Some((_, points)) if points.iter().any(|(c, _)| *c == capacity) => {}
-        Some((_, points)) => points.push((capacity, ratio)),
-        None => lines.push((name.into(), vec![(capacity, ratio)])),
+fn lines(rows: &[(&str, f64, Figures)]) -> Vec<Line> {
+    let mut lines: Vec<Line> = Vec::new();
+    let mut add = |name: &str, capacity: f64, ratio: f64, bound| match lines.iter_mut().find(|line| line.name == name) {
+        Some(line) if line.points.iter().any(|(c, _)| *c == capacity) => {}
+        Some(line) => line.points.push((capacity, ratio)),
+        None => lines.push(Line { name: name.into(), points: vec![(capacity, ratio)], bound }),
     };
     for (name, capacity, figures) in rows {
-        add("Belady", *capacity, figures.belady);
-        add(name, *capacity, figures.hit_ratio);
+        add("Belady", *capacity, figures.belady, true);
+        add(name, *capacity, figures.hit_ratio, false);
     }
-    for (_, points) in &mut lines {
-        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+    for line in &mut lines {
+        line.points.sort_by(|a, b| a.0.total_cmp(&b.0));
     }
     lines
 }
