@@ -47,6 +47,8 @@ enum Which {
 /// Replays a trace and prints what came of it.
 #[must_use]
 pub fn run(args: &Args) -> ExitCode {
+    // The tables of a large trace are looked up all over.
+    kvtide_wire::os::heap::want_huge_pages();
     let failed = match told(args) {
         Ok(told) => {
             print!("{}", told.text);

@@ -6,6 +6,7 @@
 pub mod attention;
 #[cfg(test)]
 pub mod fixture;
+mod numbers;
 pub mod requests;
 
 pub use attention::Attention;

@@ -3,8 +3,8 @@
 //! behind equal prefixes. Other fields are not looked at.
 
 use super::Broken;
+use super::numbers::Numbers;
 use serde::Deserialize;
-use std::collections::HashMap;
 use std::io::BufRead;
 
 /// Tokens of a block.
@@ -114,8 +114,7 @@ impl Requests {
 #[derive(Default)]
 struct Reading {
     trace: Requests,
-    /// Number of each id.
-    numbers: HashMap<u64, u32>,
+    numbers: Numbers,
     /// The block that stands before each block.
     parents: Vec<u32>,
 }
@@ -142,9 +141,8 @@ impl Reading {
         }
         let mut parent = NONE;
         for id in line.hash_ids {
-            let fresh = self.parents.len() as u32;
-            let block = *self.numbers.entry(id).or_insert(fresh);
-            if block == fresh {
+            let block = self.numbers.of(id);
+            if block as usize == self.parents.len() {
                 self.parents.push(parent);
             } else if self.parents[block as usize] != parent {
                 return Err(format!("block {id} stands behind another prefix than before"));

@@ -19,6 +19,8 @@ const CHOICE: u64 = 64;
 /// they cost does.
 const UNKNOWN: f64 = 1e-12;
 
+const _: () = assert!(BANDS.is_power_of_two());
+
 /// One queue.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Queue {
@@ -78,7 +80,8 @@ impl Queues {
 
     /// The class and the band of what stands at a place.
     fn kind(&self, place: usize) -> (usize, usize) {
-        (place / usize::from(self.bands), place % usize::from(self.bands))
+        // A power of two, and asked for every queue at every eviction.
+        (place >> self.bands.trailing_zeros(), place & (usize::from(self.bands) - 1))
     }
 
     /// Places of queues that hold something, in order.

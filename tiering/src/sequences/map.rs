@@ -38,6 +38,7 @@ impl Core {
             _ => self.blocks[self.seq_block(s, seq, start - 1)].content,
         };
         let shard = self.sessions[usize::from(s)].shard;
+        self.index.warm(hashes);
         for (i, &hash) in hashes.iter().enumerate() {
             let Some(c) = self.index.find(hash) else {
                 if mutants::on(Mutant::MapSkipsParent) {

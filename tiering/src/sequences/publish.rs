@@ -84,6 +84,7 @@ impl Core {
             // Its ancestors may have been dropped: what stands on them could not be found.
             hash => self.index.find(hash).ok_or(Status::NotAdmitted)?,
         };
+        self.index.warm(hashes);
         for (i, &hash) in hashes.iter().enumerate() {
             let index = first + i as u32;
             let b = self.seq_block(s, seq, index);

@@ -139,7 +139,12 @@ impl Core {
 
     /// Drops the content that goes first of those that have slots on NVMe, leaf first. False when there is none near.
     pub(crate) fn drop_stored_content(&mut self) -> bool {
-        let (idle, cold) = self.index.first();
+        let first = self.index.first();
+        self.drop_stored(first)
+    }
+
+    /// The same, where it is known what goes first of those with a block, or of those without one.
+    fn drop_stored(&mut self, (idle, cold): (Option<u32>, Option<u32>)) -> bool {
         let stored = idle.filter(|&c| {
             let leaf = self.index.next_leaf(c);
             self.has_slot(leaf)
@@ -154,7 +159,8 @@ impl Core {
     /// The same, for another content's slot. What is on its way to NVMe and goes before all that is there is not worth its slot
     /// either: it is dropped instead of one that stays longer. What is not to be written at all competes for none.
     pub(crate) fn drop_for_slot(&mut self) -> bool {
-        if let (Some(first), _) = self.index.first() {
+        let first = self.index.first();
+        if let (Some(first), _) = first {
             let leaf = self.index.next_leaf(first);
             let on_its_way = self.parts(leaf).filter_map(Part::block).any(|b| self.is_on_its_way(b));
             if on_its_way && (self.index.first_cold().is_some() || self.near_idle(Core::has_slot).is_some()) {
@@ -162,7 +168,7 @@ impl Core {
                 return true;
             }
         }
-        let dropped = self.drop_stored_content();
+        let dropped = self.drop_stored(first);
         self.counters.nvme_drops += u64::from(dropped);
         dropped
     }
