@@ -15,6 +15,8 @@ const REQUESTS_MAX: usize = 50_000_000;
 const BLOCKS_MAX: usize = 1 << 20;
 /// Blocks of all requests together.
 const USES_MAX: usize = 1 << 31;
+/// Milliseconds that a timestamp may say: a hundred years. Simulated time counts nanoseconds.
+const TIME_MAX_MS: u64 = 100 * 366 * 24 * 3600 * 1000;
 /// Bytes of a line.
 const LINE_MAX: u64 = 64 << 20;
 /// No block before.
@@ -126,6 +128,9 @@ impl Reading {
         if trace.times_ms.last().is_some_and(|&before| before > line.timestamp) {
             return Err(format!("timestamp {} is before that of the request before", line.timestamp));
         }
+        if line.timestamp > TIME_MAX_MS {
+            return Err(format!("timestamp {} is more than {TIME_MAX_MS} milliseconds", line.timestamp));
+        }
         let count = line.hash_ids.len();
         if count > BLOCKS_MAX || trace.times_ms.len() == REQUESTS_MAX || trace.blocks.len() + count > USES_MAX {
             return Err(format!(
@@ -212,6 +217,8 @@ mod tests {
             ("{\"timestamp\": 0}", At::Line(1)),
             (&format!("{good}{{\"timestamp\": 8, \"hash_ids\": [1]}}"), At::Line(2)),
             ("{\"timestamp\": 0, \"hash_ids\": [-1]}", At::Line(1)),
+            // Later than time can be counted.
+            (&format!("{good}{{\"timestamp\": {}, \"hash_ids\": [1]}}", u64::MAX), At::Line(2)),
             // Too many, too few blocks for its tokens.
             ("{\"timestamp\": 0, \"input_length\": 512, \"hash_ids\": [1, 2]}", At::Line(1)),
             ("{\"timestamp\": 0, \"input_length\": 1024, \"hash_ids\": [1]}", At::Line(1)),
