@@ -162,6 +162,8 @@ kinds! {
     AttentionLate => "attention: prefetch late",
     /// A step learnt that pages which it asked for were given up for good.
     GivenUp => "attention: page given up for good, and told",
+    /// An engine said that a sequence is about to end.
+    EndTold => "sequence: about to end, and told",
     /// The operator changed the policy.
     Reconfigured => "daemon: policy changed",
     /// A session's tier 0 shrank.

@@ -3,6 +3,7 @@
 use super::context::Context;
 use super::requests::{RESERVE_BLOCKS, request};
 use super::session::{Seq, Session};
+use crate::coverage::Met;
 use kvtide::agent::attention::Contract;
 use kvtide::agent::protocol::PageRange;
 use kvtide_wire::entry::{Advice, LIST_WORDS, Level, NONE_U32, Op, Submission};
@@ -139,10 +140,21 @@ impl Session {
         let (mut entry, pending) = request(Op::Advise, slot);
         let (first, count) = range(cx, seq.blocks.len() as u32);
         (entry.first, entry.count) = (first, count);
-        let advice =
-            cx.rng.pick(&[Advice::WillNeed, Advice::DontNeed, Advice::Sequential, Advice::Cold, Advice::Priority]);
+        let advice = cx.rng.pick(&[
+            Advice::WillNeed,
+            Advice::DontNeed,
+            Advice::Sequential,
+            Advice::Cold,
+            Advice::Priority,
+            Advice::Remaining,
+            Advice::Remaining,
+        ]);
         entry.flags = advice as u16;
-        entry.value = if advice == Advice::Priority { cx.rng.below(256) } else { 0 };
+        entry.value = match advice {
+            Advice::Priority => cx.rng.below(256),
+            Advice::Remaining => remaining(cx),
+            _ => 0,
+        };
         self.send(cx, channel, entry, &[], pending);
     }
 
@@ -217,4 +229,17 @@ fn words(hashes: &[u128]) -> Vec<u32> {
     let words: Vec<u32> = hashes.iter().flat_map(words).collect();
     debug_assert!(words.len() <= LIST_WORDS);
     words
+}
+
+/// Tokens to come, as an engine might say: right or wrong, mostly few, now and then unknown.
+fn remaining(cx: &mut Context) -> u64 {
+    match cx.rng.below(8) {
+        0 => u64::from(NONE_U32),
+        1 => cx.rng.below(u64::from(NONE_U32)),
+        2 => cx.rng.below(1000),
+        _ => {
+            cx.coverage.met(Met::EndTold);
+            cx.rng.below(16)
+        }
+    }
 }
