@@ -345,6 +345,113 @@ fn an_approximate_request_brings_what_it_must_have() {
     assert!(lost <= 6, "{lost} of another's pages went for what may be left out");
 }
 
+/// Load jobs that were sent and not carried out, of these pages or in their place.
+fn loads(cache: &Cache, pages: &[(BlockId, Vec<u64>)], in_place: bool) -> usize {
+    let of = |wanted: BlockId| pages.iter().any(|page| page.0 == wanted);
+    let is = |job: &Job| match job {
+        Job::Load { victim, .. } if in_place => victim.is_some_and(|victim| of(victim.block)),
+        Job::Load { block, .. } => of(*block),
+        _ => false,
+    };
+    cache.w.agents[&0].jobs.iter().filter(|(_, job)| is(job)).count()
+}
+
+/// A sequence behind a prefix, with a page that is being filled.
+fn with_a_tail(cache: &mut Cache, seq: SeqId, prefix: usize) -> Vec<(BlockId, Vec<u64>)> {
+    let pages = cache.map(seq, prefix);
+    let block = cache.w.ok(0, Request::Reserve { seq: Some(seq), count: 1 }).list[0];
+    (0..PLANES).for_each(|plane| _ = cache.w.write(0, block, plane));
+    let tokens = cache.w.core.seq_tokens(0, seq).unwrap();
+    cache.w.ok(0, Request::Commit { seq, tokens: tokens + 1 });
+    pages
+}
+
+/// What a sequence mapped that is gone is not taken for its who has the slot now.
+#[test]
+fn a_slot_that_is_used_again_has_no_pages_of_before() {
+    let mut cache = Cache::new(2, 10, 26, false);
+    // Two have the prefix, the one that mapped it last goes, and a request is queued in its slot.
+    let idle = cache.map(2, 0);
+    cache.map(1, 0);
+    cache.w.step(0, 0, 1, 2, &idle, PLANES);
+    cache.w.ok(0, Request::SeqDrop { seq: 1 });
+    let queued = cache.queue(1, 1, S);
+    cache.w.ok(0, Request::SeqCreate { seq: 3 });
+    let runs = cache.w.fill(0, 3, 1, PLANES);
+    for step in 2..=40 {
+        cache.w.step(0, 0, step, 3, &runs, PLANES);
+    }
+    cache.pass(S);
+    assert!(cache.all_there(&queued), "{} {:?}", cache.there(&queued), cache.counters());
+}
+
+/// What one needs that is being resumed is not taken for one that waits, though nobody expects it any more.
+#[test]
+fn a_resume_under_way_keeps_what_was_brought_for_it() {
+    let mut cache = Cache::new(2, 10, 26, false);
+    let resumed = with_a_tail(&mut cache, 1, 0);
+    cache.w.ok(0, Request::Park { seq: 1, due_us: S });
+    push_out(&mut cache, 0, 11);
+    let waits = cache.map(2, 1);
+    // The tail is the last that comes.
+    cache.w.eager = false;
+    cache.pass(S);
+    while !cache.all_there(&resumed) {
+        assert!(cache.w.run_job(0), "{:?}", cache.counters());
+        cache.w.settle();
+    }
+    let tag = cache.w.ask(0, Request::Resume { seq: 1 });
+    assert_eq!(cache.w.answer(0, tag), None, "its tail has to come");
+    // One of the tail's pages has come, so that another load may be in flight.
+    assert!(cache.w.run_job(0));
+    cache.w.settle();
+    assert_eq!(cache.w.answer(0, tag), None, "the other page of its tail is still to come");
+    cache.w.ok(0, Request::Park { seq: 2, due_us: S / 2 });
+    cache.pass(S / 2);
+    assert_eq!(loads(&cache, &resumed, true), 0, "{:?}", cache.w.agents[&0].jobs);
+    assert!(cache.all_there(&resumed) && cache.counters().intent_held > 0, "{:?}", cache.counters());
+    assert!(!cache.all_there(&waits));
+}
+
+/// Reads from NVMe stay so many blocks ahead of the loads: what is read too early would leave host memory for what comes after it.
+#[test]
+fn reads_are_not_far_ahead_of_loads() {
+    const AHEAD: u64 = 16;
+    let mut cache = Cache::cold(1, 40, 90);
+    cache.queue(1, 0, S);
+    cache.w.eager = false;
+    cache.pass(S);
+    while cache.w.run_io(0) {
+        cache.w.settle();
+    }
+    // Before a link is measured eight loads are in flight: those of four blocks.
+    let read = |cache: &Cache| cache.counters().nvme_to_host.pages[Reason::Intent as usize] / u64::from(PLANES);
+    assert_eq!((cache.counters().intent_loads, read(&cache)), (8, 4 + AHEAD));
+    while cache.w.run_job(0) {}
+    cache.w.settle();
+    while cache.w.run_io(0) {
+        cache.w.settle();
+    }
+    assert!(read(&cache) > 4 + AHEAD, "the loads went on, and so do the reads");
+}
+
+/// One whose own park is not over waits for that, and keeps back nobody who is due after it.
+#[test]
+fn one_that_is_busy_holds_up_nobody() {
+    let mut cache = Cache::new(2, 10, 44, false);
+    let first = with_a_tail(&mut cache, 1, 0);
+    push_out(&mut cache, 0, 20);
+    let second = cache.map(2, 1);
+    cache.w.eager = false;
+    let tag = cache.w.ask(0, Request::Park { seq: 1, due_us: S / 2 });
+    assert_eq!(cache.w.answer(0, tag), None, "its tail has to go");
+    cache.w.ok(0, Request::Park { seq: 2, due_us: S * 3 / 4 });
+    // Park itself may take a second.
+    cache.pass(S * 3 / 4);
+    assert_eq!(loads(&cache, &first, false), 0, "it is busy");
+    assert!(loads(&cache, &second, false) > 0, "{:?}", cache.counters());
+}
+
 /// Faults that cost time alone: each makes a test of this file fail.
 #[cfg(feature = "mutants")]
 #[test]
