@@ -133,6 +133,7 @@ fn geometry(rng: &mut Rng) -> SpaceConfig {
     cfg.policy.attention =
         Attention { policy: Scoring::ALL[rng.below(6) as usize], drop: rng.one_in(4), ..Attention::default() };
     cfg.policy.retention.ttl_us = if rng.one_in(2) { 0 } else { 1 << (10 + rng.below(20)) };
+    cfg.policy.retention.ending_tokens = [0, 8, 64][rng.below(3) as usize];
     cfg.limits.host_bytes_max = 1 << (16 + rng.below(6));
     if rng.below(3) > 0 {
         cfg.limits.nvme_bytes_max = 1 << (16 + rng.below(6));
@@ -520,7 +521,7 @@ impl Chaos {
                     0 => self.pins.iter().copied().find(|p| p.0 == s).unwrap_or(range),
                     _ => range,
                 };
-                let request = match self.rng.below(6) {
+                let request = match self.rng.below(8) {
                     0..=1 => {
                         let r = Request::Acquire { seq, plane: 0, planes, first, count };
                         return self.ask(s, r, Asked::Acquire { seq, planes, first, count });
@@ -530,6 +531,15 @@ impl Chaos {
                         return self.ask(s, r, Asked::Release { seq, planes, first, count });
                     }
                     4 => Request::Advise { seq, first, count, advice: Advice::WillNeed },
+                    5..=6 => {
+                        // Mostly near, now and then far, unknown, or past what can be counted.
+                        let tokens = match self.rng.below(6) {
+                            0 => u32::MAX - self.rng.below(2) as u32,
+                            1 => self.rng.below(1 << 20) as u32,
+                            _ => self.rng.below(12) as u32,
+                        };
+                        Request::Advise { seq, first, count, advice: Advice::Remaining(tokens) }
+                    }
                     _ => Request::Advise { seq, first, count, advice: Advice::Cold },
                 };
                 self.ask(s, request, Asked::Plain);
