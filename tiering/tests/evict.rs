@@ -366,3 +366,30 @@ fn what_goes_first_takes_no_slot_from_what_stays_longer() {
         );
     }
 }
+
+/// Where block ids are short, a prefix on NVMe is found whole: others that tiers above do not show give theirs up at once.
+#[test]
+fn a_lookup_is_not_cut_short_for_want_of_a_block() {
+    let mut cfg = config(vec![full(PAGE)]);
+    cfg.limits.blocks_max = 64;
+    cfg.limits.host_bytes_max = 64 * u64::from(PAGE);
+    cfg.limits.nvme_bytes_max = 200 * u64::from(PAGE);
+    cfg.policy.eviction = Eviction::S3Fifo;
+    let mut w = World::new(cfg);
+    (w.node_frames, w.slab_frames) = (vec![64], 64);
+    (w.disk.node_slots, w.disk.slab_slots) = (200, 200);
+    w.attach(0, 1, &[32]);
+    w.event(Event::Tick).unwrap();
+    let blocks = |name: u128, many: u128| (1..=many).map(|block| name << 64 | block).collect::<Vec<_>>();
+    let often: Vec<_> = (1..6).map(|name| blocks(name, 20)).collect();
+    for _ in 0..3 {
+        often.iter().for_each(|hashes| _ = run(&mut w, hashes, 128));
+    }
+    // What was used once goes first, and is in tier 0.
+    run(&mut w, &blocks(9, 24), 128);
+    assert!(w.core.occupancy().published == 124, "nothing had to go: {:?}", w.core.occupancy());
+    for hashes in &often {
+        assert_eq!(there(&w, hashes), 20, "{:?}", w.core.occupancy());
+    }
+    assert!(w.core.counters().heated > 0);
+}

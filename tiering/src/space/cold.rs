@@ -10,6 +10,8 @@ use crate::pages::{BlockState, Link, Logged, Part, Place};
 const SPARE: u32 = 16;
 /// Blocks that one tick takes back.
 const TICK_MAX: usize = 64;
+/// Blocks that are taken back for a content that needs one: the next ones of its prefix need theirs too.
+const HEAT_MAX: usize = 16;
 
 impl Core {
     /// Whether everything of the block is on NVMe and in its log, and nobody needs it elsewhere.
@@ -22,11 +24,16 @@ impl Core {
             && self.pages_of(b).all(|page| self.pages[page as usize].on_disk() || self.pages[page as usize].retired())
     }
 
+    /// Whether the block may cool and its id is free at once then: no tier 0 has to drop it first.
+    fn may_cool_at_once(&self, b: BlockId) -> bool {
+        self.may_cool(b) && self.pages_of(b).all(|page| self.pages[page as usize].frame == NONE)
+    }
+
     /// Takes the blocks of the least recently used content that can do without. Their ids are free as soon as no tier 0 shows
     /// them. False when there is none near.
     pub(crate) fn cool_content(&mut self) -> bool {
         let mut found = [NONE; 1];
-        let any = self.coolable(&mut found) > 0;
+        let any = self.coolable(&mut found, Core::may_cool) > 0;
         if any {
             self.cool_blocks(found[0]);
         }
@@ -34,13 +41,13 @@ impl Core {
     }
 
     /// The least recently used contents of which a block may be taken, into `found`, and how many; none that is not near.
-    fn coolable(&self, found: &mut [u32]) -> usize {
+    fn coolable(&self, found: &mut [u32], may: fn(&Core, BlockId) -> bool) -> usize {
         let (mut count, mut passed) = (0, 0);
         if !self.has_nvme() || found.is_empty() {
             return 0;
         }
         for c in self.index.idle() {
-            if self.parts(c).filter_map(Part::block).any(|b| self.may_cool(b)) {
+            if self.parts(c).filter_map(Part::block).any(|b| may(self, b)) {
                 found[count] = c;
                 count += 1;
             } else {
@@ -80,7 +87,7 @@ impl Core {
     /// Gives a part of a content that is only on NVMe a block. `None`: no id is free.
     pub(crate) fn heat(&mut self, c: u32, at: u32) -> Option<BlockId> {
         if self.blocks.free.is_empty() {
-            self.cool_content();
+            self.make_room_at_once();
         }
         let b = self.blocks.alloc(self.disk.shard(at))?;
         let next = self.disk.next_part(at);
@@ -105,13 +112,24 @@ impl Core {
         Some(b)
     }
 
+    /// Makes some block ids free for a lookup, which waits for no tier 0: what a first queue has may all be there. If there are none,
+    /// one is on its way for the next.
+    fn make_room_at_once(&mut self) {
+        let mut found = [NONE; HEAT_MAX];
+        let count = self.coolable(&mut found, Core::may_cool_at_once);
+        found[..count].iter().for_each(|&c| self.cool_blocks(c));
+        if count == 0 {
+            self.cool_content();
+        }
+    }
+
     /// Keeps some block ids free, as long as that costs nothing.
     pub(crate) fn trim_blocks(&mut self) {
         let spare = self.blocks.recs.len() as u32 / SPARE;
         let short = |core: &Core| spare.saturating_sub(core.blocks.free.len + core.blocks.dying);
         // Those that cannot be taken are passed over once for all that can.
         let mut found = [NONE; TICK_MAX];
-        let count = self.coolable(&mut found[..TICK_MAX.min(short(self) as usize)]);
+        let count = self.coolable(&mut found[..TICK_MAX.min(short(self) as usize)], Core::may_cool);
         for &c in &found[..count] {
             if short(self) == 0 {
                 return;
