@@ -12,7 +12,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// Programs that need no daemon, one, or one to kill and one to go to.
-const PROGRAMS: [(&str, u32); 11] = [
+const PROGRAMS: [(&str, u32); 12] = [
     ("handles", 0),
     ("life", 1),
     ("errors", 1),
@@ -22,6 +22,7 @@ const PROGRAMS: [(&str, u32); 11] = [
     ("example", 1),
     ("token", 1),
     ("contracts", 1),
+    ("blocks", 1),
     ("death", 2),
     (ON_DEVICE, 1),
 ];

@@ -610,6 +610,36 @@ typedef struct kvt_completion {
     struct kvt_pin *pin;
 } kvt_completion;
 
+/// One piece of a plane's part of every block of the engine's own memory: `bytes` bytes at `base + block * stride`. The bytes of a
+/// page are those of its plane's pieces, one after another in the order in which they are given: so K and V may lie apart or together,
+/// layers or blocks first, in one tensor or in one a layer.
+typedef struct kvt_piece {
+    /// The piece of block 0.
+    void *base;
+    /// Bytes from a block's piece to that of the next block.
+    uint64_t stride;
+    /// Bytes of a piece.
+    uint64_t bytes;
+    /// Plane.
+    uint16_t plane;
+    /// Zero.
+    uint16_t reserved[3];
+} kvt_piece;
+
+/// A cached prefix that stays for a while.
+typedef struct kvt_lease_info {
+    /// What holds it, for `kvt_load_blocks`; `kvt_seq_drop` ends it before its time.
+    uint32_t lease;
+    /// Its blocks in host memory.
+    uint32_t in_host;
+    /// Its blocks on NVMe alone.
+    uint32_t on_nvme;
+    /// Its blocks that only other sessions' tier 0 has.
+    uint32_t elsewhere;
+    /// Microseconds that loading all of it takes, as far as that was measured; 0 if nothing was.
+    uint64_t load_us;
+} kvt_lease_info;
+
 /// One plane. Frame `f` is at `base + (f - first_frame) * stride`; a window frame, one behind the `frames`, has no memory and shows a
 /// page where it is in host memory (`kvt_view_page` knows both).
 typedef struct kvt_plane_layout {
@@ -1355,6 +1385,96 @@ kvt_status kvt_acquire(struct kvt_channel *channel,
 
 /// Unpins, on the channel that acquired. `KVT_ESTATE`: released before. `KVT_EINVAL`: no pin at all.
 kvt_status kvt_release(struct kvt_channel *channel, struct kvt_pin *pin);
+
+/// Says where the engine's own blocks are: `count` of them, whose pages lie in `pieces`. What was said before holds no longer; with no
+/// pieces there are none. When it returns nothing touches the blocks that there were: loads and stores of them that are under way fail.
+///
+/// `KVT_EINVAL`: the pieces do not add up to the planes' pages, or the session's tier 0 is on a device.
+///
+/// Pointers: `pieces` is valid for `pieces_count` reads. The memory of all pieces stays readable and writable until the next call of this or
+/// the detach; while a load into a block or a store from it is under way, nobody else writes there, nor reads what is loaded.
+kvt_status kvt_set_blocks(struct kvt_client *client,
+                          uint32_t count,
+                          const struct kvt_piece *pieces,
+                          uint32_t pieces_count);
+
+/// How many blocks of a prefix are cached, whole over all shards: `hashes` are those of its blocks, in order. Some are asked for, not
+/// all: two round trips for a thousand blocks. `in_host_permille` (may be NULL) gets about which share of them is in host memory.
+///
+/// What is found may be dropped before it is loaded, unless a lease holds it.
+///
+/// Pointers: `hashes` is valid for `count` reads, `blocks` for a write, `in_host_permille` NULL or valid for one.
+kvt_status kvt_lookup(struct kvt_channel *channel,
+                      const struct kvt_hash *hashes,
+                      uint32_t count,
+                      uint64_t timeout_us,
+                      uint32_t *blocks,
+                      uint32_t *in_host_permille);
+
+/// Holds a cached prefix for `lease_us` microseconds: its `count` blocks, `hash` being that of the last one. It ends with
+/// `kvt_seq_drop`, or by itself after that time, but not while it is being loaded from.
+///
+/// `KVT_ENOTFOUND`: it is not cached any more. `KVT_EINVAL`: the prefix has another number of blocks.
+///
+/// Pointers: `hash` is valid for a read, `lease` for a write.
+kvt_status kvt_lease(struct kvt_channel *channel,
+                     const struct kvt_hash *hash,
+                     uint32_t count,
+                     uint64_t lease_us,
+                     uint64_t timeout_us,
+                     struct kvt_lease_info *lease);
+
+/// Copies blocks of a lease, from block index `first` on, into `count` blocks of the engine's own memory, at most 512. `KVT_OK`: all
+/// arrived. Else `failed` (NULL or `count` numbers) gets the indices of those that did not and `failed_count` how many they are; the
+/// others did arrive. With `failed_count` 0 nothing was copied.
+///
+/// `KVT_ENOTFOUND`: the lease is over. After `KVT_ETIMEDOUT` and `KVT_EDAEMON` copies may go on for a moment: see `kvt_settle_blocks`.
+///
+/// Pointers: `blocks` is valid for `count` reads, `failed` NULL or valid for as many writes, `failed_count` NULL or valid for one.
+kvt_status kvt_load_blocks(struct kvt_channel *channel,
+                           uint32_t lease,
+                           uint32_t first,
+                           const uint32_t *blocks,
+                           uint32_t count,
+                           uint64_t timeout_us,
+                           uint32_t *failed,
+                           uint32_t *failed_count);
+
+/// Makes `count` blocks of the engine's own memory, at most 102, cached under `hashes`; `first` is the index of the first one in its
+/// prefix, `parent` the hash of the block before it, NULL at the root. None is found before all of it has been copied; from the first that
+/// fails on all do. Waits until all of them have reached `wanted`, a `kvt_level`, or cannot. `failed` and `failed_count` as in
+/// `kvt_load_blocks`.
+///
+/// `KVT_ENOSPC`: there is no room for them. `KVT_NOT_ADMITTED`: what they stand on is not cached (any more), or they will not be kept so well.
+///
+/// Pointers: `parent` is NULL or valid for a read, `hashes` and `blocks` are valid for `count` reads, `failed` NULL or valid for as many writes,
+/// `failed_count` NULL or valid for one.
+kvt_status kvt_store_blocks(struct kvt_channel *channel,
+                            uint32_t first,
+                            const struct kvt_hash *parent,
+                            const struct kvt_hash *hashes,
+                            const uint32_t *blocks,
+                            uint32_t count,
+                            uint32_t wanted,
+                            uint64_t timeout_us,
+                            uint32_t *failed,
+                            uint32_t *failed_count);
+
+/// Brings blocks of a lease that are on NVMe up into host memory, as far as there is room: `KVT_ENOSPC` if not all are there now.
+/// `fetched` (may be NULL) gets how many are.
+///
+/// Pointers: `fetched` is NULL or valid for a write.
+kvt_status kvt_fetch_blocks(struct kvt_channel *channel,
+                            uint32_t lease,
+                            uint32_t first,
+                            uint32_t count,
+                            uint64_t timeout_us,
+                            uint32_t *fetched);
+
+/// Returns when nothing that was asked before, and has ended without the daemon's word (`KVT_ETIMEDOUT`, `KVT_EDAEMON`), touches the
+/// engine's own memory any more.
+kvt_status kvt_settle_blocks(struct kvt_channel *channel,
+                             uint64_t timeout_us);
 
 /// Fills `layout`. It does not change while the session lives.
 ///

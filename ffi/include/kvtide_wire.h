@@ -38,8 +38,9 @@
 /// No lane.
 #define KVT_WIRE_NONE_U16 UINT16_MAX
 
-/// In `Job::flags` of a copy between host and tier 0: the page is in the canary's sample. A `JobKind::Store` reports the
-/// digest of the page as it stands in tier 0 (`JobDone::digest`); a `JobKind::Load` or `JobKind::LoadCopy` compares that of
+/// In `Job::flags` of a copy between host and tier 0, or an engine's own memory: the page is in the canary's sample. A
+/// `JobKind::Store` or `JobKind::Gather` reports the digest of the page as it stands in tier 0, or there (`JobDone::digest`); a
+/// `JobKind::Load`, `JobKind::LoadCopy` or `JobKind::Scatter` compares that of
 /// the bytes that landed in tier 0 with `Job::digest` before it publishes them, and ends with `Status::Corrupt` if they differ.
 /// A digest is the CRC-32C (Castagnoli) of the page's bytes.
 #define KVT_WIRE_CANARY 1
@@ -165,6 +166,26 @@ enum kvt_wire_op
     KVT_WIRE_OP_TIER0_RESIZE = 20,
     /// `seq`, `flags` = `Contract`, `value` = what the contract takes: how the sequence is read from now on.
     KVT_WIRE_OP_CONTRACT = 21,
+    /// `count`, list = hashes of one chain, ascending, each an ancestor of the next one, not necessarily its parent. Completion: `value`,
+    /// lower half = how many of them, from the first on, are cached whole over all shards, and so is all that stands before them;
+    /// upper half = how many of those are in host, as far as they belong to the session's shard.
+    KVT_WIRE_OP_LOOKUP = 22,
+    /// `seq` (not created), `hash` = last block of a cached prefix, `count` = its blocks, `value` = microseconds: a sequence that holds
+    /// the prefix. It ends with `Op::SeqDrop`, or by itself after that time. `Status::NotFound`: it is not cached (any more).
+    /// Completion: `value` = microseconds that loading it takes, as far as that was measured; list = how many of its blocks are in host,
+    /// on NVMe alone, and in other sessions' tier 0 alone.
+    KVT_WIRE_OP_LEASE = 23,
+    /// `seq`, `first` = block index, `count`, list = `count` blocks of the engine's own memory: they get the bytes of the sequence's blocks.
+    /// However it ends, then no job of it is under way. Completion: `value` = blocks that arrived, list = indices into the request's of those
+    /// that did not.
+    KVT_WIRE_OP_LOAD_BLOCKS = 24,
+    /// `first` = index in its prefix of the first block, `hash` = what stands before it (0: nothing), `count`, `flags` = `Level`, list =
+    /// `count` hashes of 4 words, then `count` blocks of the engine's own memory: their bytes become cached under the hashes. None is
+    /// found before all of it has arrived. However it ends, then no job of it is under way. Completion: `value` = blocks that can be
+    /// found, or, if a level above `Level::Published` was asked for and all can, the level reached; list = indices of those that cannot.
+    KVT_WIRE_OP_STORE_BLOCKS = 25,
+    /// `seq`, `first` = block index, `count`: brings the blocks up into host as far as there is room. Completion as `Op::LoadBlocks`.
+    KVT_WIRE_OP_FETCH_BLOCKS = 26,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -204,6 +225,10 @@ enum kvt_wire_job_kind
     /// shows nowhere: while no lane is in a step, and a lane that begins waits until it has ended. So an unsealed page, which
     /// the engine writes, gets another frame; the one before is free afterwards. `Io`: it still shows where it did.
     KVT_WIRE_JOB_KIND_MOVE = 8,
+    /// Copy block `src_frame` of the engine's own memory, as far as it belongs to the plane, out to host frame `slab`/`slot`.
+    KVT_WIRE_JOB_KIND_GATHER = 9,
+    /// Copy the page from host frame `slab`/`slot` into block `src_frame` of the engine's own memory.
+    KVT_WIRE_JOB_KIND_SCATTER = 10,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -369,7 +394,7 @@ typedef struct KVT_ALIGNED(64) kvt_wire_job {
     uint32_t block;
     /// Tier-0 frame that is read or written.
     uint32_t frame;
-    /// Source frame of a `JobKind::Copy` or `JobKind::Move`.
+    /// Source frame of a `JobKind::Copy` or `JobKind::Move`; the engine's block of a `JobKind::Gather` or `JobKind::Scatter`.
     uint32_t src_frame;
     /// Source block of a `JobKind::LoadCopy`, job id of a `JobKind::Cancel`.
     uint32_t src_block;
@@ -425,9 +450,9 @@ typedef struct kvt_wire_plane_spec {
 #define kvt_wire_status_ALL { kvt_wire_status_Ok, kvt_wire_status_Again, kvt_wire_status_Invalid, kvt_wire_status_NotFound, kvt_wire_status_Range, kvt_wire_status_NoSpace, kvt_wire_status_TooBig, kvt_wire_status_Busy, kvt_wire_status_TimedOut, kvt_wire_status_Canceled, kvt_wire_status_Daemon, kvt_wire_status_Lost, kvt_wire_status_Io, kvt_wire_status_Fork, kvt_wire_status_Version, kvt_wire_status_Permission, kvt_wire_status_NotAdmitted, kvt_wire_status_Limit, kvt_wire_status_State, kvt_wire_status_Protocol, kvt_wire_status_System, kvt_wire_status_Internal, kvt_wire_status_Corrupt, kvt_wire_status_Device, }
 
 /// Every operation, in code order.
-#define kvt_wire_op_ALL { kvt_wire_op_Nop, kvt_wire_op_SeqCreate, kvt_wire_op_SeqDrop, kvt_wire_op_Reserve, kvt_wire_op_Bind, kvt_wire_op_Commit, kvt_wire_op_Fork, kvt_wire_op_Truncate, kvt_wire_op_Publish, kvt_wire_op_Map, kvt_wire_op_Park, kvt_wire_op_Resume, kvt_wire_op_Advise, kvt_wire_op_Acquire, kvt_wire_op_Release, kvt_wire_op_Step, kvt_wire_op_StepEnd, kvt_wire_op_Fault, kvt_wire_op_Cancel, kvt_wire_op_Declare, kvt_wire_op_Tier0Resize, kvt_wire_op_Contract, }
+#define kvt_wire_op_ALL { kvt_wire_op_Nop, kvt_wire_op_SeqCreate, kvt_wire_op_SeqDrop, kvt_wire_op_Reserve, kvt_wire_op_Bind, kvt_wire_op_Commit, kvt_wire_op_Fork, kvt_wire_op_Truncate, kvt_wire_op_Publish, kvt_wire_op_Map, kvt_wire_op_Park, kvt_wire_op_Resume, kvt_wire_op_Advise, kvt_wire_op_Acquire, kvt_wire_op_Release, kvt_wire_op_Step, kvt_wire_op_StepEnd, kvt_wire_op_Fault, kvt_wire_op_Cancel, kvt_wire_op_Declare, kvt_wire_op_Tier0Resize, kvt_wire_op_Contract, kvt_wire_op_Lookup, kvt_wire_op_Lease, kvt_wire_op_LoadBlocks, kvt_wire_op_StoreBlocks, kvt_wire_op_FetchBlocks, }
 
 /// Every kind, in code order.
-#define kvt_wire_job_kind_ALL { kvt_wire_job_kind_Map, kvt_wire_job_kind_Load, kvt_wire_job_kind_Store, kvt_wire_job_kind_Copy, kvt_wire_job_kind_LoadCopy, kvt_wire_job_kind_Drop, kvt_wire_job_kind_Evict, kvt_wire_job_kind_Cancel, kvt_wire_job_kind_Move, }
+#define kvt_wire_job_kind_ALL { kvt_wire_job_kind_Map, kvt_wire_job_kind_Load, kvt_wire_job_kind_Store, kvt_wire_job_kind_Copy, kvt_wire_job_kind_LoadCopy, kvt_wire_job_kind_Drop, kvt_wire_job_kind_Evict, kvt_wire_job_kind_Cancel, kvt_wire_job_kind_Move, kvt_wire_job_kind_Gather, kvt_wire_job_kind_Scatter, }
 
 #endif  /* KVTIDE_WIRE_H */

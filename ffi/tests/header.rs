@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The C API, in the order in which a reader should meet it.
-const CAPI: [&str; 15] = [
+const CAPI: [&str; 16] = [
     "version",
     "status",
     "error",
@@ -15,6 +15,7 @@ const CAPI: [&str; 15] = [
     "channel",
     "request",
     "pin",
+    "blocks",
     "layout",
     "lane",
     "scores",

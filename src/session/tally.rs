@@ -82,8 +82,8 @@ impl Way {
     /// Of a job.
     pub fn of(job: &Job) -> Way {
         match job {
-            Job::Load { .. } | Job::LoadCopy { .. } => Way::Load,
-            Job::Store { .. } => Way::Store,
+            Job::Load { .. } | Job::LoadCopy { .. } | Job::Scatter { .. } => Way::Load,
+            Job::Store { .. } | Job::Gather { .. } => Way::Store,
             Job::Copy { .. } | Job::Move { .. } => Way::Copy,
             Job::Map { .. } | Job::Drop { .. } | Job::Evict { .. } | Job::Cancel { .. } => Way::Table,
         }

@@ -76,11 +76,13 @@ impl Canary {
     /// What the agent that gets a job is asked. Forgets what is known of a frame that the job overwrites.
     pub fn ask(&mut self, job: &Job) -> Ask {
         match *job {
-            Job::Store { block, plane, to, .. } => {
+            Job::Store { block, plane, to, .. } | Job::Gather { block, plane, to, .. } => {
                 self.forget(to);
                 if self.samples(u64::from(block) << 16 | u64::from(plane)) { Ask::Digest } else { Ask::Nothing }
             }
-            Job::Load { from, .. } | Job::LoadCopy { from, .. } => self.known(from).map_or(Ask::Nothing, Ask::Compare),
+            Job::Load { from, .. } | Job::LoadCopy { from, .. } | Job::Scatter { from, .. } => {
+                self.known(from).map_or(Ask::Nothing, Ask::Compare)
+            }
             Job::Map { .. }
             | Job::Copy { .. }
             | Job::Drop { .. }

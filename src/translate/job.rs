@@ -49,6 +49,12 @@ fn plain(id: u32, job: &Job) -> WireJob {
         Job::Move { block, plane, frame, from } => {
             WireJob { frame, src_frame: from, ..entry(JobKind::Move, id, block, plane, None) }
         }
+        Job::Gather { block, plane, engine, to: at } => {
+            WireJob { src_frame: engine, ..host(entry(JobKind::Gather, id, block, plane, None), at) }
+        }
+        Job::Scatter { block, plane, engine, from: at } => {
+            WireJob { src_frame: engine, ..host(entry(JobKind::Scatter, id, block, plane, None), at) }
+        }
         Job::Cancel { job } => WireJob { src_block: job, ..entry(JobKind::Cancel, id, NONE_U32, 0, None) },
     }
 }
@@ -83,8 +89,8 @@ fn host(job: WireJob, frame: HostFrame) -> WireJob {
 #[must_use]
 pub fn host_frame(job: &Job) -> Option<HostFrame> {
     match *job {
-        Job::Load { from, .. } | Job::LoadCopy { from, .. } => Some(from),
-        Job::Store { to, .. } => Some(to),
+        Job::Load { from, .. } | Job::LoadCopy { from, .. } | Job::Scatter { from, .. } => Some(from),
+        Job::Store { to, .. } | Job::Gather { to, .. } => Some(to),
         Job::Map { .. }
         | Job::Copy { .. }
         | Job::Drop { .. }
@@ -102,7 +108,9 @@ pub fn copied_bytes(job: &Job, page_bytes: impl Fn(u16) -> u32) -> u64 {
         | Job::Store { plane, .. }
         | Job::Copy { plane, .. }
         | Job::LoadCopy { plane, .. }
-        | Job::Move { plane, .. } => u64::from(page_bytes(plane)),
+        | Job::Move { plane, .. }
+        | Job::Gather { plane, .. }
+        | Job::Scatter { plane, .. } => u64::from(page_bytes(plane)),
         Job::Map { .. } | Job::Drop { .. } | Job::Evict { .. } | Job::Cancel { .. } => 0,
     }
 }

@@ -14,6 +14,13 @@ pub struct Scratch {
     hashes: Vec<u128>,
 }
 
+/// A list of `count` hashes and then as many words: both parts, in words.
+fn hashed(count: u32, list: &[u32]) -> Result<(&[u32], &[u32]), Status> {
+    let at = (count as usize).checked_mul(HASH_WORDS).ok_or(Status::Invalid)?;
+    let (hashes, words) = list.split_at_checked(at).ok_or(Status::Invalid)?;
+    if words.len() == count as usize { Ok((hashes, words)) } else { Err(Status::Invalid) }
+}
+
 impl Scratch {
     /// Room for the longest list.
     #[must_use]
@@ -81,12 +88,22 @@ pub fn request<'a>(submission: &Submission, list: &'a [u32], scratch: &'a mut Sc
             Request::Tier0Resize { class: u8::try_from(first).map_err(|_| Status::Range)?, frames: count }
         }
         Op::Contract => Request::Contract { seq, contract: contract(flags, value)? },
+        Op::Lookup => Request::Lookup { hashes: scratch.hashes(count, list)? },
+        Op::Lease => Request::Lease { seq, hash: u128_of_halves(submission.hash), count, lease_us: value },
+        Op::LoadBlocks if count as usize != list.len() => return Err(Status::Invalid),
+        Op::LoadBlocks => Request::LoadBlocks { seq, first, engine: list },
+        Op::StoreBlocks => {
+            let (hashes, engine) = hashed(count, list)?;
+            let (parent, level) = (u128_of_halves(submission.hash), level(flags)?);
+            Request::StoreBlocks { first, parent, hashes: scratch.hashes(count, hashes)?, engine, level }
+        }
+        Op::FetchBlocks => Request::FetchBlocks { seq, first, count },
     })
 }
 
 fn takes_list(op: Op) -> bool {
     match op {
-        Op::Publish | Op::Map | Op::Step | Op::Declare => true,
+        Op::Publish | Op::Map | Op::Step | Op::Declare | Op::Lookup | Op::LoadBlocks | Op::StoreBlocks => true,
         Op::Nop
         | Op::SeqCreate
         | Op::SeqDrop
@@ -104,7 +121,9 @@ fn takes_list(op: Op) -> bool {
         | Op::Fault
         | Op::Cancel
         | Op::Tier0Resize
-        | Op::Contract => false,
+        | Op::Contract
+        | Op::Lease
+        | Op::FetchBlocks => false,
     }
 }
 
@@ -195,6 +214,12 @@ mod tests {
         assert_eq!(status(Submission { count: 128, ..sub(Op::Map) }, LIST_WORDS), None);
         assert_eq!(status(Submission { count: 2, ..sub(Op::Step) }, 3), Some(Status::Invalid));
         assert_eq!(status(Submission { count: 3, ..sub(Op::Step) }, 3), None);
+        assert_eq!(status(Submission { count: 3, ..sub(Op::LoadBlocks) }, 2), Some(Status::Invalid));
+        assert_eq!(status(Submission { count: 3, ..sub(Op::LoadBlocks) }, 3), None);
+        assert_eq!(status(Submission { count: 3, ..sub(Op::StoreBlocks) }, 14), Some(Status::Invalid));
+        assert_eq!(status(Submission { count: 3, ..sub(Op::StoreBlocks) }, 15), None);
+        assert_eq!(status(Submission { count: u32::MAX, ..sub(Op::StoreBlocks) }, 15), Some(Status::Invalid));
+        assert_eq!(status(Submission { count: 102, ..sub(Op::StoreBlocks) }, 510), None);
         assert_eq!(status(sub(Op::Commit), 1), Some(Status::Invalid));
         assert_eq!(status(Submission { reserved: 1, ..sub(Op::Nop) }, 0), Some(Status::Invalid));
         assert_eq!(

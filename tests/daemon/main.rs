@@ -3,6 +3,7 @@
 //! Engines that must be processes of their own are this test binary again, running one of [`roles`].
 #![allow(clippy::unwrap_used)] // helpers of tests too: a panic there is a failure with a place
 
+mod blocks;
 mod canary;
 mod clients;
 mod config;

@@ -103,6 +103,7 @@ fn role() {
         "busy" => busy(&socket),
         "helper" => hold(),
         "flipper" => crate::canary::flipper(&socket),
+        "storer" => crate::blocks::storer(&socket),
         "publisher" => crate::clients::publisher(&socket),
         "scanner" => crate::nvme::scanner(&socket),
         "owner" => owner(),

@@ -412,6 +412,32 @@ pub enum Request<'a> {
         seq: SeqId,
         contract: Contract,
     },
+    Lookup {
+        hashes: &'a [u128],
+    },
+    Lease {
+        seq: SeqId,
+        hash: u128,
+        count: u32,
+        lease_us: u64,
+    },
+    LoadBlocks {
+        seq: SeqId,
+        first: u32,
+        engine: &'a [u32],
+    },
+    StoreBlocks {
+        first: u32,
+        parent: u128,
+        hashes: &'a [u128],
+        engine: &'a [u32],
+        level: Level,
+    },
+    FetchBlocks {
+        seq: SeqId,
+        first: u32,
+        count: u32,
+    },
 }
 
 /// Where a host frame is: `slab` is the grant, `slot` the frame within it.
@@ -479,6 +505,8 @@ pub enum Job {
     Evict { block: BlockId, plane: u16, frame: FrameId },
     Cancel { job: u32 },
     Move { block: BlockId, plane: u16, frame: FrameId, from: FrameId },
+    Gather { block: BlockId, plane: u16, engine: u32, to: HostFrame },
+    Scatter { block: BlockId, plane: u16, engine: u32, from: HostFrame },
 }
 
 /// What happened.
@@ -492,7 +520,8 @@ pub enum Event<'a> {
         shard: u16,
         /// Lanes in use.
         lanes: u16,
-        /// Tier-0 frames per size class, in class order: as many as it will ever have. It has them all until it asks for fewer. After
+        /// Tier-0 frames per size class, in class order: as many as it will ever have; none of any for an engine that keeps its KV in memory
+        /// of its own. It has them all until it asks for fewer. After
         /// them, if it has any, window frames per size class: frames without memory, which show a page where it is in host. Those of
         /// a class have the numbers that follow its tier-0 frames.
         frames: &'a [u32],

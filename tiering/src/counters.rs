@@ -185,6 +185,8 @@ pub struct Counters {
     pub shown_in_place: u64,
     /// Windows that gave way since host frames were short.
     pub windows_shed: u64,
+    /// Leases that ended by themselves, at their time.
+    pub leases_expired: u64,
     /// Sessions lost.
     pub sessions_lost: u64,
     /// Pages that existed nowhere else and are lost.

@@ -11,6 +11,7 @@ mod config;
 mod counters;
 mod error;
 pub mod evict;
+mod external;
 pub mod format;
 mod lists;
 pub mod log;

@@ -127,6 +127,16 @@ impl Trace {
                 self.pair(block, 9 << 16 | u32::from(plane));
                 self.pair(frame, from);
             }
+            Job::Gather { block, plane, engine, to: host } => {
+                self.pair(block, 10 << 16 | u32::from(plane));
+                self.pair(engine, host.slab);
+                self.word(u64::from(host.slot));
+            }
+            Job::Scatter { block, plane, engine, from: host } => {
+                self.pair(block, 11 << 16 | u32::from(plane));
+                self.pair(engine, host.slab);
+                self.word(u64::from(host.slot));
+            }
         }
     }
 }

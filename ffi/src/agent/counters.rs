@@ -83,14 +83,14 @@ impl Counters {
     pub fn job(&self, ended: &Ended) {
         let (kind, done) = (ended.kind, &ended.done);
         let status = Status::from_code(done.status);
-        if done.flags & CANARY != 0 && kind != Some(JobKind::Store) {
+        if done.flags & CANARY != 0 && !matches!(kind, Some(JobKind::Store | JobKind::Gather)) {
             self.canary_checked.add(1);
             self.canary_failed.add(u64::from(status == Some(Status::Corrupt)));
         }
         let row = match (status, kind) {
             (Some(Status::Ok), _) if ended.in_place => return self.jobs_in_place.add(1),
-            (Some(Status::Ok), Some(JobKind::Load | JobKind::LoadCopy)) => LOAD,
-            (Some(Status::Ok), Some(JobKind::Store)) => STORE,
+            (Some(Status::Ok), Some(JobKind::Load | JobKind::LoadCopy | JobKind::Scatter)) => LOAD,
+            (Some(Status::Ok), Some(JobKind::Store | JobKind::Gather)) => STORE,
             (Some(Status::Ok), Some(JobKind::Copy | JobKind::Move)) => COPY,
             (Some(Status::Ok), _) => TABLE,
             // A cancel that came too late is no refusal.

@@ -114,7 +114,7 @@ impl Port {
         self.wire.waker.wake();
     }
 
-    /// Takes the next answer; its list is in `self.list`, empty unless the status is `Ok`.
+    /// Takes the next answer; its list is in `self.list`.
     ///
     /// # Errors
     /// `Daemon`: the daemon broke the ring.
@@ -144,8 +144,7 @@ impl Port {
         if completion.op != op as u16 {
             status = Status::Protocol;
         }
-        let len = if status == Status::Ok { completion.list_len } else { 0 };
-        if self.wire.answers.copy_out(completion.tag, len, &mut self.list).is_err() {
+        if self.wire.answers.copy_out(completion.tag, completion.list_len, &mut self.list).is_err() {
             status = Status::Protocol;
         }
         Answer { tag: completion.tag, status, value: completion.value }

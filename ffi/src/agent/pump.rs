@@ -7,7 +7,10 @@ use super::{
     counters::Counters,
     protocol::{Copied, CopyOp, Ended, Mover, Shared},
 };
-use crate::{client::DeviceCopies, memory::TierMemory};
+use crate::{
+    client::DeviceCopies,
+    memory::{EngineBlocks, TierMemory},
+};
 use kvtide_wire::{
     entry::{Job, JobKind},
     hello::{FromDaemon, MESSAGE_MAX},
@@ -129,7 +132,8 @@ impl Pump {
 
     /// Whether the host frame that a job names is mapped; reads the socket for its slab if not.
     fn host_frame_known(&mut self, socket: &Socket, job: &Job) -> Result<bool, Status> {
-        let host = [JobKind::Load, JobKind::Store, JobKind::LoadCopy].map(|kind| kind as u16);
+        let host = [JobKind::Load, JobKind::Store, JobKind::LoadCopy, JobKind::Gather, JobKind::Scatter];
+        let host = host.map(|kind| kind as u16);
         let Some(class) = self.shared.geometry().class_of(job.plane).filter(|_| host.contains(&job.kind)) else {
             return Ok(true); // needs none, or is refused by the mover
         };
@@ -222,6 +226,14 @@ impl Pump {
     /// `TimedOut`, `Device`.
     pub fn settle(&mut self, deadline: Instant) -> Result<(), Status> {
         self.memory.settle(deadline)
+    }
+
+    /// The engine's own memory, or none from now on.
+    ///
+    /// # Errors
+    /// As [`TierMemory::set_blocks`].
+    pub fn set_blocks(&mut self, blocks: Option<EngineBlocks>) -> Result<(), Status> {
+        self.memory.set_blocks(blocks)
     }
 
     /// How a device's copies are made.

@@ -9,6 +9,7 @@
 
 pub mod attention;
 pub mod batch;
+pub mod blocks;
 pub mod channel;
 pub mod client;
 pub mod device;

@@ -19,15 +19,16 @@ pub mod request;
 pub mod stats;
 
 pub use crate::agent::attention::{Contract, DigestOptions, Element, KeyLayout};
-pub use channel::Channel;
+pub use crate::memory::Piece;
+pub use channel::{Channel, Copied, Found};
 pub use error::{Error, Result};
 pub use lane::{Lane, Omission, Pass, Ready, ScoreKind, StepSeq};
 pub use layout::{Layout, PlaneLayout};
 pub use options::{BlockId, CudaDevice, DeviceChoice, FrameId, Options, SeqId, SpaceSpec};
-pub use request::{Completed, Outcome, PageRange, Pin, Request, Ticket};
+pub use request::{Completed, Leased, Outcome, PageRange, Pin, Request, Ticket};
 pub use stats::{DeviceCopies, Stats};
 
-use crate::agent::protocol::seqs::SeqState;
+use crate::{agent::protocol::seqs::SeqState, memory::EngineBlocks};
 use inner::Inner;
 use kvtide_wire::status::Status;
 use std::{path::Path, sync::Arc};
@@ -76,6 +77,29 @@ impl Client {
     /// `Range`: no such lane. `State`: somebody has it. `Fork`.
     pub fn lane(&self, index: u16) -> Result<Lane> {
         Lane::new(self, index)
+    }
+
+    /// Says where the engine's own blocks are: `count` of them, whose pages lie in `pieces` (see [`Piece`]). What was said before holds
+    /// no longer; with no pieces there are none. When it returns nothing touches the blocks that there were: loads and stores of them
+    /// that are under way fail.
+    ///
+    /// # Errors
+    /// [`Error::Options`]: the pieces do not add up to the planes' pages. `Invalid`: the session's tier 0 is on a device, from where
+    /// nothing is copied there. `Fork`.
+    ///
+    /// # Safety
+    /// The memory of all pieces stays readable and writable until the next call of this, or the drop of the last handle; while a load
+    /// into a block or a store from it is under way, nobody else writes there, nor reads what is loaded.
+    pub unsafe fn set_blocks(&self, count: u32, pieces: &[Piece]) -> Result<()> {
+        const DOING: &str = "say where the engine's blocks are, so many:";
+        let session = &self.inner.session;
+        session.ours().map_err(|status| Error::call(DOING, u64::from(count), status))?;
+        let blocks = match pieces {
+            [] => None,
+            pieces => Some(EngineBlocks::new(session.shared.geometry(), count, pieces)?),
+        };
+        let set = session.pump().set_blocks(blocks);
+        set.map_err(|status| Error::call(DOING, u64::from(count), status))
     }
 
     /// Where frames are in memory. Fixed for the session's life.

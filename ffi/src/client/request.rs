@@ -2,7 +2,10 @@
 
 use super::options::SeqId;
 use crate::agent::attention::Contract;
-use kvtide_wire::entry::{Advice, Level};
+use kvtide_wire::{
+    entry::{Advice, Level},
+    status::Status,
+};
 use std::time::Duration;
 
 pub use crate::agent::protocol::PageRange;
@@ -24,6 +27,11 @@ pub enum Request<'a> {
     Contract { seq: SeqId, contract: Contract },
     Acquire { range: PageRange },
     Tier0Resize { class: usize, frames: u32 },
+    Lookup { probes: &'a [u128] },
+    Lease { hash: u128, count: u32, time: Duration },
+    Load { lease: SeqId, first: u32, blocks: &'a [u32] },
+    Store { first: u32, parent: u128, hashes: &'a [u128], blocks: &'a [u32], level: Level },
+    Fetch { lease: SeqId, first: u32, count: u32 },
 }
 
 /// What a request ended with.
@@ -41,6 +49,39 @@ pub enum Outcome {
     Pin(Pin),
     /// Tier-0 frames that a size class has now.
     Frames(u32),
+    /// Of a lookup's probes, those that are cached, and of these those that are in host memory.
+    Found {
+        /// Cached, from the first on.
+        blocks: u32,
+        /// Of those, in host.
+        in_host: u32,
+    },
+    /// A lease that has begun.
+    Lease(Leased),
+    /// Blocks of the engine's own memory that were loaded, stored or fetched.
+    Copied {
+        /// Indices into the request's blocks of those that were not. After a load their bytes are undefined.
+        failed: Vec<u32>,
+        /// `Ok`: none failed. Else why the first one did, or the request ended.
+        status: Status,
+        /// Of a store: the level that all of them reached.
+        level: Level,
+    },
+}
+
+/// A cached prefix that stays for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leased {
+    /// What holds it: [`super::Channel::seq_drop`] ends it before its time.
+    pub seq: SeqId,
+    /// Its blocks in host memory.
+    pub in_host: u32,
+    /// Its blocks on NVMe alone.
+    pub on_nvme: u32,
+    /// Its blocks that only other sessions' tier 0 has.
+    pub elsewhere: u32,
+    /// How long loading all of them takes, as far as that was measured; zero where nothing was.
+    pub load: Duration,
 }
 
 /// A request in flight. Spent by [`super::Channel::wait`], or when [`super::Channel::poll_any`] reported its end.

@@ -1,7 +1,7 @@
 //! Memory of a CPU engine: whoever polls copies, with the C library's memcpy.
 
 use super::{
-    Counts, Tier0, TierMemory, host_place,
+    Counts, EngineBlocks, Tier0, TierMemory, host_place,
     slabs::{HostSlab, check_slab, map_slab},
 };
 use crate::{
@@ -40,6 +40,8 @@ pub struct CpuMemory {
     slabs: ManuallyDrop<HashMap<u32, HostSlab>>,
     gone: Vec<u32>,
     queue: VecDeque<CopyOp>,
+    /// The engine's own memory.
+    blocks: Option<EngineBlocks>,
     /// The slab that each window shows a frame of.
     shown: Vec<Option<u32>>,
     owner: u32,
@@ -56,6 +58,7 @@ impl CpuMemory {
             classes: classes.map(|(bytes, stride, _)| (bytes, stride)).collect(),
             slabs: ManuallyDrop::new(HashMap::new()),
             gone: Vec::new(),
+            blocks: None,
             queue: VecDeque::with_capacity(geometry.bounds().jobs_max as usize),
             owner: process::id(),
         }
@@ -65,7 +68,7 @@ impl CpuMemory {
     fn locate(&self, place: Place) -> Option<(*mut u8, usize)> {
         match place {
             Place::Frame(frame) => self.tier0.frame(frame),
-            Place::Window(_) | Place::Nothing => None,
+            Place::Window(_) | Place::Nothing | Place::Engine(_) => None,
             Place::Host { slab, slot } => {
                 let slab = self.slabs.get(&slab).filter(|s| slot < s.frames)?;
                 let start = slab.start()?;
@@ -83,7 +86,7 @@ impl CpuMemory {
                 let found = self.locate(op.from).filter(|(_, room)| *room >= bytes);
                 (Some(slab), found.ok_or(Status::Io)?.0)
             }
-            Place::Frame(_) | Place::Window(_) => return Err(Status::Io),
+            Place::Frame(_) | Place::Window(_) | Place::Engine(_) => return Err(Status::Io),
         };
         let digest = if op.canary && !at.is_null() { digest(at, bytes) } else { 0 };
         self.tier0.set_window(window, at);
@@ -92,8 +95,11 @@ impl CpuMemory {
     }
 
     fn copy(&mut self, op: &CopyOp) -> std::result::Result<Copied, Status> {
-        if let Place::Window(frame) = op.to {
-            return self.show(op, frame);
+        match (op.from, op.to) {
+            (_, Place::Window(frame)) => return self.show(op, frame),
+            (Place::Engine(block), host) => return self.copy_pieces(op, block, host, false),
+            (host, Place::Engine(block)) => return self.copy_pieces(op, block, host, true),
+            _ => {}
         }
         let bytes = op.bytes as usize;
         let fits = |place| self.locate(place).filter(|(_, room)| *room >= bytes).map(|(at, _)| at);
@@ -105,6 +111,28 @@ impl CpuMemory {
         let in_tier0 = if matches!(op.to, Place::Frame(_)) { to } else { from };
         let digest = if op.canary { digest(in_tier0, bytes) } else { 0 };
         Ok(Copied { bytes: u64::from(op.bytes), digest })
+    }
+
+    /// Copies a page between a host frame and the pieces of an engine's block. Its digest is that of the bytes in the engine's block.
+    fn copy_pieces(&self, op: &CopyOp, block: u32, host: Place, scatter: bool) -> std::result::Result<Copied, Status> {
+        let frame = self.locate(host).filter(|(_, room)| *room >= op.bytes as usize).ok_or(Status::Io)?.0;
+        let pieces = self.blocks.as_ref().and_then(|blocks| blocks.pieces(block, op.plane)).ok_or(Status::Io)?;
+        let mut digest = op.canary.then(|| crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi));
+        let mut copied = 0;
+        for (piece, bytes) in pieces {
+            let in_host = frame.wrapping_add(copied);
+            let (from, to) = if scatter { (in_host, piece) } else { (piece, in_host) };
+            // SAFETY: the pieces of a plane have as many bytes as its page (checked when they were given), so that the host side stays
+            // within its frame; who gave the pieces has promised their memory until it takes them back, which this thread's lock
+            // orders behind the copy. The host frame belongs to this job until it is reported done.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
+            if let Some(digest) = &mut digest {
+                // SAFETY: as above. An engine that writes meanwhile changes what the digest comes out as, and nothing else.
+                digest.update(unsafe { std::slice::from_raw_parts(piece, bytes) });
+            }
+            copied += bytes;
+        }
+        Ok(Copied { bytes: copied as u64, digest: digest.map_or(0, |digest| digest.finalize() as u32) })
     }
 
     fn unmap_idle(&mut self) {
@@ -143,6 +171,11 @@ impl TierMemory for CpuMemory {
     fn knows(&self, class: usize, slab: u32, slot: u32) -> bool {
         let gone = self.gone.contains(&slab);
         !gone && self.slabs.get(&slab).is_some_and(|s| s.class == class && slot < s.frames)
+    }
+
+    fn set_blocks(&mut self, blocks: Option<EngineBlocks>) -> std::result::Result<(), Status> {
+        self.blocks = blocks; // nothing is under way between two polls
+        Ok(())
     }
 
     fn start(&mut self, copies: &[CopyOp]) -> std::result::Result<usize, Status> {

@@ -4,6 +4,7 @@
 //! start transfers on its streams and be polled for their end. Called by the agent's pump alone. Knows frames and slabs;
 //! never pages, tables or the daemon.
 
+mod blocks;
 mod cpu;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
@@ -12,6 +13,7 @@ mod host;
 mod slabs;
 mod tier0;
 
+pub use blocks::{EngineBlocks, Piece};
 pub use cpu::CpuMemory;
 pub use frames::ClassRoom;
 pub use tier0::Tier0;
@@ -46,6 +48,13 @@ pub trait TierMemory: Send {
 
     /// Whether this host frame is mapped and holds pages of this size class.
     fn knows(&self, class: usize, slab: u32, slot: u32) -> bool;
+
+    /// The engine's own memory is there from now on, or none is: copies to and from it that have not ended fail. On return nothing
+    /// touches what was there before.
+    ///
+    /// # Errors
+    /// `Invalid`: this memory copies nothing there.
+    fn set_blocks(&mut self, blocks: Option<EngineBlocks>) -> std::result::Result<(), Status>;
 
     /// Starts copies, in order. Returns how many were started; the others are to be offered again. One whose places do not
     /// exist ends as a failure.

@@ -63,6 +63,10 @@ pub struct Model {
     /// Bytes of each tier-0 frame, as a tag.
     frames: Vec<u64>,
     host: BTreeMap<u32, u64>,
+    /// Bytes of each block of the engine's own memory, as a tag.
+    engine: BTreeMap<u32, u64>,
+    /// What each of them must hold once it was loaded.
+    wanted: BTreeMap<u32, u64>,
     /// What each page must read as, once it has bytes.
     tags: BTreeMap<Page, u64>,
     host_of: BTreeMap<Page, u32>,
@@ -109,6 +113,8 @@ impl Model {
             steps: vec![0; usize::from(LANES)],
             frames: vec![GARBAGE; FRAMES.iter().sum::<u32>() as usize],
             host: BTreeMap::new(),
+            engine: BTreeMap::new(),
+            wanted: BTreeMap::new(),
             tags: BTreeMap::new(),
             host_of: BTreeMap::new(),
             digests: BTreeMap::new(),
@@ -136,7 +142,8 @@ impl Model {
     }
 
     fn operation(&mut self) -> Result<(), String> {
-        match self.random.below(18) {
+        match self.random.below(20) {
+            18..=19 => self.send_engine_job(),
             0..=4 => self.send_job(),
             5 => self.send_nonsense(),
             6 | 7 => self.mover.poll(),
@@ -254,6 +261,30 @@ impl Model {
         self.offer(job);
     }
 
+    /// A copy between a block of the engine's own memory and a host frame that is stored, or one that nobody has yet.
+    fn send_engine_job(&mut self) {
+        let (id, engine) = (self.next as u32, 1 << 20 | self.next as u32);
+        let pages: Vec<(Page, u32)> = self.host_of.iter().map(|(page, slot)| (*page, *slot)).collect();
+        let mut job = Job { id, src_frame: engine, frame: NONE_U32, victim_block: NONE_U32, ..Job::default() };
+        job.use_lane = NONE_U16;
+        match self.random.pick(&pages) {
+            Some((page, slot)) if self.random.below(2) == 0 => {
+                (job.kind, job.block, job.plane, job.slot) = (JobKind::Scatter as u16, page.0, page.1, slot);
+                self.wanted.insert(engine, self.tags[&page]);
+                if let Some(digest) = self.digests.get(&slot) {
+                    (job.flags, job.digest) = (CANARY, *digest);
+                }
+            }
+            _ => {
+                self.engine.insert(engine, self.next);
+                (job.kind, job.block, job.slot) =
+                    (JobKind::Gather as u16, self.random.below(u64::from(BLOCKS)) as u32, id);
+                job.flags = CANARY * self.random.below(2) as u32;
+            }
+        }
+        self.offer(job);
+    }
+
     fn offer(&mut self, job: Job) {
         if self.mover.accept(&job, 0).is_ok() {
             self.next += 1;
@@ -266,7 +297,9 @@ impl Model {
         let id = self.next as u32;
         let mut job = Job { id, victim_block: NONE_U32, use_lane: NONE_U16, ..Job::default() };
         job.kind = JobKind::Load as u16;
-        match self.random.below(6) {
+        match self.random.below(8) {
+            6 => (job.kind, job.frame) = (JobKind::Gather as u16, 0), // it names a frame
+            7 => (job.kind, job.frame, job.plane) = (JobKind::Scatter as u16, NONE_U32, PLANES),
             0 => job.kind = 99,
             1 => job.block = BLOCKS,
             2 => job.plane = PLANES,
@@ -284,6 +317,7 @@ impl Model {
         match place {
             Place::Frame(frame) => &mut self.frames[frame as usize],
             Place::Window(_) | Place::Nothing => panic!("there are no windows"),
+            Place::Engine(block) => self.engine.entry(block).or_insert(GARBAGE),
             Place::Host { slot, .. } => self.host.entry(slot).or_insert(GARBAGE),
         }
     }
@@ -411,6 +445,23 @@ impl Model {
                 }
             }
             (JobKind::Store, Status::Io | Status::Canceled) => {}
+            (JobKind::Gather, Status::Ok) => {
+                let (bytes, stored) = (self.engine[&job.src_frame], self.host[&job.slot]);
+                if stored != bytes || (done.flags == CANARY) != (job.flags == CANARY) {
+                    return Err(format!("a gather stored {stored}, not {bytes}"));
+                }
+                if done.flags == CANARY && done.digest != digest(bytes) {
+                    return Err("a gather tells another digest than that of the engine's bytes".into());
+                }
+            }
+            (JobKind::Scatter, Status::Ok) => {
+                let (bytes, want) = (self.engine[&job.src_frame], self.wanted[&job.src_frame]);
+                if bytes != want {
+                    return Err(format!("a scatter brought {bytes}, not {want}"));
+                }
+            }
+            (JobKind::Scatter, Status::Corrupt) if job.flags == CANARY && done.digest != job.digest => {}
+            (JobKind::Gather | JobKind::Scatter, Status::Io | Status::Canceled) => {}
             (JobKind::Evict, Status::Ok) => {
                 self.shows.remove(&job.frame);
                 self.forget_lost(page);

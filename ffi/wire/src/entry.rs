@@ -70,11 +70,31 @@ pub enum Op {
     Tier0Resize = 20,
     /// `seq`, `flags` = [`Contract`], `value` = what the contract takes: how the sequence is read from now on.
     Contract = 21,
+    /// `count`, list = hashes of one chain, ascending, each an ancestor of the next one, not necessarily its parent. Completion: `value`,
+    /// lower half = how many of them, from the first on, are cached whole over all shards, and so is all that stands before them;
+    /// upper half = how many of those are in host, as far as they belong to the session's shard.
+    Lookup = 22,
+    /// `seq` (not created), `hash` = last block of a cached prefix, `count` = its blocks, `value` = microseconds: a sequence that holds
+    /// the prefix. It ends with [`Op::SeqDrop`], or by itself after that time. [`Status::NotFound`]: it is not cached (any more).
+    /// Completion: `value` = microseconds that loading it takes, as far as that was measured; list = how many of its blocks are in host,
+    /// on NVMe alone, and in other sessions' tier 0 alone.
+    Lease = 23,
+    /// `seq`, `first` = block index, `count`, list = `count` blocks of the engine's own memory: they get the bytes of the sequence's blocks.
+    /// However it ends, then no job of it is under way. Completion: `value` = blocks that arrived, list = indices into the request's of those
+    /// that did not.
+    LoadBlocks = 24,
+    /// `first` = index in its prefix of the first block, `hash` = what stands before it (0: nothing), `count`, `flags` = [`Level`], list =
+    /// `count` hashes of 4 words, then `count` blocks of the engine's own memory: their bytes become cached under the hashes. None is
+    /// found before all of it has arrived. However it ends, then no job of it is under way. Completion: `value` = blocks that can be
+    /// found, or, if a level above [`Level::Published`] was asked for and all can, the level reached; list = indices of those that cannot.
+    StoreBlocks = 25,
+    /// `seq`, `first` = block index, `count`: brings the blocks up into host as far as there is room. Completion as [`Op::LoadBlocks`].
+    FetchBlocks = 26,
 }
 
 impl Op {
     /// Every operation, in code order.
-    pub const ALL: [Op; 22] = [
+    pub const ALL: [Op; 27] = [
         Op::Nop,
         Op::SeqCreate,
         Op::SeqDrop,
@@ -97,6 +117,11 @@ impl Op {
         Op::Declare,
         Op::Tier0Resize,
         Op::Contract,
+        Op::Lookup,
+        Op::Lease,
+        Op::LoadBlocks,
+        Op::StoreBlocks,
+        Op::FetchBlocks,
     ];
 
     /// Decodes an operation code from the other process.
@@ -230,11 +255,15 @@ pub enum JobKind {
     /// shows nowhere: while no lane is in a step, and a lane that begins waits until it has ended. So an unsealed page, which
     /// the engine writes, gets another frame; the one before is free afterwards. `Io`: it still shows where it did.
     Move = 8,
+    /// Copy block `src_frame` of the engine's own memory, as far as it belongs to the plane, out to host frame `slab`/`slot`.
+    Gather = 9,
+    /// Copy the page from host frame `slab`/`slot` into block `src_frame` of the engine's own memory.
+    Scatter = 10,
 }
 
 impl JobKind {
     /// Every kind, in code order.
-    pub const ALL: [JobKind; 9] = [
+    pub const ALL: [JobKind; 11] = [
         JobKind::Map,
         JobKind::Load,
         JobKind::Store,
@@ -244,6 +273,8 @@ impl JobKind {
         JobKind::Evict,
         JobKind::Cancel,
         JobKind::Move,
+        JobKind::Gather,
+        JobKind::Scatter,
     ];
 
     /// Decodes a kind from the other process.
@@ -253,8 +284,9 @@ impl JobKind {
     }
 }
 
-/// In [`Job::flags`] of a copy between host and tier 0: the page is in the canary's sample. A [`JobKind::Store`] reports the
-/// digest of the page as it stands in tier 0 ([`JobDone::digest`]); a [`JobKind::Load`] or [`JobKind::LoadCopy`] compares that of
+/// In [`Job::flags`] of a copy between host and tier 0, or an engine's own memory: the page is in the canary's sample. A
+/// [`JobKind::Store`] or [`JobKind::Gather`] reports the digest of the page as it stands in tier 0, or there ([`JobDone::digest`]); a
+/// [`JobKind::Load`], [`JobKind::LoadCopy`] or [`JobKind::Scatter`] compares that of
 /// the bytes that landed in tier 0 with [`Job::digest`] before it publishes them, and ends with [`Status::Corrupt`] if they differ.
 /// A digest is the CRC-32C (Castagnoli) of the page's bytes.
 pub const CANARY: u32 = 1;
@@ -277,7 +309,7 @@ pub struct Job {
     pub block: u32,
     /// Tier-0 frame that is read or written.
     pub frame: u32,
-    /// Source frame of a [`JobKind::Copy`] or [`JobKind::Move`].
+    /// Source frame of a [`JobKind::Copy`] or [`JobKind::Move`]; the engine's block of a [`JobKind::Gather`] or [`JobKind::Scatter`].
     pub src_frame: u32,
     /// Source block of a [`JobKind::LoadCopy`], job id of a [`JobKind::Cancel`].
     pub src_block: u32,

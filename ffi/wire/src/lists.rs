@@ -12,6 +12,8 @@ use crate::sync::{AtomicU32, Ordering};
 pub const HASH_WORDS: usize = 4;
 /// Most hashes that a list holds.
 pub const HASHES_MAX: usize = LIST_WORDS / HASH_WORDS;
+/// Most blocks that a list holds with a hash each.
+pub const HASHED_BLOCKS_MAX: usize = LIST_WORDS / (HASH_WORDS + 1);
 
 /// One tag's area in shared memory.
 #[repr(C, align(64))]

@@ -171,8 +171,8 @@ impl Daemon {
 /// The host frame that a job reads or writes.
 pub(super) fn host_frame(job: &Job) -> Option<HostFrame> {
     match *job {
-        Job::Load { from, .. } | Job::LoadCopy { from, .. } => Some(from),
-        Job::Store { to, .. } => Some(to),
+        Job::Load { from, .. } | Job::LoadCopy { from, .. } | Job::Scatter { from, .. } => Some(from),
+        Job::Store { to, .. } | Job::Gather { to, .. } => Some(to),
         Job::Map { .. }
         | Job::Copy { .. }
         | Job::Drop { .. }

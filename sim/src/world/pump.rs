@@ -123,7 +123,8 @@ impl Session {
     fn place(&self, place: agent::Place) -> Option<Place> {
         match place {
             agent::Place::Frame(frame) => Some(Place { arena: self.tier0, frame }),
-            agent::Place::Window(_) | agent::Place::Nothing => None,
+            // No engine of the simulator's asks for copies to memory of its own; those of the core are in its chaos test.
+            agent::Place::Window(_) | agent::Place::Nothing | agent::Place::Engine(_) => None,
             agent::Place::Host { slab, slot } => Some(Place { arena: *self.slabs.get(&slab)?, frame: slot }),
         }
     }

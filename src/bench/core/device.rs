@@ -142,7 +142,7 @@ impl World {
                 let first = page(block, 0);
                 self.table[first..first + usize::from(PLANES)].fill(ABSENT);
             }
-            Job::Store { .. } | Job::Cancel { .. } => {}
+            Job::Store { .. } | Job::Cancel { .. } | Job::Gather { .. } | Job::Scatter { .. } => {}
         }
         self.event(Event::JobDone { session: 0, job: id, status: Status::Ok })?;
         Ok(true)

@@ -371,6 +371,7 @@ pub(super) const FAMILIES: &[Family] = &[
         "Pages taken out of window frames because host memory was short.",
         windows_shed
     ),
+    core_counter!("kvtide_leases_expired", "Leases on cached prefixes that ended at their time.", leases_expired),
     core_counter!("kvtide_cache_drops", "Published blocks dropped from the last tier.", cache_drops),
     core_counter!("kvtide_retired_pages", "Pages that left their window, or were given up for good.", retired),
     core_counter!("kvtide_page_transitions", "Times a page's residency changed.", transitions),

@@ -183,7 +183,8 @@ impl Agent {
             }
             Job::Evict { block, plane, .. } => self.hide(block, plane),
             Job::Drop { block } => (0..self.planes).for_each(|plane| self.hide(block, plane)),
-            Job::Store { .. } | Job::Cancel { .. } => {}
+            // Of memory of an engine's own nothing is replayed.
+            Job::Store { .. } | Job::Cancel { .. } | Job::Gather { .. } | Job::Scatter { .. } => {}
         }
     }
 
@@ -200,8 +201,8 @@ impl Agent {
 
 fn direction(job: &Job) -> Direction {
     match job {
-        Job::Load { .. } | Job::LoadCopy { .. } => Direction::Load,
-        Job::Store { .. } => Direction::Store,
+        Job::Load { .. } | Job::LoadCopy { .. } | Job::Scatter { .. } => Direction::Load,
+        Job::Store { .. } | Job::Gather { .. } => Direction::Store,
         _ => Direction::None,
     }
 }
@@ -212,7 +213,13 @@ fn victim(job: &Job) -> Option<Victim> {
         | Job::Load { victim, .. }
         | Job::Copy { victim, .. }
         | Job::LoadCopy { victim, .. } => victim,
-        Job::Store { .. } | Job::Drop { .. } | Job::Evict { .. } | Job::Cancel { .. } | Job::Move { .. } => None,
+        Job::Store { .. }
+        | Job::Drop { .. }
+        | Job::Evict { .. }
+        | Job::Cancel { .. }
+        | Job::Move { .. }
+        | Job::Gather { .. }
+        | Job::Scatter { .. } => None,
     }
 }
 

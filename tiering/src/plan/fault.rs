@@ -268,6 +268,7 @@ impl Core {
             Some(Status::Range)
         } else {
             match self.live_seq(s, seq) {
+                _ if !session.has_tier0() => Some(Status::State),
                 None => Some(Status::NotFound),
                 Some(q) if index >= q.blocks => Some(Status::Range),
                 Some(_) => None,

@@ -39,6 +39,9 @@ impl Core {
         let s = who.session;
         let session = &self.sessions[usize::from(s)];
         let Some(l) = session.lanes.get(usize::from(lane)) else { return Status::Range };
+        if !session.has_tier0() {
+            return Status::State;
+        }
         if step >= STEP_MAX {
             return Status::Range;
         }

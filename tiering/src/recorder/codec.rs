@@ -17,6 +17,7 @@ pub(super) enum List<'a> {
     Words(&'a [u32]),
     Pairs(&'a [(u32, u16)]),
     Hashes(&'a [u128]),
+    Blocks(&'a [u128], &'a [u32]),
 }
 
 /// One call of the core, flattened. Kinds below 32 are requests, in the order of [`Request`].
@@ -115,6 +116,7 @@ impl<'a> Input<'a> {
             List::Words(words) => words.len() * 5,
             List::Pairs(pairs) => pairs.len() * 8,
             List::Hashes(hashes) => hashes.len() * 16,
+            List::Blocks(hashes, blocks) => 5 + hashes.len() * 16 + blocks.len() * 5,
         };
         10 * (NUMBERS + 4) + 32 + list
     }
@@ -143,6 +145,12 @@ impl<'a> Input<'a> {
                 put(out, hashes.len() as u64);
                 hashes.iter().for_each(|h| out.extend(h.to_le_bytes()));
             }
+            List::Blocks(hashes, blocks) => {
+                put(out, hashes.len() as u64);
+                hashes.iter().for_each(|h| out.extend(h.to_le_bytes()));
+                put(out, blocks.len() as u64);
+                blocks.iter().for_each(|&block| put(out, block.into()));
+            }
         }
         if has_hash(self.kind) {
             out.extend(self.hash.to_le_bytes());
@@ -161,9 +169,14 @@ fn put(out: &mut Vec<u8>, mut n: u64) {
 /// Kinds whose list holds hashes; the first of them carries one more.
 const PUBLISH: u8 = 8;
 const MAP: u8 = 9;
+const LOOKUP: u8 = 22;
+/// One hash, and no list.
+const LEASE: u8 = 23;
+/// A hash more, and after its list one of words.
+const STORE: u8 = 25;
 
 fn has_hash(kind: u8) -> bool {
-    kind == PUBLISH
+    matches!(kind, PUBLISH | LEASE | STORE)
 }
 
 fn policy_numbers(p: &Policy, host_bytes_max: u64, nvme_bytes_max: u64) -> [u64; NUMBERS] {
@@ -298,6 +311,16 @@ fn request_input(now_us: u64, request: Request<'_>) -> Input<'_> {
             };
             new(21, &[seq.into(), kind, value], none)
         }
+        Request::Lookup { hashes } => new(LOOKUP, &[], List::Hashes(hashes)),
+        Request::Lease { seq, hash, count, lease_us } => {
+            Input { hash, ..new(LEASE, &[seq.into(), count.into(), lease_us], none) }
+        }
+        Request::LoadBlocks { seq, first, engine } => new(24, &[seq.into(), first.into()], List::Words(engine)),
+        Request::StoreBlocks { first, parent, hashes, engine, level } => {
+            let numbers = [first.into(), level as u64];
+            Input { hash: parent, ..new(STORE, &numbers, List::Blocks(hashes, engine)) }
+        }
+        Request::FetchBlocks { seq, first, count } => new(26, &[seq.into(), first.into(), count.into()], none),
     }
 }
 
@@ -387,10 +410,16 @@ impl<'a> Reader<'a> {
             if kind == SCORES {
                 let (index, share) = (self.number()? as u32, self.number()? as u16);
                 self.pairs.push((index, share));
-            } else if matches!(kind, PUBLISH | MAP) {
+            } else if matches!(kind, PUBLISH | MAP | LOOKUP | STORE) {
                 let hash = self.hash()?;
                 self.hashes.push(hash);
             } else {
+                let word = self.number()? as u32;
+                self.words.push(word);
+            }
+        }
+        if kind == STORE {
+            for _ in 0..self.number()? {
                 let word = self.number()? as u32;
                 self.words.push(word);
             }
@@ -488,6 +517,15 @@ impl<'a> Reader<'a> {
         }
     }
 
+    fn level(&self, code: u64) -> Result<Level, Error> {
+        match code {
+            0 => Ok(Level::Published),
+            1 => Ok(Level::Stored),
+            2 => Ok(Level::Durable),
+            _ => self.bad("no such level"),
+        }
+    }
+
     fn request(&self, kind: u8, n: &[u64], hash: u128) -> Result<Request<'_>, Error> {
         let (seq, lane) = (n[0] as u32, n[0] as u16);
         let range = |i: usize| (n[i] as u16, n[i + 1] as u16, n[i + 2] as u32, n[i + 3] as u32);
@@ -501,12 +539,7 @@ impl<'a> Reader<'a> {
             6 => Request::Fork { parent: seq, child: n[1] as u32 },
             7 => Request::Truncate { seq, tokens: n[1] },
             PUBLISH => {
-                let level = match n[2] {
-                    0 => Level::Published,
-                    1 => Level::Stored,
-                    2 => Level::Durable,
-                    _ => return self.bad("no such level"),
-                };
+                let level = self.level(n[2])?;
                 Request::Publish { seq, first: n[1] as u32, parent: hash, hashes: &self.hashes, level }
             }
             MAP => Request::Map { seq, hashes: &self.hashes },
@@ -547,6 +580,17 @@ impl<'a> Reader<'a> {
                 };
                 Request::Contract { seq, contract }
             }
+            LOOKUP => Request::Lookup { hashes: &self.hashes },
+            LEASE => Request::Lease { seq, hash, count: n[1] as u32, lease_us: n[2] },
+            24 => Request::LoadBlocks { seq, first: n[1] as u32, engine: &self.words },
+            STORE => Request::StoreBlocks {
+                first: n[0] as u32,
+                parent: hash,
+                hashes: &self.hashes,
+                engine: &self.words,
+                level: self.level(n[1])?,
+            },
+            26 => Request::FetchBlocks { seq, first: n[1] as u32, count: n[2] as u32 },
             _ => return self.bad("no such input"),
         })
     }

@@ -37,6 +37,14 @@ pub(crate) enum Work {
     Publish,
     /// Frames at the end of a tier-0 class become empty.
     Resize,
+    /// A prefix to hold for a while.
+    Lease,
+    /// Blocks into an engine's own.
+    Load,
+    /// Blocks up into host.
+    Fetch,
+    /// An engine's blocks into new ones.
+    Store,
 }
 
 /// Where a pending request stands; each phase but `Jobs` has its list.
@@ -55,6 +63,8 @@ pub(crate) enum Phase {
     Keeping,
     /// A resize that waits for frames to become empty.
     Resizing,
+    /// Copies between host and an engine's own memory.
+    Copying,
     /// All jobs sent; waits for `pending` to reach 0.
     Jobs,
     /// Done; waits for room for its completion.
@@ -101,6 +111,12 @@ pub(crate) struct Op {
     pub source: u32,
     /// Resume: its blocks count as unsealed again. Resize: the class has its new size.
     pub started: bool,
+    /// Load, fetch, store: the blocks that it copies; once it is over those that failed.
+    pub copies: List,
+    /// Load, fetch, store: it is to end with `status` once no job of it is under way.
+    pub ending: bool,
+    /// Store: the hash of what its first block stands on, 0: nothing.
+    pub parent: u128,
 }
 
 impl Default for Op {
@@ -129,6 +145,9 @@ impl Default for Op {
             due_us: 0,
             source: NONE,
             started: false,
+            copies: List::default(),
+            ending: false,
+            parent: 0,
         }
     }
 }
@@ -160,6 +179,7 @@ pub(crate) struct Ops {
     pub faults: List,
     pub keeping: List,
     pub resizing: List,
+    pub copying: List,
     jobs: List,
     pub ready: List,
 }
@@ -189,6 +209,7 @@ impl Ops {
             Phase::Fault => &mut self.faults,
             Phase::Keeping => &mut self.keeping,
             Phase::Resizing => &mut self.resizing,
+            Phase::Copying => &mut self.copying,
             Phase::Jobs => &mut self.jobs,
             Phase::Ready => &mut self.ready,
         }

@@ -40,7 +40,9 @@ impl Core {
         self.sessions[usize::from(s)].intents.forget(seq);
         self.untrack(s, seq);
         self.drop_tail(s, seq, 0);
-        *self.seq_mut(s, seq) = Seq::default();
+        let session = &mut self.sessions[usize::from(s)];
+        session.leases -= u32::from(session.seqs[seq as usize].is_lease());
+        session.seqs[seq as usize] = Seq::default();
         Status::Ok
     }
 
@@ -57,6 +59,32 @@ impl Core {
             self.blocks[b].seq = seq;
         }
         true
+    }
+
+    /// Appends to a sequence's list what is not its block yet. The caller checked that it fits.
+    pub(crate) fn append_word(&mut self, s: u16, seq: SeqId, word: u32) -> bool {
+        let session = &mut self.sessions[usize::from(s)];
+        let len = session.seqs[seq as usize].blocks;
+        let dir = &mut session.dirs[seq as usize * session.dir_len..(seq as usize + 1) * session.dir_len];
+        let pushed = self.chunks.push(dir, len, word);
+        session.seqs[seq as usize].blocks += u32::from(pushed);
+        pushed
+    }
+
+    /// Takes words off a sequence's list that are not its blocks, so that `keep` are left.
+    pub(crate) fn forget_words(&mut self, s: u16, seq: SeqId, keep: u32) {
+        while self.sessions[usize::from(s)].seqs[seq as usize].blocks > keep {
+            let session = &mut self.sessions[usize::from(s)];
+            let len = session.seqs[seq as usize].blocks;
+            let dir = &mut session.dirs[seq as usize * session.dir_len..(seq as usize + 1) * session.dir_len];
+            self.chunks.pop(dir, len);
+            session.seqs[seq as usize].blocks -= 1;
+        }
+    }
+
+    pub(crate) fn set_seq_word(&mut self, s: u16, seq: SeqId, index: u32, word: u32) {
+        let dir = self.sessions[usize::from(s)].dir(seq);
+        self.chunks.set(dir, index, word);
     }
 
     /// Whether a sequence's list can grow by so many blocks.

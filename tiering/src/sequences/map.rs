@@ -83,7 +83,7 @@ impl Core {
         len - start
     }
 
-    fn touch_block(&mut self, s: u16, b: BlockId, seq: SeqId) {
+    pub(crate) fn touch_block(&mut self, s: u16, b: BlockId, seq: SeqId) {
         if self.blocks[b].home == s {
             self.blocks[b].seq = seq;
         }

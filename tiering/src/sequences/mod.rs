@@ -17,5 +17,5 @@ mod table;
 /// Priority of a sequence that none was given.
 pub(crate) const NEUTRAL_PRIORITY: u8 = 128;
 
-pub(crate) use publish::Publish;
+pub(crate) use publish::{HASHES_MAX, Publish};
 pub(crate) use table::{CHUNK, Chunks, Seq};

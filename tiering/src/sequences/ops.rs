@@ -2,6 +2,7 @@
 
 use crate::actions::ActionBuf;
 use crate::api::{Action, NONE, SeqId, Status};
+use crate::external::LEASE_WORDS;
 use crate::requests::{Op, Phase, Work};
 use crate::sequences::Seq;
 use crate::space::{Admit, Core, Who};
@@ -53,7 +54,7 @@ impl Core {
 
     /// Ends an op without success: what it had taken goes back.
     pub(crate) fn fail_op(&mut self, s: u16, op: u32, status: Status) {
-        if matches!(self.sessions[usize::from(s)].ops[op].phase, Phase::Free) {
+        if matches!(self.sessions[usize::from(s)].ops[op].phase, Phase::Free) || self.end_copies(s, op, status) {
             return;
         }
         self.undo_op(s, op);
@@ -83,6 +84,9 @@ impl Core {
             Work::Resume => self.undo_resume(s, op),
             Work::Acquire => self.undo_acquire(s, op),
             Work::Resize => self.undo_resize(s, op),
+            Work::Lease => self.undo_lease(s, rec.seq),
+            Work::Load | Work::Fetch => self.undo_load(s, op),
+            Work::Store => self.forget_copies(s, op),
             Work::Reserve | Work::Fault | Work::Declare | Work::Publish => {}
         }
     }
@@ -106,10 +110,17 @@ impl Core {
             Work::Map => self.admit_map(s, op),
             Work::Resume => self.admit_resume(s, op),
             Work::Resize => self.admit_resize(s, op),
-            Work::Park | Work::Acquire | Work::Fault | Work::Declare | Work::Publish => Admit::Yes,
+            Work::Lease => self.admit_lease(),
+            Work::Store => self.admit_store(s, op),
+            Work::Park | Work::Acquire | Work::Fault | Work::Declare | Work::Publish | Work::Load | Work::Fetch => {
+                Admit::Yes
+            }
         };
+        let work = self.sessions[usize::from(s)].ops[op].work;
         match verdict {
-            Admit::Yes if self.sessions[usize::from(s)].ops[op].work == Work::Resize => self.start_resize(s, op),
+            Admit::Yes if work == Work::Lease => self.sessions[usize::from(s)].ops.enter(op, Phase::Ready),
+            Admit::Yes if work == Work::Store => self.sessions[usize::from(s)].ops.enter(op, Phase::Copying),
+            Admit::Yes if work == Work::Resize => self.start_resize(s, op),
             Admit::Yes => self.sessions[usize::from(s)].ops.enter(op, Phase::Frames),
             Admit::No(status) => self.fail_op(s, op, status),
             Admit::Wait => {
@@ -132,7 +143,16 @@ impl Core {
                 Work::Fork | Work::Truncate => self.copy_next(s, op, buf),
                 Work::Resume => self.resume_next(s, op, buf),
                 Work::Acquire => self.acquire_next(s, op, buf),
-                Work::Map | Work::Park | Work::Fault | Work::Declare | Work::Publish | Work::Resize => Next::AllSent,
+                Work::Map
+                | Work::Park
+                | Work::Fault
+                | Work::Declare
+                | Work::Publish
+                | Work::Resize
+                | Work::Lease
+                | Work::Load
+                | Work::Fetch
+                | Work::Store => Next::AllSent,
             };
             match next {
                 Next::Sent | Next::Over => {}
@@ -171,7 +191,12 @@ impl Core {
     /// Completes a ready op, with its list. False when the list does not fit now.
     pub(crate) fn complete_op(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> bool {
         let rec = self.sessions[usize::from(s)].ops[op];
-        if buf.words_room() < rec.blocks.len.max(rec.count) as usize {
+        let words = match rec.work {
+            Work::Lease => LEASE_WORDS,
+            Work::Load | Work::Fetch | Work::Store => rec.copies.len,
+            _ => rec.blocks.len.max(rec.count),
+        };
+        if buf.words_room() < words as usize {
             return false;
         }
         self.retire_op(s, op);
@@ -185,6 +210,8 @@ impl Core {
                 buf.push_word(rec.at);
                 (Status::Ok, 1)
             }
+            Work::Lease => self.complete_lease(s, op, buf),
+            Work::Load | Work::Fetch | Work::Store => self.complete_copies(s, op, buf),
             // These complete without a list, by `finish_plain`.
             Work::Park | Work::Resume | Work::Acquire | Work::Fault | Work::Publish | Work::Resize => (rec.status, 0),
         };

@@ -8,7 +8,7 @@ use crate::sessions::{Life, Session};
 use crate::space::{Core, Who, Why};
 
 /// Hashes of one request: a list of 32-bit words holds so many of 128 bits.
-pub(super) const HASHES_MAX: usize = LIST_MAX / 4;
+pub(crate) const HASHES_MAX: usize = LIST_MAX / 4;
 
 /// What a publish asks for.
 #[derive(Clone, Copy, Debug)]
@@ -33,32 +33,51 @@ impl Core {
 
     /// Has the range that ends with content `c` kept as asked: when that is stored, so is all that it stands on.
     fn publish_kept(&mut self, who: Who, c: u32, publish: Publish<'_>, due: u64) {
-        let refused = |core: &mut Core, status| core.complete(who, status, Level::Published as u64);
-        let block = match self.part_of(c, self.sessions[usize::from(who.session)].shard) {
-            Some(Part::Hot(b)) if !self.is_recorded(b) => Some(b),
-            Some(Part::Cold(at)) if self.disk.logged(at) != Logged::Recorded => match self.heat(c, at) {
-                Some(b) => Some(b),
-                None => return refused(self, Status::NotAdmitted),
-            },
-            Some(Part::Hot(_) | Part::Cold(_)) => None,
-            Some(Part::End) | None => return refused(self, Status::NotAdmitted),
+        let block = match self.block_to_keep(who.session, c, publish.level) {
+            Ok(block) => block,
+            Err(status) => return self.complete(who, status, Level::Published as u64),
         };
-        if let Some(b) = block {
-            if !self.keep(b, Why::Published(publish.level)) {
-                return refused(self, Status::NotAdmitted);
-            }
-            if let Some(status) = self.disk_failing() {
-                return refused(self, status);
-            }
-        }
         let count = publish.hashes.len() as u32;
         let op = Op { work: Work::Publish, at: c, count, tokens: publish.level as u64, ..Op::default() };
-        let Some(op) = self.new_op(who, op, due) else { return };
-        self.sessions[usize::from(who.session)].ops.enter(op, Phase::Keeping);
+        if let Some(op) = self.new_op(who, op, due) {
+            self.wait_for_keeping(who.session, op, block);
+        }
+    }
+
+    /// The request waits until content `c`, which it has made findable, is kept as asked.
+    pub(crate) fn wait_until_kept(&mut self, s: u16, op: u32, c: u32, level: Level) {
+        match self.block_to_keep(s, c, level) {
+            Ok(block) => {
+                let rec = &mut self.sessions[usize::from(s)].ops[op];
+                (rec.work, rec.at, rec.tokens, rec.use_pos) = (Work::Publish, c, level as u64, 0);
+                self.wait_for_keeping(s, op, block);
+            }
+            Err(status) => self.finish_with(s, op, status, Level::Published as u64),
+        }
+    }
+
+    fn wait_for_keeping(&mut self, s: u16, op: u32, block: Option<BlockId>) {
+        self.sessions[usize::from(s)].ops.enter(op, Phase::Keeping);
         match block {
             Some(b) => self.blocks[b].waited = true,
-            None => self.publish_stored(who.session, op),
+            None => self.publish_stored(s, op),
         }
+    }
+
+    /// The block of content `c` whose record is to be waited for; none if it is recorded.
+    fn block_to_keep(&mut self, s: u16, c: u32, level: Level) -> Result<Option<BlockId>, Status> {
+        let block = match self.part_of(c, self.sessions[usize::from(s)].shard) {
+            Some(Part::Hot(b)) if !self.is_recorded(b) => b,
+            Some(Part::Cold(at)) if self.disk.logged(at) != Logged::Recorded => {
+                self.heat(c, at).ok_or(Status::NotAdmitted)?
+            }
+            Some(Part::Hot(_) | Part::Cold(_)) => return Ok(None),
+            Some(Part::End) | None => return Err(Status::NotAdmitted),
+        };
+        if !self.keep(block, Why::Published(level)) {
+            return Err(Status::NotAdmitted);
+        }
+        self.disk_failing().map_or(Ok(Some(block)), Err)
     }
 
     /// The content of the last block; none if there are no blocks.
@@ -95,7 +114,7 @@ impl Core {
     }
 
     /// Makes one block findable, or finds that its content is cached already. Returns the content.
-    fn publish_block(
+    pub(crate) fn publish_block(
         &mut self,
         (b, depth): (BlockId, u32),
         hash: u128,
@@ -113,6 +132,10 @@ impl Core {
             }
             self.keep(b, Why::Published(level));
             return Ok(block.content);
+        }
+        // Its own shard's part of what it stands on, too: what is whole stands on what is whole, so that a prefix can be probed for.
+        if above != NONE && self.part_of(above, block.shard).is_none() {
+            return Err(Status::NotAdmitted);
         }
         // Who maps a block reads all of it.
         let cached = found.is_some_and(|c| self.part_of(c, block.shard).is_some());
@@ -150,6 +173,22 @@ impl Core {
             self.settle_page(page);
         }
         self.keep(b, Why::Published(level));
+        Ok(c)
+    }
+
+    /// The same for a content that the caller has no block of, since it was cached.
+    pub(crate) fn publish_cached(&mut self, shard: u16, hash: u128, above: u32, level: Level) -> Result<u32, Status> {
+        // It may have been dropped while what stands beside it was copied.
+        let c = self.index.find(hash).ok_or(Status::NotAdmitted)?;
+        if self.index.recs[c as usize].parent != above {
+            return Err(Status::Invalid);
+        }
+        let part = self.part_of(c, shard).ok_or(Status::NotAdmitted)?;
+        self.touch_content(hash, shard);
+        self.index.touch(c);
+        if let Part::Hot(b) = part {
+            self.keep(b, Why::Published(level));
+        }
         Ok(c)
     }
 

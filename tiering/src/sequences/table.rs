@@ -33,11 +33,18 @@ pub(crate) struct Seq {
     pub stamp: u32,
     /// When a parked sequence is due back, 0: unknown.
     pub due_us: u64,
+    /// When it ends by itself, being a lease; `u64::MAX`: it does not.
+    pub leased_until: u64,
     /// Disk on which its run stands, if any of it is on NVMe.
     pub disk: Option<u16>,
 }
 
 impl Seq {
+    /// Whether it is a lease that has begun.
+    pub fn is_lease(&self) -> bool {
+        self.leased_until != u64::MAX && self.busy == 0
+    }
+
     /// Whether it is nearly finished: at most so many tokens are to come, as its engine says, and it has not gone on beyond what that
     /// said. One that is parked waits for something else.
     pub fn is_ending(&self, tokens: u32) -> bool {
@@ -61,6 +68,7 @@ impl Default for Seq {
             track: NONE,
             stamp: 0,
             due_us: 0,
+            leased_until: u64::MAX,
             disk: None,
         }
     }

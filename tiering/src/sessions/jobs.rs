@@ -17,6 +17,10 @@ pub(crate) enum Task {
     Evict,
     Cancel,
     Move,
+    /// From an engine's block into a host frame.
+    Gather,
+    /// The other way.
+    Scatter,
 }
 
 /// One job slot.
@@ -41,10 +45,12 @@ pub(crate) struct JobRec {
     pub after: Option<(u16, u64)>,
     /// Host frame that it reads or writes.
     pub host: u32,
-    /// `Copy`, `Move`: source frame. `LoadCopy`: source page. `Cancel`: job id.
+    /// `Copy`, `Move`: source frame. `LoadCopy`: source page. `Cancel`: job id. `Gather`, `Scatter`: the engine's block.
     pub source: u32,
     /// Request that it belongs to.
     pub op: u32,
+    /// `Gather`, `Scatter`: which of the request's copies it belongs to.
+    pub copy: u32,
     /// A Cancel for it was sent.
     pub canceling: bool,
 }
@@ -66,6 +72,7 @@ impl Default for JobRec {
             host: NONE,
             source: NONE,
             op: NONE,
+            copy: NONE,
             canceling: false,
         }
     }
@@ -118,6 +125,10 @@ impl Jobs {
     /// Whether one is free beside the one that is left for jobs that give no page a frame, which those that do may wait for.
     pub fn has_two_free(&self) -> bool {
         self.free.len > 1
+    }
+
+    pub fn free_slots(&self) -> u32 {
+        self.free.len
     }
 
     /// Takes a slot. The caller checked that one is free.

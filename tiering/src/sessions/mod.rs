@@ -11,6 +11,7 @@ pub(crate) use lane::{Cursor, Lane};
 use crate::actions::LIST_MAX;
 use crate::api::{Limits, NONE, Policy};
 use crate::config::Geometry;
+use crate::external::Copies;
 use crate::lists::List;
 use crate::pages::{Frame, On, Tier0Class};
 use crate::plan::{Intents, Soft};
@@ -87,6 +88,11 @@ pub(crate) struct Session {
     pub drop_mark: u32,
     /// Parked sequences with a due time.
     pub dues: u32,
+    /// Blocks that are copied between host and memory of the engine's own.
+    pub copies: Copies,
+    /// Leases, ended ones included until they are looked at, and when the first one ends at the earliest.
+    pub leases: u32,
+    pub lease_ends_at: u64,
     /// Its `approx` sequences, and what is predicted of them.
     pub soft: Soft,
 }
@@ -111,6 +117,7 @@ impl Session {
             pins: Vec::with_capacity(limits.requests_max as usize),
             intents: Intents::new(),
             drop_mark: NONE,
+            lease_ends_at: u64::MAX,
             woken: self.woken,
             ..Session::default()
         };
@@ -133,6 +140,11 @@ impl Session {
             self.classes.push(class);
             base += windows;
         }
+    }
+
+    /// Whether it has a tier 0; without, its engine keeps its KV in memory of its own.
+    pub fn has_tier0(&self) -> bool {
+        !self.frames.is_empty()
     }
 
     pub fn dir(&self, seq: u32) -> &[u32] {
@@ -160,6 +172,7 @@ impl Session {
             + self.lanes.capacity() * size_of::<Lane>()
             + self.pins.capacity() * size_of::<Pin>()
             + self.intents.bytes()
+            + self.copies.bytes()
             + self.soft.bytes()
     }
 }

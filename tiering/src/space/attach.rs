@@ -25,7 +25,8 @@ impl Core {
         if frames.len() != classes && frames.len() != 2 * classes {
             return refuse("frames must be given for each size class, and window frames for all or none");
         }
-        if frames.iter().zip(&self.geo.classes).any(|(&n, c)| n < 2 || n < c.planes) {
+        let has_tier0 = frames.iter().any(|&n| n > 0);
+        if has_tier0 && frames.iter().zip(&self.geo.classes).any(|(&n, c)| n < 2 || n < c.planes) {
             return refuse("a size class has fewer frames than planes, or fewer than 2");
         }
         if frames.iter().map(|&n| u64::from(n)).sum::<u64>() >= u64::from(NONE) {
@@ -129,7 +130,12 @@ impl Core {
                     self.keep_source(s, job);
                     self.end_place(s, slot, job);
                 }
-                Task::Store => {
+                Task::Scatter => {
+                    self.keep_source(s, job);
+                    self.host_read(job.page);
+                    self.release_hold(self.geo.block_of(job.page));
+                }
+                Task::Store | Task::Gather => {
                     let page = &mut self.pages[job.page as usize];
                     page.set_storing(false);
                     if mutants::on(Mutant::NoQuarantine) {
@@ -139,7 +145,9 @@ impl Core {
                         self.host.quarantine(&mut list, job.host);
                         self.sessions[usize::from(s)].quarantine = list;
                     }
-                    self.frame_mut(s, job.frame).job = NONE;
+                    if job.task == Task::Store {
+                        self.frame_mut(s, job.frame).job = NONE;
+                    }
                     self.release_hold(self.geo.block_of(job.page));
                 }
                 // What was unsealed then may be sealed and published now: it goes with the other frames.
@@ -158,7 +166,7 @@ impl Core {
     /// its content until then.
     fn keep_source(&mut self, s: u16, job: crate::sessions::JobRec) {
         let page = match job.task {
-            Task::Load => job.page,
+            Task::Load | Task::Scatter => job.page,
             Task::LoadCopy => job.source,
             _ => return,
         };

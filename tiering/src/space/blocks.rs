@@ -52,6 +52,13 @@ impl Core {
         self.settle_hosts_of(b);
     }
 
+    /// A request refers to the new block from now on. It is at home in no tier 0: all of it is charged to host.
+    pub(crate) fn add_ref_in_host(&mut self, b: BlockId) {
+        self.blocks[b].refs_other += 1;
+        self.blocks.referred += 1;
+        self.charge(None, b, true);
+    }
+
     /// One reference of session `s` ends; the last one's end frees a block that is not published.
     pub(crate) fn drop_ref(&mut self, s: u16, b: BlockId) {
         let content = self.blocks[b].content;

@@ -4,6 +4,7 @@ use super::{Core, Who};
 use crate::api::{Event, Policy, Request, Status};
 use crate::config::check_policy;
 use crate::error::Error;
+use crate::external::{Lease, Store};
 use crate::plan::Scores;
 use crate::sequences::Publish;
 use crate::sessions::{Life, Pin};
@@ -122,6 +123,18 @@ impl Core {
             Request::Contract { seq, contract } => {
                 let status = self.contract(s, seq, contract);
                 self.complete(who, status, 0);
+            }
+            Request::Lookup { hashes } => {
+                let found = self.lookup(s, hashes);
+                self.complete(who, Status::Ok, found);
+            }
+            Request::Lease { seq, hash, count, lease_us } => {
+                self.lease(who, Lease { seq, hash, count, lease_us }, due);
+            }
+            Request::LoadBlocks { seq, first, engine } => self.load(who, (seq, first), engine, due),
+            Request::FetchBlocks { seq, first, count } => self.fetch(who, (seq, first, count), due),
+            Request::StoreBlocks { first, parent, hashes, engine, level } => {
+                self.store_blocks(who, Store { first, parent, hashes, engine, level }, due);
             }
         }
         Ok(())

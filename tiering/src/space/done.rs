@@ -31,6 +31,7 @@ impl Core {
             Task::Map | Task::Load | Task::Copy | Task::LoadCopy => self.placed(s, slot, job, status),
             Task::Store => self.stored(s, slot, job, status),
             Task::Move => self.moved(s, slot, job, status),
+            Task::Gather | Task::Scatter => self.page_copied(s, slot, job, status),
             Task::Evict if status == Status::Ok => {
                 self.sessions[usize::from(s)].jobs.release(slot);
                 self.sessions[usize::from(s)].evict_wait_us = 0;
@@ -150,7 +151,7 @@ impl Core {
         self.release_hold(self.geo.block_of(job.page));
     }
 
-    fn host_read(&mut self, page: u32) {
+    pub(crate) fn host_read(&mut self, page: u32) {
         self.pages[page as usize].loads -= 1;
         let class = self.geo.class_of_page(page);
         self.host.classes[usize::from(class)].loading -= 1;

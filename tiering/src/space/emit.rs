@@ -56,13 +56,8 @@ impl Core {
 
     /// Takes an op off the deadlines and detaches its jobs.
     pub(crate) fn retire_op(&mut self, s: u16, op: u32) {
-        let session = &mut self.sessions[usize::from(s)];
-        let rec = session.ops[op];
-        if rec.due_at != NONE {
-            session.ops[op].due_at = NONE;
-            let sessions = &mut self.sessions;
-            self.deadlines.remove(rec.due_at, |(_, s, op), at| sessions[usize::from(s)].ops[op].due_at = at);
-        }
+        self.forget_deadline(s, op);
+        let rec = self.sessions[usize::from(s)].ops[op];
         if rec.pending > 0 {
             let session = &mut self.sessions[usize::from(s)];
             session.ops[op].pending = 0;
@@ -72,6 +67,15 @@ impl Core {
                     self.host.free(job.host);
                 }
             }
+        }
+    }
+
+    /// Takes an op off the deadlines.
+    pub(crate) fn forget_deadline(&mut self, s: u16, op: u32) {
+        let due_at = std::mem::replace(&mut self.sessions[usize::from(s)].ops[op].due_at, NONE);
+        if due_at != NONE {
+            let sessions = &mut self.sessions;
+            self.deadlines.remove(due_at, |(_, s, op), at| sessions[usize::from(s)].ops[op].due_at = at);
         }
     }
 
@@ -133,7 +137,7 @@ impl Core {
         self.launch(s, slot, buf);
     }
 
-    fn read_host(&mut self, page: u32) -> u32 {
+    pub(crate) fn read_host(&mut self, page: u32) -> u32 {
         let p = &mut self.pages[page as usize];
         p.loads += 1;
         let at = p.host;
@@ -226,6 +230,8 @@ impl Core {
             Task::Evict => Job::Evict { block, plane, frame },
             Task::Cancel => Job::Cancel { job: rec.source },
             Task::Move => Job::Move { block, plane, frame, from: rec.source },
+            Task::Gather => Job::Gather { block, plane, engine: rec.source, to: self.host.location(rec.host) },
+            Task::Scatter => Job::Scatter { block, plane, engine: rec.source, from: self.host.location(rec.host) },
         }
     }
 }

@@ -85,6 +85,7 @@ impl Core {
                 }
             }
             self.intents_due(s);
+            self.end_leases(s);
         }
     }
 
@@ -122,6 +123,7 @@ impl Core {
         self.pump_evicts(s, buf);
         self.send_again(s, buf);
         self.pump_faults(s, buf);
+        self.pump_copies(s, buf);
         let left = self.pump_leaving(s, buf);
         self.pump_frames(s, buf);
         let walked = self.pump_lanes(s, buf);

@@ -17,7 +17,7 @@ impl Chaos {
         };
         let status = match job {
             // The copies of one frame go in order, as in the agent.
-            Job::Store { .. } => {
+            Job::Store { .. } | Job::Gather { .. } | Job::Scatter { .. } => {
                 if fail {
                     Status::Io
                 } else {
@@ -129,7 +129,7 @@ impl Chaos {
         self.w.event(Event::SessionLost { session: s }).unwrap();
         let dead = self.w.agents.remove(&s).unwrap();
         self.zombies.extend(dead.jobs.iter().filter_map(|(_, j)| match j {
-            Job::Store { to, .. } => Some((s, (to.slab, to.slot))),
+            Job::Store { to, .. } | Job::Gather { to, .. } => Some((s, (to.slab, to.slot))),
             _ => None,
         }));
         self.ghosts.extend(dead.in_place().map(|at| (s, at, self.w.host[&at])));
@@ -138,6 +138,7 @@ impl Chaos {
         self.pending.retain(|k, _| k.0 != s);
         self.busy.retain(|k| k.0 != s);
         self.steps.retain(|k, _| k.0 != s);
+        self.leases.retain(|k, _| k.0 != s);
     }
 
     pub fn attach_again(&mut self, s: SessionId) {
@@ -180,8 +181,19 @@ impl Chaos {
             Request::StepEnd { lane: 0, step: u64::MAX },
             Request::Fault { lane: x as u16 | 64, use_pos: y, seq: 0, index: 0, plane: 0 },
             Request::Fault { lane: 0, use_pos: u64::MAX, seq: 0, index: x, plane: x as u16 },
-            Request::Cancel { tag: x as u16 },
+            Request::Cancel { tag: u16::MAX },
             Request::Declare { seq: 0, index: x, tokens: y, frames: &[x] },
+            Request::Lease { seq: x, hash: 1, count: 1, lease_us: 1 },
+            Request::Lease { seq: 0, hash: u128::MAX, count: x, lease_us: y },
+            Request::LoadBlocks { seq: x, first: 0, engine: &[1] },
+            Request::LoadBlocks { seq: 0, first: x, engine: &[1, 2] },
+            Request::LoadBlocks { seq: 0, first: 0, engine: &[u32::MAX] },
+            Request::FetchBlocks { seq: 0, first: x, count: x },
+            Request::StoreBlocks { first: 0, parent: 0, hashes: &[1, 2], engine: &[1], level: Level::Stored },
+            Request::StoreBlocks { first: 0, parent: 7, hashes: &[1], engine: &[1], level: Level::Stored },
+            Request::StoreBlocks { first: 1, parent: 0, hashes: &[1], engine: &[1], level: Level::Stored },
+            Request::StoreBlocks { first: 0, parent: 0, hashes: &[], engine: &[], level: Level::Stored },
+            Request::StoreBlocks { first: 0, parent: 0, hashes: &[0], engine: &[1], level: Level::Stored },
         ];
         let r = requests[self.rng.below(requests.len() as u64) as usize];
         assert_ne!(self.w.call(s, r).status, Status::Ok, "{r:?}");

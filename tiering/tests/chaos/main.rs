@@ -3,6 +3,7 @@
 //! After every event all tables must agree, and whatever a page table shows must be what was written.
 #![allow(clippy::unwrap_used)]
 
+mod blocks;
 mod endings;
 #[path = "../fake/mod.rs"]
 mod fake;
@@ -62,6 +63,10 @@ enum Asked {
     Acquire { seq: SeqId, planes: u16, first: u32, count: u32 },
     Release { seq: SeqId, planes: u16, first: u32, count: u32 },
     Resize { class: usize, frames: u32, before: u32 },
+    Store { hashes: Vec<u128>, engine: Vec<u32>, level: Level },
+    Lease { seq: SeqId, hashes: Vec<u128> },
+    Load { hashes: Vec<u128>, engine: Vec<u32> },
+    Fetch { count: u32 },
 }
 
 struct Chaos {
@@ -109,6 +114,11 @@ struct Chaos {
     node_frames: Vec<u32>,
     /// Steps of which scores were told.
     told: u64,
+    /// Leases, and what they are on.
+    leases: BTreeMap<(SessionId, SeqId), Vec<u128>>,
+    /// The engines' own blocks that were given out, and how many were loaded.
+    engine_blocks: u32,
+    loaded: u64,
 }
 
 fn geometry(rng: &mut Rng) -> SpaceConfig {
@@ -201,6 +211,9 @@ impl Chaos {
             zombies: Vec::new(),
             node_frames: Vec::new(),
             told: 0,
+            leases: BTreeMap::new(),
+            engine_blocks: 0,
+            loaded: 0,
         };
         c.node_frames = c.w.node_frames.clone();
         for s in 0..SESSIONS {
@@ -240,7 +253,11 @@ impl Chaos {
             | Asked::Fault { .. }
             | Asked::Acquire { .. }
             | Asked::Release { .. }
-            | Asked::Resize { .. } => {}
+            | Asked::Resize { .. }
+            | Asked::Store { .. }
+            | Asked::Lease { .. }
+            | Asked::Load { .. }
+            | Asked::Fetch { .. } => {}
         }
         let mut asked = asked;
         if let Asked::Fault { patient, .. } = &mut asked {
@@ -362,6 +379,12 @@ impl Chaos {
                 at.map(|at| self.pins.swap_remove(at));
             }
             Asked::Resize { class, frames, before } => self.resized(s, (class, frames, before), &done),
+            Asked::Store { hashes, engine, level } => self.store_ended(s, &hashes, &engine, level, &done),
+            Asked::Lease { seq, hashes } => self.lease_ended(s, seq, hashes, &done),
+            Asked::Load { hashes, engine } => self.load_ended(s, &hashes, &engine, &done),
+            Asked::Fetch { count } => {
+                assert_eq!(ok, done.value == u64::from(count) && done.list.is_empty(), "{done:?}")
+            }
         }
     }
 
@@ -441,11 +464,12 @@ impl Chaos {
             return self.attach_again(s);
         }
         let idle = self.seqs.contains_key(&key) && !self.busy.contains(&key);
-        match self.rng.below(50) {
+        match self.rng.below(56) {
+            50..=55 => self.use_blocks(s),
             40..=43 => self.run_io(),
             44..=45 => self.run_log(),
             0..=17 => self.run_job(s),
-            18 if !self.seqs.contains_key(&key) && !self.busy.contains(&key) => {
+            18 if !self.seqs.contains_key(&key) && !self.busy.contains(&key) && !self.leases.contains_key(&key) => {
                 self.w.ok(s, Request::SeqCreate { seq });
                 self.seqs.insert(key, MSeq::default());
                 if self.rng.one_in(2) {
@@ -467,7 +491,8 @@ impl Chaos {
             }
             25 if idle => {
                 let child = self.rng.below(u64::from(SEQS)) as u32;
-                if !self.seqs.contains_key(&(s, child)) && !self.busy.contains(&(s, child)) {
+                let taken = self.leases.contains_key(&(s, child));
+                if !self.seqs.contains_key(&(s, child)) && !self.busy.contains(&(s, child)) && !taken {
                     let snapshot = self.seqs[&key].clone();
                     self.ask(s, Request::Fork { parent: seq, child }, Asked::Fork { parent: seq, child, snapshot });
                 }
@@ -674,6 +699,9 @@ impl Chaos {
         for key in self.seqs.keys().copied().collect::<Vec<_>>() {
             self.drop_seq(key.0, key.1);
         }
+        for key in self.leases.keys().copied().collect::<Vec<_>>() {
+            self.end_lease(key.0, key.1);
+        }
         for _ in 0..2_000 {
             let live: Vec<_> = self.w.agents.keys().copied().collect();
             live.iter().for_each(|&s| self.run_job(s));
@@ -690,32 +718,34 @@ impl Chaos {
 }
 
 /// Hash of all actions, requests answered, publishes stored, blocks that restarts brought back, shrinks of tier 0, pages shown
-/// in place.
-fn run(seed: u64, acts: u32) -> [u64; 6] {
+/// in place, blocks loaded into an engine's own.
+fn run(seed: u64, acts: u32) -> [u64; 7] {
     let mut c = Chaos::new(seed);
     for _ in 0..acts {
         c.act();
         c.verify();
     }
     c.finish();
-    [c.w.core.trace().hash(), c.done, c.stored, c.restored, c.shrunk, c.w.core.counters().shown_in_place]
+    [c.w.core.trace().hash(), c.done, c.stored, c.restored, c.shrunk, c.w.core.counters().shown_in_place, c.loaded]
 }
 
 #[test]
 fn chaos() {
     let env = |name: &str, or: u64| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(or);
     let (from, seeds) = (env("CHAOS_SEED", 1), env("CHAOS_SEEDS", 40));
-    let (mut stored, mut restored, mut shrunk, mut shown) = (0, 0, 0, 0);
+    let (mut stored, mut restored, mut shrunk, mut shown, mut loaded) = (0, 0, 0, 0, 0);
     for seed in from..from + seeds {
         let r = std::panic::catch_unwind(|| run(seed, 3000));
-        let Ok([_, _, s, b, t, w]) = r else {
+        let Ok([_, _, s, b, t, w, l]) = r else {
             panic!("replay with CHAOS_SEED={seed} CHAOS_SEEDS=1 cargo test -p kvtide-tiering --test chaos chaos");
         };
         (stored, restored, shrunk, shown) = (stored + s, restored + b, shrunk + t, shown + w);
+        loaded += l;
     }
     assert!(seeds < 40 || stored > 0 && restored > 0, "{stored} publishes were stored, {restored} blocks restored");
     assert!(seeds < 40 || shrunk > 0, "no tier 0 ever shrank");
     assert!(seeds < 40 || shown > 0, "no page was ever read in place");
+    assert!(seeds < 40 || loaded > 1000, "{loaded} blocks were loaded into memory of the engines' own");
 }
 
 #[test]

@@ -34,6 +34,8 @@ pub struct Agent {
     pub sizes: Vec<(FrameId, u32, u32)>,
     /// Window frames of each size class: the first, how many.
     pub windows: Vec<(FrameId, u32)>,
+    /// The engine's own memory: (its block, plane) → content.
+    pub engine: BTreeMap<(u32, u16), u64>,
     /// Where in host each window frame shows a page.
     pub aliases: BTreeMap<FrameId, (u32, u32)>,
 }
@@ -467,7 +469,7 @@ impl World {
 
     pub fn carry_out(&mut self, s: SessionId, job: Job) {
         self.content += 1;
-        if let Job::Store { to, .. } = job {
+        if let Job::Store { to, .. } | Job::Gather { to, .. } = job {
             self.written((to.slab, to.slot));
         }
         let agent = self.agents.get_mut(&s).unwrap();
@@ -531,6 +533,14 @@ impl World {
                     agent.table.remove(&(block, plane));
                 }
             }
+            Job::Gather { engine, plane, to, .. } => {
+                let content =
+                    *agent.engine.get(&(engine, plane)).expect("an engine's block that is stored has content");
+                self.host.insert((to.slab, to.slot), content);
+            }
+            Job::Scatter { engine, plane, from, .. } => {
+                agent.engine.insert((engine, plane), self.host[&(from.slab, from.slot)]);
+            }
             Job::Cancel { .. } => {}
         }
     }
@@ -547,7 +557,8 @@ impl World {
                 agent.frames.insert(frame, 0);
             }
             Job::Move { frame, .. } => _ = agent.frames.insert(frame, 0),
-            Job::Store { to, .. } => _ = self.host.insert((to.slab, to.slot), 0),
+            Job::Store { to, .. } | Job::Gather { to, .. } => _ = self.host.insert((to.slab, to.slot), 0),
+            Job::Scatter { engine, plane, .. } => _ = agent.engine.insert((engine, plane), 0),
             Job::Drop { .. } | Job::Evict { .. } | Job::Cancel { .. } => {}
         }
     }
@@ -559,6 +570,21 @@ impl World {
         let frame = agent.table[&(block, plane)];
         agent.frames.insert(frame, self.content);
         self.content
+    }
+
+    /// The engine writes something new into a block of its own memory.
+    pub fn write_engine(&mut self, s: SessionId, engine: u32) -> Vec<u64> {
+        let planes = self.core.config().planes.len() as u16;
+        let contents: Vec<u64> = (0..planes).map(|plane| self.content + 1 + u64::from(plane)).collect();
+        self.content += u64::from(planes);
+        let memory = &mut self.agents.get_mut(&s).unwrap().engine;
+        memory.extend((0..planes).zip(&contents).map(|(plane, &content)| ((engine, plane), content)));
+        contents
+    }
+
+    /// What is in a block of the engine's own memory; `None`: nothing was ever put there.
+    pub fn read_engine(&self, s: SessionId, engine: u32, plane: u16) -> Option<u64> {
+        self.agents[&s].engine.get(&(engine, plane)).copied()
     }
 
     /// What a lane would read.

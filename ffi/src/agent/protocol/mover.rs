@@ -33,6 +33,8 @@ pub enum Place {
         /// The frame within it.
         slot: u32,
     },
+    /// A block of the engine's own memory, as far as it belongs to the plane.
+    Engine(u32),
 }
 
 /// A copy that may begin now. It counts as begun, and is to be ended by [`Mover::copied`] with this very value.
@@ -107,7 +109,7 @@ fn nothing(id: u32, status: Status) -> JobDone {
 
 /// Whether what a job loaded is not what was stored: it is in the canary's sample, and its digest another.
 fn is_corrupt(work: &Work, digest: u32) -> bool {
-    let compared = work.job.flags & CANARY != 0 && work.kind != JobKind::Store;
+    let compared = work.job.flags & CANARY != 0 && !matches!(work.kind, JobKind::Store | JobKind::Gather);
     compared && digest != work.job.digest && !mutants::on(Mutant::CanaryIgnored)
 }
 
@@ -426,6 +428,8 @@ impl Mover {
             JobKind::Store => (frame, host),
             JobKind::Copy | JobKind::Move => (Place::Frame(work.job.src_frame), frame),
             JobKind::Evict => (Place::Nothing, frame),
+            JobKind::Gather => (Place::Engine(work.job.src_frame), host),
+            JobKind::Scatter => (host, Place::Engine(work.job.src_frame)),
             _ => (host, frame),
         };
         let early = mutants::on(Mutant::PublishBeforeCopyDone) && work.kind != JobKind::Move;

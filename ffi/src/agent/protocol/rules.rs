@@ -32,12 +32,19 @@ pub(super) fn check(shared: &Shared, uses: &[u16], job: &Job, kind: JobKind) -> 
     if job.use_lane != NONE_U16 && job.use_lane >= lanes {
         return Err(Status::Invalid);
     }
-    let hashed = matches!(kind, JobKind::Load | JobKind::LoadCopy | JobKind::Store);
+    let engine = matches!(kind, JobKind::Gather | JobKind::Scatter);
+    let hashed = engine || matches!(kind, JobKind::Load | JobKind::LoadCopy | JobKind::Store);
     if job.flags & !CANARY != 0 || (job.flags != 0 && !hashed) {
         return Err(Status::Invalid);
     }
     if kind == JobKind::Drop {
         return check_drop(shared, uses, job);
+    }
+    if engine {
+        // No table shows what is copied: the memory says whether the engine has such a block.
+        let page = geometry.page(job.block, job.plane).ok_or(Status::Invalid)?;
+        let none = job.frame == NONE_U32 && job.victim_block == NONE_U32 && page < u32::MAX;
+        return if none { Ok(Plan::default()) } else { Err(Status::Invalid) };
     }
     let page = geometry.page_in(job.block, job.plane, job.frame).ok_or(Status::Invalid)?;
     // Nothing is written into a window, and nothing but an eviction takes a page out of one.

@@ -1,7 +1,7 @@
 //! Requests in flight on a channel: what each is about, and what its end means for the session.
 
 use super::{
-    super::{Error, request::Completed, request::Outcome, request::Ticket},
+    super::{Error, request::Completed, request::Leased, request::Outcome, request::Ticket},
     owned::Owned,
     publish::Publishing,
 };
@@ -78,6 +78,19 @@ pub(super) enum Work {
         seq: u32,
         pin: PinId,
     },
+    Lookup,
+    /// The blocks of the prefix.
+    Lease {
+        seq: u32,
+        count: u32,
+    },
+    /// Blocks copied between the engine's own memory and ours: as many as are wanted, and the words of the list.
+    Copy {
+        doing: &'static str,
+        count: u32,
+        level: Level,
+        words: Vec<u32>,
+    },
     /// The class had `before` frames with memory, and has that of `frames` already if those are more.
     Resize {
         class: usize,
@@ -104,6 +117,17 @@ impl Work {
             Work::Resume { seq } => ("resume sequence", u64::from(*seq)),
             Work::Acquire { seq, .. } => ("acquire pages of sequence", u64::from(*seq)),
             Work::Resize { class, .. } => ("resize tier-0 class", *class as u64),
+            Work::Lookup => ("look a prefix up by channel", 0),
+            Work::Lease { count, .. } => ("lease a prefix of blocks", u64::from(*count)),
+            Work::Copy { doing, count, .. } => (doing, u64::from(*count)),
+        }
+    }
+
+    /// The list that is sent with it, where that is no list of hashes alone.
+    fn words(&self) -> &[u32] {
+        match self {
+            Work::Copy { words, .. } => words,
+            _ => &[],
         }
     }
 
@@ -115,7 +139,8 @@ impl Work {
             | Work::Truncate { seq, .. }
             | Work::Map { seq, .. }
             | Work::Park { seq }
-            | Work::Resume { seq } => Some(*seq),
+            | Work::Resume { seq }
+            | Work::Lease { seq, .. } => Some(*seq),
             _ => None,
         }
     }
@@ -188,6 +213,11 @@ impl State {
         self.calls.iter().flatten().filter(|call| call.ticket.is_some()).count() + self.finished.len()
     }
 
+    /// Whether a request is in flight of which copies may be under way.
+    pub(super) fn is_copying(&self) -> bool {
+        self.calls.iter().flatten().any(|call| matches!(call.work, Work::Copy { .. }))
+    }
+
     pub(super) fn room(&self) -> usize {
         self.calls.len() - 1
     }
@@ -212,7 +242,7 @@ impl State {
         request.timeout_us = u64::try_from(call.timeout.as_micros()).unwrap_or(u64::MAX);
         let session = &self.session;
         let sent = if hashes.is_empty() {
-            self.port.send(session, op, request, &[])
+            self.port.send(session, op, request, call.work.words())
         } else {
             self.port.send_hashes(session, op, request, hashes)
         };
@@ -249,7 +279,7 @@ impl State {
         if let Some(owned) = call.work.changes().and_then(|seq| self.owned.get_mut(&seq)) {
             owned.changing = false;
         }
-        let list = if answer.status == Status::Ok { self.port.list.words().to_vec() } else { Vec::new() };
+        let list = if answer.status == Status::Daemon { Vec::new() } else { self.port.list.words().to_vec() };
         let result = match self.apply(&mut call.work, answer.status, answer.value, &list) {
             Next::Done(result) => result,
             Next::More(op, request, hashes) => match self.send(op, request, &hashes, call) {
@@ -276,6 +306,9 @@ impl State {
             }
             (None, Ok(Outcome::Seq(child))) => {
                 let _ = self.drop_seq(child); // gone with the session if there is no room to say so
+            }
+            (None, Ok(Outcome::Lease(leased))) => {
+                let _ = self.drop_seq(leased.seq); // ends by itself if there is no room to say so
             }
             (None, _) => {}
         }
@@ -456,6 +489,41 @@ impl State {
                         Next::Done(Err(result.err().unwrap_or(Status::NotFound)))
                     }
                 }
+            }
+            Work::Lookup => {
+                let (found, in_host) = (value as u32, (value >> 32) as u32);
+                Next::Done(verdict(in_host <= found).map(|()| Outcome::Found { blocks: found, in_host }))
+            }
+            Work::Lease { seq, count } => {
+                let (seq, count) = (*seq, *count);
+                let whole = |list: &[u32; 3]| list.iter().map(|n| u64::from(*n)).sum::<u64>() == u64::from(count);
+                let counts = <[u32; 3]>::try_from(list).ok().filter(whole);
+                match (ok, counts) {
+                    (true, Some([in_host, on_nvme, elsewhere])) => {
+                        let load = Duration::from_micros(value);
+                        Next::Done(Ok(Outcome::Lease(Leased { seq, in_host, on_nvme, elsewhere, load })))
+                    }
+                    _ => {
+                        self.forget(seq);
+                        Next::Done(Err(if ok { Status::Protocol } else { status }))
+                    }
+                }
+            }
+            Work::Copy { count, level, .. } => {
+                let fits = list.len() <= *count as usize && list.iter().all(|index| index < count);
+                if !fits {
+                    return Next::Done(Err(Status::Protocol));
+                }
+                if !ok && list.is_empty() {
+                    return Next::Done(Err(status));
+                }
+                let levels = [Level::Published, Level::Stored, Level::Durable];
+                let reached = match ok && *level > Level::Published {
+                    true => levels.into_iter().find(|level| *level as u64 == value),
+                    false => Some(Level::Published),
+                };
+                let failed = list.to_vec();
+                Next::Done(reached.map(|level| Outcome::Copied { failed, status, level }).ok_or(Status::Protocol))
             }
             Work::Resize { class, before, frames } => {
                 let result = verdict(value == u64::from(*frames));

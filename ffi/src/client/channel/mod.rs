@@ -3,12 +3,14 @@
 //! `owned` mirrors the channel's sequences, `calls` are the requests in flight and what their ends mean, `submit` turns calls
 //! into requests, `wait` waits.
 
+mod blocks;
 mod calls;
 mod owned;
 mod publish;
 mod submit;
 mod wait;
 
+pub use blocks::{Copied, Found};
 pub(crate) use calls::State;
 pub(in crate::client) use submit::contract_of;
 
@@ -16,7 +18,7 @@ use super::{
     Client, Error, Result,
     inner::Inner,
     options::{SeqId, deadline},
-    request::{Completed, Outcome, PageRange, Pin, Request, Ticket},
+    request::{Completed, Leased, Outcome, PageRange, Pin, Request, Ticket},
 };
 use crate::agent::{attention::Contract, protocol::PinId, session::Session};
 use kvtide_wire::{

@@ -14,8 +14,8 @@ use crate::{
     client::request::{Completed, Outcome, Pin, Request, Ticket},
 };
 use kvtide_wire::{
-    entry::{Advice, NONE_U32, Op, Submission},
-    lists::HASHES_MAX,
+    entry::{Advice, Level, NONE_U32, Op, Submission},
+    lists::{HASHED_BLOCKS_MAX, HASHES_MAX, hash_words},
     status::Status,
 };
 use std::{sync::atomic::Ordering, time::Duration};
@@ -86,6 +86,7 @@ impl State {
             Work::ReserveSession { asked, .. } => {
                 session.reserve_asked.fetch_sub(*asked, Ordering::Relaxed);
             }
+            Work::Lease { seq, .. } => self.forget(*seq),
             Work::Resize { class, before, .. } => {
                 let _ = resized(session, *class, *before); // what it had it has, whatever becomes of the rest
             }
@@ -208,6 +209,54 @@ impl State {
                 Started::Send(Op::Contract, submission, Vec::new(), Work::Contract { seq, contract })
             }
             Request::Acquire { range } => self.acquire(session, range)?,
+            Request::Lookup { probes } => {
+                if probes.len() > HASHES_MAX {
+                    return Err(Status::Limit);
+                }
+                if probes.is_empty() {
+                    return Ok(Started::Done(Outcome::Found { blocks: 0, in_host: 0 }));
+                }
+                let submission = Submission { count: probes.len() as u32, ..plain };
+                Started::Send(Op::Lookup, submission, probes.to_vec(), Work::Lookup)
+            }
+            Request::Lease { hash, count, time } => {
+                let value = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+                let seq = self.new_slot()?;
+                let submission = Submission { seq, count, value, hash: halves(hash), ..plain };
+                Started::Send(Op::Lease, submission, Vec::new(), Work::Lease { seq, count })
+            }
+            Request::Load { lease, first, blocks } => {
+                self.steady(lease)?;
+                if blocks.is_empty() || blocks.len() > BLOCKS_MAX as usize {
+                    return Err(if blocks.is_empty() { Status::Invalid } else { Status::Limit });
+                }
+                let count = blocks.len() as u32;
+                let submission = Submission { seq: lease, first, count, ..plain };
+                Started::Send(
+                    Op::LoadBlocks,
+                    submission,
+                    Vec::new(),
+                    copy("load blocks, so many", blocks.to_vec(), count),
+                )
+            }
+            Request::Store { first, parent, hashes, blocks, level } => {
+                if hashes.is_empty() || hashes.len() != blocks.len() || (parent == 0) != (first == 0) {
+                    return Err(Status::Invalid);
+                }
+                if hashes.len() > HASHED_BLOCKS_MAX {
+                    return Err(Status::Limit);
+                }
+                let count = hashes.len() as u32;
+                let words = hashes.iter().flat_map(|hash| hash_words(*hash)).chain(blocks.iter().copied()).collect();
+                let submission = Submission { first, count, flags: level as u16, hash: halves(parent), ..plain };
+                let work = Work::Copy { doing: "store blocks, so many", count, level, words };
+                Started::Send(Op::StoreBlocks, submission, Vec::new(), work)
+            }
+            Request::Fetch { lease, first, count } => {
+                self.steady(lease)?;
+                let submission = Submission { seq: lease, first, count, ..plain };
+                Started::Send(Op::FetchBlocks, submission, Vec::new(), copy("fetch blocks, so many", Vec::new(), count))
+            }
             Request::Tier0Resize { class, frames } => resize(session, class, frames)?,
         })
     }
@@ -397,6 +446,15 @@ fn resize(session: &Session, class: usize, frames: u32) -> Result<Started, Statu
 pub(in crate::client) fn contract_of(seq: u32, contract: Contract) -> Submission {
     let (code, value) = contract.code();
     Submission { seq, flags: code as u16, value: u64::from(value), ..Submission::default() }
+}
+
+/// Copies between blocks of the engine's own memory and ours.
+fn copy(doing: &'static str, words: Vec<u32>, count: u32) -> Work {
+    Work::Copy { doing, count, level: Level::Published, words }
+}
+
+fn halves(hash: u128) -> [u64; 2] {
+    [hash as u64, (hash >> 64) as u64]
 }
 
 /// The request that pins a range, and that unpins it.

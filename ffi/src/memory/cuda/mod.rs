@@ -16,7 +16,7 @@ pub(crate) use gate::Gate;
 pub(crate) use marks::Marks;
 pub(crate) use windows::Windows;
 
-use super::{Counts, Tier0, TierMemory, host_place, slabs::check_slab};
+use super::{Counts, EngineBlocks, Tier0, TierMemory, host_place, slabs::check_slab};
 use crate::{
     Error, Result,
     agent::protocol::{Copied, CopyOp, Geometry, Place},
@@ -150,7 +150,7 @@ impl CudaMemory {
                 let (at, room) = self.tier0.frame(frame)?;
                 (room >= bytes as usize).then_some(at.addr() as u64)
             }
-            Place::Window(_) | Place::Nothing => None,
+            Place::Window(_) | Place::Nothing | Place::Engine(_) => None,
             Place::Host { slab, slot } => {
                 let slab = self.slabs.get(&slab)?;
                 let room = self.classes.get(slab.class())?.0;
@@ -342,6 +342,10 @@ impl TierMemory for CudaMemory {
 
     fn knows(&self, class: usize, slab: u32, slot: u32) -> bool {
         !self.gone.contains(&slab) && self.slabs.get(&slab).is_some_and(|s| s.holds(class, slot))
+    }
+
+    fn set_blocks(&mut self, blocks: Option<EngineBlocks>) -> std::result::Result<(), Status> {
+        if blocks.is_some() { Err(Status::Invalid) } else { Ok(()) }
     }
 
     fn start(&mut self, copies: &[CopyOp]) -> std::result::Result<usize, Status> {

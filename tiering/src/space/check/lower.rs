@@ -83,7 +83,7 @@ impl Core {
             ensure!(c.windowed == windowed[class], "host class {class}: {} watched", c.windowed);
             let loading = |j: &&crate::sessions::JobRec| {
                 let page = match j.task {
-                    crate::sessions::Task::Load => j.page,
+                    crate::sessions::Task::Load | crate::sessions::Task::Scatter => j.page,
                     crate::sessions::Task::LoadCopy => j.source,
                     _ => return false,
                 };

@@ -7,7 +7,7 @@ use super::Core;
 use crate::api::NONE;
 use crate::counters::Reason;
 use crate::pages::{BlockState, FrameState, On};
-use crate::requests::Phase;
+use crate::requests::{Phase, Work};
 use crate::sessions::{JobRec, Life, Task};
 use std::collections::BTreeMap;
 
@@ -96,6 +96,15 @@ impl Core {
                         job.source
                     );
                 }
+                Task::Scatter => {
+                    hold(job.page);
+                    *seen.loads.entry(job.page).or_default() += 1;
+                }
+                Task::Gather => {
+                    hold(job.page);
+                    *seen.storing.entry(job.page).or_default() += 1;
+                    *seen.host_targets.entry(job.host).or_default() += 1;
+                }
                 Task::Store => {
                     hold(job.page);
                     *seen.storing.entry(job.page).or_default() += 1;
@@ -146,6 +155,15 @@ impl Core {
             for b in op.blocks.iter(&self.blocks.recs) {
                 *seen.refs.entry(b).or_default().entry(s).or_default() += 1;
             }
+            let mut copying = 0;
+            for copy in op.copies.iter(&session.copies.recs).map(|at| session.copies[at]) {
+                copying += u32::from(copy.pending);
+                if copy.block != NONE && op.work != Work::Store {
+                    *seen.holds.entry(copy.block).or_default() += 1;
+                }
+            }
+            let fits = op.phase != Phase::Copying || copying == jobs;
+            ensure!(fits, "session {s}: op {i} copies by {jobs} jobs, its blocks count {copying}");
         }
         Ok(())
     }
@@ -314,6 +332,10 @@ impl Core {
         let session = &self.sessions[usize::from(s)];
         for (i, q) in session.seqs.iter().enumerate() {
             ensure!(q.live || q.blocks == 0, "session {s}: dead sequence {i} has blocks");
+            // One that is being loaded from is looked at again later.
+            let watched =
+                session.lease_ends_at <= q.leased_until.max(self.now.saturating_add(crate::external::LEASE_AGAIN_US));
+            ensure!(!q.live || !q.is_lease() || watched, "session {s}: lease {i} is not looked at");
             ensure!(
                 q.tokens <= u64::from(q.blocks) * self.geo.page_tokens,
                 "session {s}: sequence {i} outgrew its blocks"
@@ -323,6 +345,8 @@ impl Core {
                 *seen.refs.entry(b).or_default().entry(s).or_default() += 1;
             }
         }
+        let leases = session.seqs.iter().filter(|q| q.live && q.is_lease()).count();
+        ensure!(session.leases as usize == leases, "session {s}: {leases} leases, counts {}", session.leases);
         for b in session.reserve.iter(&self.blocks.recs) {
             ensure!(self.blocks[b].reserved, "session {s}: block {b} is in the reserve unawares");
             *seen.refs.entry(b).or_default().entry(s).or_default() += 1;

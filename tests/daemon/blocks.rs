@@ -1,0 +1,292 @@
+//! Engines that keep their KV in memory of their own: they store blocks, look prefixes up, lease and load them.
+
+use crate::nvme::{Dir, nvme_options};
+use crate::roles::{Actor, hold, say};
+use crate::{BOUND, daemon, options, until_status};
+use kvtide_client::{Channel, Client, Error, Options, Piece, SpaceSpec};
+use kvtide_daemon::cli::private_daemon::{Options as DaemonOptions, PrivateDaemon};
+use kvtide_wire::entry::Level;
+use kvtide_wire::geometry::PlaneSpec;
+use kvtide_wire::status::Status;
+use rustix::process::Signal;
+use std::path::Path;
+use std::time::Duration;
+
+/// K and V of two layers apart, a state of its own: pages of two sizes.
+const PAGE_BYTES: [u32; 3] = [8192, 8192, 1000];
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// An engine's own memory: each plane in one or two tensors, blocks first in the one, last in the other.
+struct Memory {
+    tensors: Vec<Vec<u8>>,
+    blocks: u32,
+}
+
+impl Memory {
+    fn new(blocks: u32) -> Memory {
+        let bytes = [4096, 4096, 4096, 4096, 1000 + 24];
+        Memory { tensors: bytes.map(|bytes| vec![0u8; bytes * blocks as usize]).to_vec(), blocks }
+    }
+
+    fn pieces(&mut self) -> Vec<Piece> {
+        let of = [(0, 4096, 4096), (0, 4096, 4096), (1, 4096, 4096), (1, 4096, 4096), (2, 1024, 1000)];
+        let piece = |(tensor, (plane, stride, bytes)): (&mut Vec<u8>, (u16, usize, usize))| Piece {
+            plane,
+            base: tensor.as_mut_ptr().expose_provenance(),
+            stride,
+            bytes,
+        };
+        self.tensors.iter_mut().zip(of).map(piece).collect()
+    }
+
+    /// Every byte of a block becomes what the prefix and the index in it say.
+    fn write(&mut self, block: u32, prefix: u128, index: u32) {
+        self.each(block, |at, byte| *byte = content(prefix, index, at));
+    }
+
+    fn holds(&mut self, block: u32, prefix: u128, index: u32) -> bool {
+        let mut same = true;
+        self.each(block, |at, byte| same &= *byte == content(prefix, index, at));
+        same
+    }
+
+    fn each(&mut self, block: u32, mut look: impl FnMut(usize, &mut u8)) {
+        let mut at = 0;
+        for (tensor, (stride, bytes)) in
+            self.tensors.iter_mut().zip([(4096, 4096); 4].into_iter().chain([(1024, 1000)]))
+        {
+            for byte in &mut tensor[block as usize * stride..][..bytes] {
+                look(at, byte);
+                at += 1;
+            }
+        }
+    }
+}
+
+fn content(prefix: u128, index: u32, at: usize) -> u8 {
+    (prefix as usize * 97 + index as usize * 31 + at * 7 + at / 251) as u8
+}
+
+fn hashes(prefix: u128, blocks: u32) -> Vec<u128> {
+    (1..=u128::from(blocks)).map(|block| prefix << 64 | block).collect()
+}
+
+/// A session without tier 0, and its memory.
+fn attach(socket: &Path, shards: u16, shard: u16, blocks: u32) -> (Client, Channel, Memory) {
+    let plane = |page_bytes| PlaneSpec { page_bytes, ..PlaneSpec::default() };
+    let planes = PAGE_BYTES.map(plane).to_vec();
+    let space = SpaceSpec { name: "blocks".into(), fingerprint: [9; 32], page_tokens: 16, planes, shards, shard };
+    let client = Client::attach(Options::new(socket.into(), space, vec![0, 0])).unwrap();
+    let channel = client.channel(0).unwrap();
+    let mut memory = Memory::new(blocks);
+    let pieces = memory.pieces();
+    // SAFETY: the memory is dropped after the client, by all who are given both.
+    unsafe { client.set_blocks(blocks, &pieces) }.unwrap();
+    (client, channel, memory)
+}
+
+/// Stores a prefix from the memory's first blocks on; all of it must become findable.
+fn store(channel: &mut Channel, memory: &mut Memory, prefix: u128, blocks: u32, level: Level) {
+    let hashes = hashes(prefix, blocks);
+    (0..blocks).for_each(|i| memory.write(i % memory.blocks, prefix, i));
+    for first in (0..blocks).step_by(32) {
+        let count = 32.min(blocks - first);
+        let own: Vec<u32> = (first..first + count).map(|i| i % memory.blocks).collect();
+        let parent = if first == 0 { 0 } else { hashes[first as usize - 1] };
+        let range = first as usize..(first + count) as usize;
+        let copied = channel.store((first, parent), &hashes[range], &own, level, BOUND).unwrap();
+        assert_eq!((copied.status, copied.failed.len(), copied.level), (Status::Ok, 0, level));
+    }
+}
+
+/// Loads a prefix into the memory's blocks in reverse order and compares every byte.
+fn load(channel: &mut Channel, memory: &mut Memory, prefix: u128, blocks: u32) {
+    let lease = channel.lease(prefix << 64 | u128::from(blocks), blocks, HOUR, BOUND).unwrap();
+    assert_eq!(lease.in_host + lease.on_nvme + lease.elsewhere, blocks);
+    let own: Vec<u32> = (0..blocks).rev().collect();
+    let copied = channel.load(lease.seq, 0, &own, BOUND).unwrap();
+    assert_eq!((copied.status, copied.failed.len()), (Status::Ok, 0));
+    for (index, block) in (0..blocks).zip(own) {
+        assert!(memory.holds(block, prefix, index), "block {index} of prefix {prefix}");
+    }
+    channel.seq_drop(lease.seq).unwrap();
+}
+
+#[test]
+fn what_one_engine_stored_another_loads_bit_by_bit() {
+    let daemon = daemon("");
+    let (_writer, mut store_channel, mut memory) = attach(daemon.socket(), 1, 0, 64);
+    store(&mut store_channel, &mut memory, 1, 48, Level::Published);
+    let (_reader, mut channel, mut other) = attach(daemon.socket(), 1, 0, 64);
+    let mut chain = hashes(1, 48);
+    chain.extend(hashes(2, 5));
+    assert_eq!(channel.lookup(&chain, BOUND).unwrap().blocks, 48);
+    assert_eq!(channel.lookup(&hashes(3, 1000), BOUND).unwrap().blocks, 0);
+    assert_eq!(channel.lookup(&[], BOUND).unwrap().blocks, 0);
+    load(&mut channel, &mut other, 1, 48);
+    // A part of it: the others' memory stays as it was.
+    let lease = channel.lease(chain[47], 48, HOUR, BOUND).unwrap();
+    (0..64).for_each(|block| other.write(block, 7, 0));
+    channel.load(lease.seq, 40, &[3, 1], BOUND).unwrap();
+    assert!(other.holds(3, 1, 40) && other.holds(1, 1, 41) && other.holds(2, 7, 0));
+}
+
+#[test]
+fn every_length_of_a_prefix_is_found() {
+    let daemon = daemon("");
+    let (_client, mut channel, mut memory) = attach(daemon.socket(), 1, 0, 8);
+    let all = 200;
+    store(&mut channel, &mut memory, 1, all, Level::Published);
+    for blocks in 0..=all {
+        for more in [0, 1, 30, 1000, 5000] {
+            let mut chain = hashes(1, blocks);
+            chain.extend(hashes(9, more));
+            assert_eq!(channel.lookup(&chain, BOUND).unwrap().blocks, blocks, "{blocks} of {}", chain.len());
+        }
+    }
+}
+
+#[test]
+fn what_does_not_fit_together_is_refused_in_words() {
+    let daemon = daemon("");
+    let (client, mut channel, mut memory) = attach(daemon.socket(), 1, 0, 8);
+    let mut pieces = memory.pieces();
+    pieces.pop();
+    // SAFETY: it is refused.
+    let refused = unsafe { client.set_blocks(8, &pieces) }.unwrap_err();
+    assert!(refused.to_string().contains("plane 2: 0 pieces of 0 bytes, a page has 1000"), "{refused}");
+    let status = |result: Result<kvtide_client::Copied, Error>| result.unwrap_err().status();
+    let none = Level::Published;
+    assert_eq!(status(channel.store((0, 0), &[1, 2], &[0], none, BOUND)), Status::Invalid);
+    assert_eq!(status(channel.store((1, 0), &[1], &[0], none, BOUND)), Status::Invalid);
+    assert_eq!(status(channel.store((0, 0), &[1; 103], &[0; 103], none, BOUND)), Status::Limit);
+    assert_eq!(status(channel.load(99, 0, &[0], BOUND)), Status::NotFound);
+    assert_eq!(channel.lease(77, 1, HOUR, BOUND).unwrap_err().status(), Status::NotFound);
+    // A store on nothing, and from a block that the engine does not have: neither is ever found.
+    let copied = channel.store((3, 55), &[56], &[0], none, BOUND).unwrap();
+    assert_eq!((copied.status, copied.failed), (Status::NotAdmitted, vec![0]));
+    let copied = channel.store((0, 0), &[61, 62, 63], &[0, 8, 1], none, BOUND).unwrap();
+    assert_eq!((copied.status, copied.failed), (Status::Io, vec![1, 2]));
+    assert_eq!(channel.lookup(&[61, 62, 63], BOUND).unwrap().blocks, 1);
+    let lease = channel.lease(61, 1, HOUR, BOUND).unwrap();
+    assert_eq!(channel.lease(61, 2, HOUR, BOUND).unwrap_err().status(), Status::Invalid, "a prefix of one block");
+    let copied = channel.load(lease.seq, 0, &[8], BOUND).unwrap();
+    assert_eq!((copied.status, copied.failed), (Status::Io, vec![0]), "a block that the engine does not have");
+    assert_eq!(status(channel.load(lease.seq, 0, &[0, 1], BOUND)), Status::Range);
+    // Without blocks nothing is copied, and the session goes on.
+    // SAFETY: there are none.
+    unsafe { client.set_blocks(0, &[]) }.unwrap();
+    assert_eq!(channel.load(lease.seq, 0, &[0], BOUND).unwrap().failed, vec![0]);
+    let pieces = memory.pieces();
+    // SAFETY: as in `attach`.
+    unsafe { client.set_blocks(8, &pieces) }.unwrap();
+    assert_eq!(channel.load(lease.seq, 0, &[0], BOUND).unwrap().status, Status::Ok);
+}
+
+#[test]
+fn a_block_is_found_when_every_shard_has_stored_its_part() {
+    let daemon = daemon("");
+    let (_a, mut first, mut memory_a) = attach(daemon.socket(), 2, 0, 16);
+    let (_b, mut second, mut memory_b) = attach(daemon.socket(), 2, 1, 16);
+    store(&mut first, &mut memory_a, 1, 6, Level::Published);
+    assert_eq!(first.lookup(&hashes(1, 6), BOUND).unwrap().blocks, 0, "the other shard has nothing of it");
+    store(&mut second, &mut memory_b, 1, 4, Level::Published);
+    for channel in [&mut first, &mut second] {
+        assert_eq!(channel.lookup(&hashes(1, 6), BOUND).unwrap().blocks, 4);
+    }
+    load(&mut first, &mut memory_a, 1, 4);
+    load(&mut second, &mut memory_b, 1, 4);
+    assert_eq!(first.lease(1 << 64 | 6, 6, HOUR, BOUND).unwrap_err().status(), Status::NotFound);
+}
+
+#[test]
+fn stored_blocks_come_back_after_a_kill_and_from_a_host_tier_too_small() {
+    let dir = Dir::new();
+    let disk = || DaemonOptions { host_bytes: Some(2 << 20), ..nvme_options(&dir, 16 << 20, "", "") };
+    let mut daemon = PrivateDaemon::start(&disk()).unwrap();
+    {
+        let (_client, mut channel, mut memory) = attach(daemon.socket(), 1, 0, 64);
+        // 64 blocks take 1.1 MiB, four prefixes more than twice what host memory holds.
+        (1..=4).for_each(|prefix| store(&mut channel, &mut memory, prefix, 64, Level::Stored));
+        (1..=4).for_each(|prefix| load(&mut channel, &mut memory, prefix, 64));
+        let lease = channel.lease(1 << 64 | 64, 64, HOUR, BOUND).unwrap();
+        assert!(lease.on_nvme > 0, "{lease:?}");
+        let fetched = channel.fetch(lease.seq, 0, 64, BOUND).unwrap();
+        assert!(fetched.status == Status::Ok || fetched.status == Status::NoSpace, "{fetched:?}");
+    }
+    kill(&mut daemon);
+    let daemon = PrivateDaemon::start(&disk()).unwrap();
+    let (_client, mut channel, mut memory) = attach(daemon.socket(), 1, 0, 64);
+    for prefix in 1..=4 {
+        assert_eq!(channel.lookup(&hashes(prefix, 64), BOUND).unwrap().blocks, 64);
+        load(&mut channel, &mut memory, prefix, 64);
+    }
+}
+
+fn kill(daemon: &mut PrivateDaemon) {
+    daemon.signal(Signal::KILL).unwrap();
+    daemon.wait(BOUND).unwrap();
+}
+
+#[test]
+fn a_lease_ends_at_its_time() {
+    let mut daemon = daemon("");
+    let (_client, mut channel, mut memory) = attach(daemon.socket(), 1, 0, 8);
+    store(&mut channel, &mut memory, 1, 2, Level::Published);
+    let lease = channel.lease(1 << 64 | 2, 2, Duration::from_millis(50), BOUND).unwrap();
+    until_status(&mut daemon, "the lease is over", |status| status["spaces"][0]["core"]["leases_expired"] == 1);
+    let late = channel.load(lease.seq, 0, &[0, 1], BOUND).unwrap_err();
+    assert_eq!(late.status(), Status::NotFound);
+    load(&mut channel, &mut memory, 1, 2);
+}
+
+/// The role of an engine that stores without end, until killed.
+pub fn storer(socket: &Path) {
+    let (_client, mut channel, mut memory) = attach(socket, 1, 0, 64);
+    store(&mut channel, &mut memory, 1, 64, Level::Published);
+    say("stored");
+    for prefix in 2.. {
+        store(&mut channel, &mut memory, prefix, 64, Level::Published);
+        if prefix == u128::MAX {
+            hold();
+        }
+    }
+}
+
+#[test]
+fn an_engine_killed_while_it_stores_leaves_nothing_torn_and_gives_its_frames_back() {
+    let mut daemon = PrivateDaemon::start(&DaemonOptions { host_bytes: Some(8 << 20), ..options("") }).unwrap();
+    let (_client, mut channel, mut memory) = attach(daemon.socket(), 1, 0, 64);
+    for _ in 0..4 {
+        let mut engine = Actor::start("storer", daemon.socket());
+        assert_eq!(engine.hear(), "stored");
+        engine.kill();
+        until_status(&mut daemon, "let its frames go", |status| {
+            let space = &status["spaces"][0];
+            space["occupancy"]["sessions"] == 1 && space["occupancy"]["host_frames_quarantined"] == 0
+        });
+        // Whatever is found of what it stored is whole.
+        for prefix in 1..200 {
+            let found = channel.lookup(&hashes(prefix, 64), BOUND).unwrap().blocks;
+            if found > 0 {
+                load(&mut channel, &mut memory, prefix, found);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_daemon_that_dies_ends_loads_and_stores_in_words() {
+    let mut daemon = daemon("");
+    let (client, mut channel, mut memory) = attach(daemon.socket(), 1, 0, 64);
+    store(&mut channel, &mut memory, 1, 64, Level::Published);
+    let lease = channel.lease(1 << 64 | 64, 64, HOUR, BOUND).unwrap();
+    kill(&mut daemon);
+    let all: Vec<u32> = (0..64).collect();
+    let failed = channel.load(lease.seq, 0, &all, BOUND).unwrap_err();
+    assert_eq!(failed.status(), Status::Daemon, "{failed}");
+    channel.settle_blocks(BOUND).unwrap();
+    let failed = channel.store((0, 0), &[5], &[0], Level::Published, BOUND).unwrap_err();
+    assert_eq!(failed.status(), Status::Daemon, "{failed}");
+    assert!(!client.alive());
+}

@@ -1,0 +1,142 @@
+//! Leased blocks, or any of a sequence, into an engine's own; or only up into host, ahead of that.
+
+use super::copies::{Copy, Sent};
+use crate::actions::ActionBuf;
+use crate::api::{IoClass, NONE, SeqId, Status};
+use crate::counters::Reason;
+use crate::plan::{Take, Want};
+use crate::requests::{Op, Phase, Work};
+use crate::sessions::{JobRec, Task};
+use crate::space::{Core, Who};
+
+impl Core {
+    /// The engine's blocks `engine` get the blocks of a sequence from index `first` on.
+    pub(crate) fn load(&mut self, who: Who, (seq, first): (SeqId, u32), engine: &[u32], due: u64) {
+        if engine.contains(&NONE) {
+            return self.complete(who, Status::Invalid, 0);
+        }
+        self.copy_out(who, Work::Load, (seq, first, engine.len()), |i| engine[i as usize], due);
+    }
+
+    /// So many blocks of a sequence come up into host.
+    pub(crate) fn fetch(&mut self, who: Who, (seq, first, count): (SeqId, u32, u32), due: u64) {
+        self.copy_out(who, Work::Fetch, (seq, first, count as usize), |_| NONE, due);
+    }
+
+    fn copy_out(
+        &mut self,
+        who: Who,
+        work: Work,
+        (seq, first, count): (SeqId, u32, usize),
+        engine: impl Fn(u32) -> u32,
+        due: u64,
+    ) {
+        let s = who.session;
+        let Some(&q) = self.live_seq(s, seq) else { return self.complete(who, Status::NotFound, 0) };
+        if q.busy != 0 || q.parked {
+            return self.complete(who, Status::State, 0);
+        }
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        if first.checked_add(count).is_none_or(|end| end > q.blocks) {
+            return self.complete(who, Status::Range, 0);
+        }
+        if u64::from(first + count) * self.geo.page_tokens > q.tokens {
+            // What is not sealed is the engine's own, in tier 0.
+            return self.complete(who, Status::State, 0);
+        }
+        if !self.sessions[usize::from(s)].copies.fit(count as usize) {
+            return self.complete(who, Status::Again, 0);
+        }
+        let Some(op) = self.new_op(who, Op { work, seq, ..Op::default() }, due) else { return };
+        for index in 0..count {
+            let block = self.seq_block(s, seq, first + index);
+            self.hold(block);
+            let session = &mut self.sessions[usize::from(s)];
+            session.copies.push(
+                &mut session.ops.recs[op as usize].copies,
+                Copy { block, engine: engine(index), index, ..Copy::default() },
+            );
+        }
+        self.sessions[usize::from(s)].ops.enter(op, Phase::Copying);
+    }
+
+    /// Sends the next page of a block that is being loaded, or has it come up into host.
+    pub(super) fn scatter_next(&mut self, s: u16, op: u32, at: u32, buf: &mut ActionBuf) -> Sent {
+        let copy = self.sessions[usize::from(s)].copies[at];
+        let ending = self.sessions[usize::from(s)].ops[op].ending;
+        let page = self.geo.page(copy.block, copy.plane);
+        let state = self.pages[page as usize];
+        if ending {
+            return Sent::Never(self.sessions[usize::from(s)].ops[op].status);
+        }
+        if state.retired() {
+            // Nothing that comes after the prefix reads it.
+            return Sent::Yes;
+        }
+        if state.host != NONE {
+            if copy.engine == NONE {
+                return Sent::Yes;
+            }
+            if !self.can_send_last(s, buf) {
+                return Sent::Full;
+            }
+            let host = self.read_host(page);
+            self.send_page(s, op, at, JobRec { task: Task::Scatter, page, host, ..JobRec::default() }, buf);
+            return Sent::Yes;
+        }
+        if state.lost() || !self.blocks[copy.block].live() {
+            return Sent::Never(Status::Lost);
+        }
+        if self.only_on_disk(page) {
+            let (class, reason, take) = match copy.engine {
+                NONE => (IoClass::Prefetch, Reason::Intent, Take::Spare),
+                _ => (IoClass::Demand, Reason::Request, Take::Any),
+            };
+            let planes = (0, self.geo.planes.len() as u16);
+            let fetch = self.read_in(page, Want { class, reason, take, planes }, buf);
+            let never = fetch == crate::plan::Fetch::NoFrame && copy.engine == NONE;
+            return if never { Sent::Never(Status::NoSpace) } else { Sent::Later };
+        }
+        self.fetch_from_elsewhere(page, buf);
+        Sent::Later
+    }
+
+    /// A page was copied into an engine's block, or was not.
+    pub(super) fn page_scattered(&mut self, job: JobRec, ok: bool, status: Status) {
+        if ok {
+            self.counters.prefetch_used += u64::from(self.host.set_ahead(job.host, false));
+        }
+        self.host_read(job.page);
+        if status == Status::Corrupt {
+            self.host_copy_is_bad(job.page);
+        }
+    }
+
+    /// Every block of the request has arrived, or will not.
+    pub(super) fn all_scattered(&mut self, s: u16, op: u32) {
+        self.release_copies(s, op);
+        self.keep_failed(s, op);
+    }
+
+    /// A load or a fetch that its session has left.
+    pub(crate) fn undo_load(&mut self, s: u16, op: u32) {
+        self.release_copies(s, op);
+        self.forget_copies(s, op);
+    }
+
+    /// What a load or a fetch holds, it holds no longer.
+    fn release_copies(&mut self, s: u16, op: u32) {
+        let mut at = self.sessions[usize::from(s)].ops[op].copies.head;
+        while at != NONE {
+            let copy = &mut self.sessions[usize::from(s)].copies[at];
+            let (block, next) = (std::mem::replace(&mut copy.block, NONE), copy.links.next);
+            if usize::from(copy.plane) < self.geo.planes.len() && copy.status.is_none() {
+                copy.status = Some(Status::Canceled);
+            }
+            if block != NONE {
+                self.release_hold(block);
+            }
+            at = next;
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! How long a cached prefix is, where it is, and a lease on it.
+//!
+//! Presence is closed under ancestors, so an engine probes: it sends some hashes of one chain, ascending, and the last one that is there
+//! says that everything before it is.
+
+use crate::actions::ActionBuf;
+use crate::api::{BlockId, NONE, SeqId, Status};
+use crate::pages::Part;
+use crate::requests::{Op, Phase, Work};
+use crate::sequences::Seq;
+use crate::space::{Admit, Core, Who, Why};
+
+/// Words of what a lease is answered with.
+pub(crate) const LEASE_WORDS: u32 = 3;
+
+/// How soon a lease that is over is looked at again while it is being loaded from, in microseconds.
+pub(crate) const LEASE_AGAIN_US: u64 = 10_000;
+
+/// A lease that is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lease {
+    pub seq: SeqId,
+    /// Hash of the prefix's last block.
+    pub hash: u128,
+    /// Blocks of the prefix.
+    pub count: u32,
+    pub lease_us: u64,
+}
+
+impl Core {
+    /// How many of the probes are cached, from the first on, whole over all shards; in the upper half, how many of these have all
+    /// that belongs to the session's shard in host.
+    pub(crate) fn lookup(&self, s: u16, hashes: &[u128]) -> u64 {
+        let shard = self.sessions[usize::from(s)].shard;
+        let found = hashes.partition_point(|&hash| self.index.find(hash).is_some_and(|c| self.is_whole(c)));
+        let in_host = |hash: &&u128| self.index.find(**hash).is_some_and(|c| self.is_in_host(c, shard));
+        let hot = hashes[..found].iter().filter(in_host).count();
+        (hot as u64) << 32 | found as u64
+    }
+
+    fn is_whole(&self, c: u32) -> bool {
+        self.index.parts(c).all == self.cfg.shards
+    }
+
+    fn is_in_host(&self, c: u32, shard: u16) -> bool {
+        match self.part_of(c, shard) {
+            Some(Part::Hot(b)) => self.pages_of(b).all(|page| {
+                let page = &self.pages[page as usize];
+                page.host != NONE || page.retired()
+            }),
+            _ => false,
+        }
+    }
+
+    pub(crate) fn lease(&mut self, who: Who, lease: Lease, due: u64) {
+        let s = who.session;
+        let Lease { seq, hash, count, lease_us } = lease;
+        match self.sessions[usize::from(s)].seqs.get(seq as usize) {
+            None => return self.complete(who, Status::Range, 0),
+            Some(q) if q.live || q.busy != 0 => return self.complete(who, Status::State, 0),
+            Some(_) => {}
+        }
+        if count == 0 || lease_us == 0 {
+            return self.complete(who, Status::Invalid, 0);
+        }
+        if !self.list_fits(s, seq, count) {
+            return self.complete(who, Status::Limit, 0);
+        }
+        let Some(last) = self.index.find(hash).filter(|&c| self.is_whole(c)) else {
+            return self.complete(who, Status::NotFound, 0);
+        };
+        let op = Op { work: Work::Lease, seq, ..Op::default() };
+        let Some(op) = self.new_op(who, op, due) else { return };
+        let until = self.now.saturating_add(lease_us);
+        *self.seq_mut(s, seq) = Seq {
+            live: true,
+            priority: crate::sequences::NEUTRAL_PRIORITY,
+            busy: op + 1,
+            leased_until: until,
+            ..Seq::default()
+        };
+        match self.attach_chain(s, seq, last, count) {
+            Ok(()) => self.sessions[usize::from(s)].ops.enter(op, Phase::Admission),
+            Err(status) => self.fail_op(s, op, status),
+        }
+    }
+
+    /// Attaches the chain of `count` contents that ends with `last`.
+    fn attach_chain(&mut self, s: u16, seq: SeqId, last: u32, count: u32) -> Result<(), Status> {
+        let shard = self.sessions[usize::from(s)].shard;
+        // From the last one up: who they are stands in no list but that of their parents. Until all are known the list holds contents.
+        let mut c = last;
+        for _ in 0..count {
+            if c == NONE || !self.append_word(s, seq, c) {
+                self.forget_words(s, seq, 0);
+                return Err(Status::Invalid);
+            }
+            c = self.index.recs[c as usize].parent;
+        }
+        if c != NONE {
+            self.forget_words(s, seq, 0);
+            return Err(Status::Invalid);
+        }
+        for i in 0..count / 2 {
+            let (a, b) = (self.seq_block(s, seq, i), self.seq_block(s, seq, count - 1 - i));
+            self.set_seq_word(s, seq, i, b);
+            self.set_seq_word(s, seq, count - 1 - i, a);
+        }
+        for i in 0..count {
+            let c = self.seq_block(s, seq, i);
+            let found = match self.part_of(c, shard) {
+                Some(Part::Hot(b)) => Some(b),
+                Some(Part::Cold(at)) => self.heat(c, at),
+                Some(Part::End) | None => None,
+            };
+            let Some(b) = found else {
+                // No block id is free for it. What stands before it is let go.
+                self.forget_words(s, seq, i);
+                return Err(Status::NoSpace);
+            };
+            self.lease_block(s, (seq, i), (c, b));
+        }
+        self.seq_mut(s, seq).tokens = u64::from(count) * self.geo.page_tokens;
+        Ok(())
+    }
+
+    fn lease_block(&mut self, s: u16, (seq, i): (SeqId, u32), (c, b): (u32, BlockId)) {
+        self.set_seq_word(s, seq, i, b);
+        self.blocks[b].depth = i;
+        let (hash, shard) = (self.index.recs[c as usize].hash(), self.blocks[b].shard);
+        self.touch_content(hash, shard);
+        self.index.begin_use(c);
+        self.counters.nvme_hits += u64::from(self.is_far(b));
+        self.add_ref(s, b);
+        self.keep(b, Why::Mapped);
+        self.touch_block(s, b, seq);
+    }
+
+    /// The leased blocks are promised a place: all or none.
+    pub(crate) fn admit_lease(&mut self) -> Admit {
+        for class in 0..self.geo.classes.len() as u8 {
+            let c = &self.host.classes[usize::from(class)];
+            if c.demand > c.usable() {
+                match self.admit_host(class, 1, 0) {
+                    Admit::Yes => {}
+                    other => return other,
+                }
+            }
+        }
+        Admit::Yes
+    }
+
+    /// A lease that failed: its sequence is gone.
+    pub(crate) fn undo_lease(&mut self, s: u16, seq: SeqId) {
+        self.drop_tail(s, seq, 0);
+        *self.seq_mut(s, seq) = Seq::default();
+    }
+
+    /// The lease begins. The list says how many of its blocks are in host, on NVMe alone, and in another tier 0 alone; the value how
+    /// many microseconds loading them takes, as far as that was measured.
+    pub(crate) fn complete_lease(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (Status, u64) {
+        let seq = self.sessions[usize::from(s)].ops[op].seq;
+        self.seq_mut(s, seq).busy = 0;
+        let until = self.sessions[usize::from(s)].seqs[seq as usize].leased_until;
+        let session = &mut self.sessions[usize::from(s)];
+        session.leases += 1;
+        session.lease_ends_at = session.lease_ends_at.min(until);
+        self.set_timer(until);
+        let (mut host, mut nvme, mut elsewhere) = (0u32, 0u32, 0u32);
+        for index in 0..self.sessions[usize::from(s)].seqs[seq as usize].blocks {
+            let (mut absent, mut far) = (false, false);
+            for page in self.pages_of(self.seq_block(s, seq, index)) {
+                let p = &self.pages[page as usize];
+                absent |= p.host == NONE && !p.retired();
+                far |= self.only_on_disk(page);
+            }
+            match (absent, far) {
+                (false, _) => host += 1,
+                (true, true) => nvme += 1,
+                (true, false) => elsewhere += 1,
+            }
+        }
+        [host, nvme, elsewhere].into_iter().for_each(|n| buf.push_word(n));
+        let us = |blocks: u32, rate: f32| match rate > 0.0 {
+            true => u64::from(blocks) as f64 * self.slot_bytes as f64 / f64::from(rate),
+            false => 0.0,
+        };
+        let bus = us(host + nvme + elsewhere, self.sessions[usize::from(s)].soft.link.rate);
+        (Status::Ok, us(nvme, self.disk_link.rate).max(bus) as u64)
+    }
+
+    /// Leases whose time is over end, but for those that are being loaded from.
+    pub(crate) fn end_leases(&mut self, s: u16) {
+        let session = &self.sessions[usize::from(s)];
+        if session.leases == 0 {
+            self.sessions[usize::from(s)].lease_ends_at = u64::MAX;
+            return;
+        }
+        if session.lease_ends_at > self.now {
+            return self.set_timer(session.lease_ends_at);
+        }
+        let mut next = u64::MAX;
+        for seq in 0..self.sessions[usize::from(s)].seqs.len() as u32 {
+            let q = self.sessions[usize::from(s)].seqs[seq as usize];
+            if !q.live || !q.is_lease() {
+                continue;
+            }
+            if q.leased_until <= self.now && !self.is_copied(s, seq) {
+                self.counters.leases_expired += 1;
+                self.seq_drop(s, seq);
+            } else {
+                next = next.min(q.leased_until.max(self.now.saturating_add(LEASE_AGAIN_US)));
+            }
+        }
+        self.sessions[usize::from(s)].lease_ends_at = next;
+        if next != u64::MAX {
+            self.set_timer(next);
+        }
+    }
+
+    fn is_copied(&self, s: u16, seq: SeqId) -> bool {
+        let copying = &self.sessions[usize::from(s)].ops;
+        copying.copying.iter(&copying.recs).any(|op| copying[op].seq == seq)
+    }
+}

@@ -1,0 +1,195 @@
+//! An engine's blocks become cached ones: new blocks, host frames, a copy of each page, and only then hashes.
+
+use super::copies::{Copy, Sent};
+use crate::actions::ActionBuf;
+use crate::api::{BlockId, Level, NONE, Status};
+use crate::pages::BlockState;
+use crate::requests::{Op, Phase, Work};
+use crate::sequences::HASHES_MAX;
+use crate::sessions::{JobRec, Task};
+use crate::space::{Admit, Core, For, Who};
+
+/// What a store asks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Store<'a> {
+    /// Index in its prefix of the first one.
+    pub first: u32,
+    /// Hash of what stands before it, 0: nothing.
+    pub parent: u128,
+    pub hashes: &'a [u128],
+    /// The engine's blocks.
+    pub engine: &'a [u32],
+    pub level: Level,
+}
+
+impl Core {
+    pub(crate) fn store_blocks(&mut self, who: Who, store: Store<'_>, due: u64) {
+        let s = who.session;
+        let Store { first, parent, hashes, engine, level } = store;
+        let pairs = hashes.len() == engine.len() && !hashes.is_empty();
+        let named = !hashes.contains(&0) && !engine.contains(&NONE) && (parent == 0) == (first == 0);
+        let refusal = if !pairs || !named {
+            Some(Status::Invalid)
+        } else if hashes.len() > HASHES_MAX {
+            Some(Status::Limit)
+        } else if !self.sessions[usize::from(s)].copies.fit(hashes.len()) {
+            Some(Status::Again)
+        } else {
+            None
+        };
+        if let Some(status) = refusal {
+            return self.complete(who, status, 0);
+        }
+        let op = Op { work: Work::Store, first, parent, tokens: level as u64, ..Op::default() };
+        let Some(op) = self.new_op(who, op, due) else { return };
+        let shard = self.sessions[usize::from(s)].shard;
+        let mut new = 0;
+        for (index, (&hash, &engine)) in (0u32..).zip(hashes.iter().zip(engine)) {
+            let cached = self.index.find(hash).is_some_and(|c| self.part_of(c, shard).is_some());
+            new += u32::from(!cached);
+            // Without a block: `admit_store` gives it one, unless it is cached.
+            let plane = if cached { self.geo.planes.len() as u16 } else { 0 };
+            let session = &mut self.sessions[usize::from(s)];
+            let copy = Copy { block: NONE, engine, index, hash, plane, ..Copy::default() };
+            session.copies.push(&mut session.ops.recs[op as usize].copies, copy);
+        }
+        let ops = &mut self.sessions[usize::from(s)].ops;
+        ops[op].count = new;
+        ops.enter(op, Phase::Admission);
+    }
+
+    /// Lets a store start: its blocks exist and are charged from now on.
+    pub(crate) fn admit_store(&mut self, s: u16, op: u32) -> Admit {
+        let count = self.sessions[usize::from(s)].ops[op].count;
+        match self.admit_ids(count) {
+            Admit::Yes => {}
+            other => return other,
+        }
+        // Each page needs a host frame, whatever room there is in tier 0.
+        for class in 0..self.geo.classes.len() {
+            let pages = u64::from(count) * u64::from(self.geo.classes[class].planes);
+            match self.admit_host(class as u8, pages, count.into()) {
+                Admit::Yes => {}
+                other => return other,
+            }
+        }
+        let mut at = self.sessions[usize::from(s)].ops[op].copies.head;
+        while at != NONE {
+            let copy = self.sessions[usize::from(s)].copies[at];
+            if copy.plane == 0 {
+                // The ids were admitted.
+                let block = self.new_block_in_host(s, op).unwrap_or(NONE);
+                self.sessions[usize::from(s)].copies[at].block = block;
+            }
+            at = copy.links.next;
+        }
+        Admit::Yes
+    }
+
+    /// Adds a new block to an op's chain that never is in tier 0, and takes no room there: its pages may leave, and all need host frames.
+    fn new_block_in_host(&mut self, s: u16, op: u32) -> Option<BlockId> {
+        let b = self.blocks.alloc(self.sessions[usize::from(s)].shard)?;
+        self.blocks[b].parked = true;
+        self.add_ref_in_host(b);
+        let mut chain = self.sessions[usize::from(s)].ops[op].blocks;
+        chain.push_back(&mut self.blocks.recs, b);
+        self.sessions[usize::from(s)].ops[op].blocks = chain;
+        Some(b)
+    }
+
+    /// Sends the next page of a block that is being stored.
+    pub(super) fn gather_next(&mut self, s: u16, op: u32, at: u32, buf: &mut ActionBuf) -> Sent {
+        let copy = self.sessions[usize::from(s)].copies[at];
+        if self.sessions[usize::from(s)].ops[op].ending {
+            return Sent::Never(self.sessions[usize::from(s)].ops[op].status);
+        }
+        if !self.can_store(s, buf) {
+            return Sent::Full;
+        }
+        let page = self.geo.page(copy.block, copy.plane);
+        // It was promised one.
+        let Some(host) = self.take_host(s, page, For::Waiting) else { return Sent::Full };
+        self.pages[page as usize].set_storing(true);
+        self.send_page(s, op, at, JobRec { task: Task::Gather, page, host, ..JobRec::default() }, buf);
+        Sent::Yes
+    }
+
+    /// Whether one more job of a store can be sent: some slots are left to loads, which somebody waits for.
+    fn can_store(&self, s: u16, buf: &ActionBuf) -> bool {
+        self.can_send(s, buf) && self.sessions[usize::from(s)].jobs.free_slots() > self.cfg.limits.jobs_max / 4
+    }
+
+    /// A page of an engine's block is in its host frame, or is not.
+    pub(super) fn page_gathered(&mut self, job: JobRec, ok: bool) {
+        let page = &mut self.pages[job.page as usize];
+        page.set_storing(false);
+        if ok && page.host == NONE {
+            page.host = job.host;
+            self.counters.transitions += 1;
+        } else {
+            self.host.free(job.host);
+            self.host_freed();
+        }
+        self.settle_page(job.page);
+    }
+
+    /// No page of the request is under way: the blocks whose pages have all arrived become findable, up to the first that has not.
+    pub(super) fn all_gathered(&mut self, s: u16, op: u32) {
+        let rec = self.sessions[usize::from(s)].ops[op];
+        let level = [Level::Published, Level::Stored, Level::Durable][rec.tokens.min(2) as usize];
+        let planes = self.geo.planes.len();
+        let mut why = rec.ending.then_some(rec.status);
+        let mut above = match rec.parent {
+            0 => NONE,
+            hash => self.index.find(hash).unwrap_or_else(|| {
+                // What the first one stands on was dropped, or never came.
+                why = why.or(Some(Status::NotAdmitted));
+                NONE
+            }),
+        };
+        // What is published may come to stand in another list.
+        while self.pop_chain(s, op).is_some() {}
+        let mut at = rec.copies.head;
+        while at != NONE {
+            let copy = self.sessions[usize::from(s)].copies[at];
+            let whole = usize::from(copy.plane) == planes;
+            why = why.or(copy.status).or((!whole).then_some(Status::Canceled));
+            if why.is_none() {
+                match self.publish_copy(s, &copy, rec.first + copy.index, above, level) {
+                    Ok(c) => above = c,
+                    Err(status) => why = Some(status),
+                }
+            }
+            self.sessions[usize::from(s)].copies[at].status = why;
+            at = copy.links.next;
+        }
+        // Those that became findable are cached, the others die; the deepest first, so that a prefix outlives what stands on it.
+        let mut at = rec.copies.tail;
+        while at != NONE {
+            let copy = &mut self.sessions[usize::from(s)].copies[at];
+            let (block, prev) = (std::mem::replace(&mut copy.block, NONE), copy.links.prev);
+            if block != NONE {
+                self.drop_ref(s, block);
+            }
+            at = prev;
+        }
+        self.wake_disk();
+        self.keep_failed(s, op);
+        let rec = self.sessions[usize::from(s)].ops[op];
+        if rec.status == Status::Ok && level != Level::Published && above != NONE {
+            self.wait_until_kept(s, op, above, level);
+        }
+    }
+
+    fn publish_copy(&mut self, s: u16, copy: &Copy, depth: u32, above: u32, level: Level) -> Result<u32, Status> {
+        if copy.block == NONE {
+            return self.publish_cached(self.sessions[usize::from(s)].shard, copy.hash, above, level);
+        }
+        let block = &mut self.blocks[copy.block];
+        (block.state, block.parked) = (BlockState::Sealed, false);
+        for page in self.pages_of(copy.block) {
+            self.settle_page(page);
+        }
+        self.publish_block((copy.block, depth), copy.hash, above, level)
+    }
+}

@@ -1,0 +1,185 @@
+//! Engines that keep KV in blocks of their own: they store them, look them up, lease them, load them.
+
+use super::{Asked, Chaos, SEQS};
+use crate::fake::Done;
+use kvtide_tiering::api::*;
+
+impl Chaos {
+    pub fn use_blocks(&mut self, s: SessionId) {
+        let seq = self.rng.below(u64::from(SEQS)) as u32;
+        match self.rng.below(8) {
+            6..=7 if self.leases.contains_key(&(s, seq)) => self.load(s, seq),
+            6..=7 => self.lease(s, seq),
+            0..=1 => self.store(s),
+            2 if self.leases.contains_key(&(s, seq)) && self.rng.one_in(3) => self.end_lease(s, seq),
+            2..=3 if self.leases.contains_key(&(s, seq)) => self.load(s, seq),
+            2..=3 => self.lease(s, seq),
+            4 if self.leases.contains_key(&(s, seq)) => self.fetch(s, seq),
+            _ => self.look_up(s),
+        }
+    }
+
+    /// Blocks of the engine's own that nobody uses.
+    fn new_engine_blocks(&mut self, count: usize) -> Vec<u32> {
+        let from = self.engine_blocks;
+        self.engine_blocks += count as u32;
+        (from..self.engine_blocks).collect()
+    }
+
+    /// The last hash of a chain that the session's shard has published, and its length.
+    fn chain(&mut self, s: SessionId) -> Vec<u128> {
+        let root = self.rng.below(self.roots.len() as u64 + 1) as usize;
+        let Some(&root) = self.roots.get(root) else { return Vec::new() };
+        (root..).take_while(|&h| self.published.contains_key(&(h, s % self.shards))).take(12).collect()
+    }
+
+    fn store(&mut self, s: SessionId) {
+        // A chain goes on, or a new one begins; of that of another shard, what it has stored.
+        let shard = s % self.shards;
+        let chain = if self.rng.one_in(2) { self.chain(s) } else { Vec::new() };
+        let other = self.roots.iter().copied().find(|&root| !self.published.contains_key(&(root, shard)));
+        let start = match chain.last() {
+            Some(last) => last + 1,
+            None if self.shards > 1 && other.is_some() && self.rng.one_in(2) => other.unwrap(),
+            None => self.next_hash + 1,
+        };
+        let count = 1 + self.rng.below(4) as usize;
+        let hashes: Vec<u128> = (0..count as u128).map(|i| start + i).collect();
+        if chain.len() >= 12 || hashes.iter().any(|&h| self.published.contains_key(&(h, shard))) {
+            return;
+        }
+        self.next_hash = self.next_hash.max(start + count as u128 + 20);
+        let engine = self.new_engine_blocks(count);
+        if !self.roots.contains(&start) && chain.is_empty() {
+            self.roots.push(start);
+        }
+        for (&hash, &block) in hashes.iter().zip(&engine) {
+            let contents = self.w.write_engine(s, block);
+            self.published.insert((hash, shard), contents);
+        }
+        let level = [Level::Published, Level::Stored, Level::Durable][self.rng.below(3) as usize];
+        let (first, parent) = (chain.len() as u32, chain.last().copied().unwrap_or(0));
+        let request = Request::StoreBlocks { first, parent, hashes: &hashes, engine: &engine, level };
+        self.ask(s, request, Asked::Store { hashes: hashes.clone(), engine: engine.clone(), level });
+    }
+
+    /// The engine uses its blocks for something else at once.
+    fn reuse(&mut self, s: SessionId, engine: &[u32]) {
+        let Some(agent) = self.w.agents.get(&s) else { return };
+        for (_, job) in &agent.jobs {
+            if let Job::Gather { engine: block, .. } | Job::Scatter { engine: block, .. } = job {
+                assert!(!engine.contains(block), "a request has ended, and {job:?} of it is under way");
+            }
+        }
+        engine.iter().for_each(|&block| _ = self.w.write_engine(s, block));
+    }
+
+    pub fn store_ended(&mut self, s: SessionId, hashes: &[u128], engine: &[u32], level: Level, done: &Done) {
+        self.reuse(s, engine);
+        if done.status == Status::Ok && level == Level::Published {
+            assert_eq!((done.value, done.list.len()), (hashes.len() as u64, 0), "{done:?}");
+        } else if done.status == Status::Ok {
+            assert_eq!((done.value, done.list.len()), (level as u64, 0), "{done:?}");
+        }
+        assert!(done.list.iter().all(|&i| (i as usize) < hashes.len()), "{done:?}");
+        // The chain goes on only with what follows: once a block failed, none after it can be found.
+        assert!(done.list.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{done:?}");
+        assert!(done.list.last().is_none_or(|&last| last as usize + 1 == hashes.len()), "{done:?}");
+        if done.status == Status::Ok && level > Level::Published {
+            self.stored += 1;
+        }
+    }
+
+    fn look_up(&mut self, s: SessionId) {
+        let mut hashes = self.chain(s);
+        let known = hashes.len();
+        hashes.push(u128::MAX);
+        let found = self.w.ok(s, Request::Lookup { hashes: &hashes }).value;
+        let (found, in_host) = (found as u32 as usize, (found >> 32) as usize);
+        assert!(found <= known && in_host <= found, "{found} of {known}, {in_host} in host");
+        let each: Vec<bool> =
+            hashes.iter().map(|h| self.w.ok(s, Request::Lookup { hashes: &[*h] }).value as u32 == 1).collect();
+        let closed = each.iter().take_while(|found| **found).count();
+        assert_eq!((found, each.iter().filter(|found| **found).count()), (closed, closed), "{each:?}");
+    }
+
+    fn lease(&mut self, s: SessionId, seq: SeqId) {
+        let taken = self.seqs.contains_key(&(s, seq)) || self.busy.contains(&(s, seq));
+        let mut hashes = self.chain(s);
+        if self.rng.below(8) > 0 {
+            // As an engine does: what is there.
+            let found = self.w.ok(s, Request::Lookup { hashes: &hashes }).value as u32;
+            hashes.truncate(found as usize);
+        }
+        let asked = |a: &Asked| matches!(a, Asked::Lease { seq: other, .. } if *other == seq);
+        if taken || hashes.is_empty() || self.pending.iter().any(|(k, a)| k.0 == s && asked(a)) {
+            return;
+        }
+        let (hash, count) = (hashes[hashes.len() - 1], hashes.len() as u32);
+        let count = if self.rng.one_in(20) { count + 1 } else { count };
+        let lease_us = 1 + self.rng.below(20_000);
+        self.busy.insert((s, seq));
+        let request = Request::Lease { seq, hash, count, lease_us };
+        if self.ask_within(s, request, Asked::Lease { seq, hashes: hashes.clone() }, 0).is_none() {
+            self.busy.remove(&(s, seq));
+        }
+    }
+
+    pub fn lease_ended(&mut self, s: SessionId, seq: SeqId, hashes: Vec<u128>, done: &Done) {
+        self.busy.remove(&(s, seq));
+        if done.status != Status::Ok {
+            return;
+        }
+        assert_eq!(done.list.iter().sum::<u32>() as usize, hashes.len(), "{done:?}");
+        self.leases.insert((s, seq), hashes);
+    }
+
+    /// A lease that has ended by itself is not there.
+    pub fn end_lease(&mut self, s: SessionId, seq: SeqId) {
+        let status = self.w.call(s, Request::SeqDrop { seq }).status;
+        self.collect();
+        assert!(matches!(status, Status::Ok | Status::NotFound), "{status:?}");
+        self.leases.remove(&(s, seq));
+    }
+
+    fn range(&mut self, s: SessionId, seq: SeqId) -> (usize, Vec<u128>) {
+        let hashes = &self.leases[&(s, seq)];
+        let first = self.rng.below(hashes.len() as u64) as usize;
+        let count = 1 + self.rng.below((hashes.len() - first) as u64) as usize;
+        (first, hashes[first..first + count].to_vec())
+    }
+
+    fn load(&mut self, s: SessionId, seq: SeqId) {
+        let (first, hashes) = self.range(s, seq);
+        let engine = self.new_engine_blocks(hashes.len());
+        let request = Request::LoadBlocks { seq, first: first as u32, engine: &engine };
+        self.ask(s, request, Asked::Load { hashes: hashes.clone(), engine: engine.clone() });
+    }
+
+    fn fetch(&mut self, s: SessionId, seq: SeqId) {
+        let (first, hashes) = self.range(s, seq);
+        let count = hashes.len() as u32;
+        let request = Request::FetchBlocks { seq, first: first as u32, count };
+        self.ask(s, request, Asked::Fetch { count });
+    }
+
+    pub fn load_ended(&mut self, s: SessionId, hashes: &[u128], engine: &[u32], done: &Done) {
+        let shard = s % self.shards;
+        assert_eq!(done.status == Status::Ok, done.value == hashes.len() as u64 && done.list.is_empty(), "{done:?}");
+        let refused = done.value == 0 && done.list.is_empty();
+        for (i, (&hash, &block)) in hashes.iter().zip(engine).enumerate() {
+            if refused || done.list.contains(&(i as u32)) {
+                continue;
+            }
+            let contents = &self.published[&(hash, shard)];
+            for plane in 0..self.planes {
+                let read = self.w.read_engine(s, block, plane);
+                // What has left its window is not brought.
+                let gone = read.is_none() && self.kinds[usize::from(plane)] != PlaneKind::Full;
+                assert!(gone || read == Some(contents[usize::from(plane)]), "{read:?} of {contents:?}, plane {plane}");
+            }
+            self.loaded += 1;
+        }
+        self.reuse(s, engine);
+    }
+}
