@@ -133,8 +133,9 @@ impl Core {
             Some(_) => return Next::Stalled,
             None if state.host != NONE => (NewJob { task: Task::LoadCopy, source: from, ..new }, None),
             // Out of its window: the copy's page is never read either.
-            None if state.retired() => (new, None),
-            None if state.lost() => {
+            None if state.retired() && self.geo.windowed.contains(&rec.at_plane) => (new, None),
+            // Lost, or given up for good as the policy says: there is nothing that a copy could have.
+            None if state.lost() || state.retired() => {
                 self.fail_op(s, op, Status::Lost);
                 return Next::Over;
             }
