@@ -186,10 +186,8 @@ kinds! {
 
 /// What engines with memory of their own ask for. The simulator's have none: the core's side is in its chaos test, the agent's in the
 /// model of its protocol, and both together in the daemon's tests.
-const ELSEWHERE: (&[Op], &[JobKind]) = (
-    &[Op::Lookup, Op::Lease, Op::LoadBlocks, Op::StoreBlocks, Op::FetchBlocks],
-    &[JobKind::Gather, JobKind::Scatter],
-);
+const ELSEWHERE: (&[Op], &[JobKind]) =
+    (&[Op::Lookup, Op::Lease, Op::LoadBlocks, Op::StoreBlocks, Op::FetchBlocks], &[JobKind::Gather, JobKind::Scatter]);
 
 /// Counters of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
