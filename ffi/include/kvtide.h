@@ -1598,6 +1598,16 @@ kvt_status kvt_lane_wants_ahead(struct kvt_lane *lane,
                                 uint32_t seq,
                                 uint8_t *wants);
 
+/// Whether `kvt_lane_sums` and `kvt_lane_mass` can be of use for a sequence of the open step, so that shares by page are worth making:
+/// `wants` gets 0 if it is read by `KVT_CONTRACT_EXACT`, and for another all of which is there but at every eighth step of the lane; else 1.
+///
+/// `KVT_ESTATE`: no step is open, or the sequence is not in it.
+///
+/// Pointers: `wants` is valid for a write.
+kvt_status kvt_lane_wants_mass(struct kvt_lane *lane,
+                               uint32_t seq,
+                               uint8_t *wants);
+
 /// Tells, in the plane of the last boundary, what each of `count` query heads of `kvt_lane_query` has read of a sequence: the logarithm
 /// of the sum of exponentials of all its scores, as attention kernels return it. To be called before `kvt_lane_mass`, whose estimate
 /// for `KVT_CONTRACT_APPROX` is closer with it; with tier 0 on a device it changes nothing.

@@ -86,6 +86,9 @@ static void under_pressure(const char *socket, kvt_digests digests) {
         uint8_t wants = 9;
         OK(kvt_lane_wants_ahead(lane, step.seq, &wants));
         CHECK(wants == 1);
+        wants = 9;
+        OK(kvt_lane_wants_mass(lane, step.seq, &wants));
+        CHECK(wants == 1);
         OK(kvt_lane_query(lane, step.seq, 0, queries, HEADS * CHANNELS));
         const uint32_t read = boundary_of(lane, LONG, NULL, NULL);
         CHECK(read != 0 && read != all);
@@ -126,6 +129,9 @@ static void under_pressure(const char *socket, kvt_digests digests) {
     uint8_t wants = 9;
     OK(kvt_lane_wants_ahead(lane, step.seq, &wants));
     CHECK(wants == 0); /* by exact nothing is picked */
+    wants = 9;
+    OK(kvt_lane_wants_mass(lane, step.seq, &wants));
+    CHECK(wants == 0);
     CHECK(boundary_of(lane, LONG, blocks, found) == all);
     OK(kvt_lane_end(lane));
     const double plain = attention(0, scores, LONG, all), paged = attention(0, found, LONG, all);

@@ -212,6 +212,23 @@ pub unsafe extern "C" fn kvt_lane_wants_ahead(lane: *mut kvt_lane, seq: u32, wan
     })
 }
 
+/// Whether `kvt_lane_sums` and `kvt_lane_mass` can be of use for a sequence of the open step, so that shares by page are worth making:
+/// `wants` gets 0 if it is read by `KVT_CONTRACT_EXACT`, and for another all of which is there but at every eighth step of the lane; else 1.
+///
+/// `KVT_ESTATE`: no step is open, or the sequence is not in it.
+///
+/// # Safety
+/// `wants` is valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvt_lane_wants_mass(lane: *mut kvt_lane, seq: u32, wants: *mut u8) -> kvt_status {
+    entry("kvt_lane_wants_mass", || {
+        check_out("wants", wants)?;
+        let found = with_lane(lane, |lane| Ok(lane.wants_mass(seq)?))?;
+        // SAFETY: the caller's contract.
+        unsafe { write("wants", wants, u8::from(found)) }
+    })
+}
+
 /// Tells, in the plane of the last boundary, what each of `count` query heads of `kvt_lane_query` has read of a sequence: the logarithm
 /// of the sum of exponentials of all its scores, as attention kernels return it. To be called before `kvt_lane_mass`, whose estimate
 /// for `KVT_CONTRACT_APPROX` is closer with it; with tier 0 on a device it changes nothing.

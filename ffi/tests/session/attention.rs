@@ -161,6 +161,7 @@ fn what_each_head_read_makes_the_estimate_closer() {
 #[test]
 fn what_is_there_as_a_whole_is_read_as_a_whole_and_nothing_is_scored() {
     let mut rig = whole(Duration::ZERO, Contract::Approx { permille: 250 });
+    assert_eq!(rig.lane.wants_mass(rig.seq).map_err(|error| error.status()), Err(Status::State), "no step is open");
     assert_eq!(rig.lane.wants_ahead(rig.seq).map_err(|error| error.status()), Err(Status::State), "no step is open");
     rig.begin();
     assert!(!rig.lane.wants_ahead(rig.seq).expect("asked"));
@@ -291,10 +292,25 @@ fn bounded_skips_what_digests_prove_and_waits_for_the_rest() {
 }
 
 #[test]
+fn shares_of_what_is_there_as_a_whole_are_wanted_at_every_eighth_step() {
+    let mut rig = whole(Duration::ZERO, Contract::Approx { permille: 250 });
+    let ask = |rig: &mut Rig| {
+        rig.begin();
+        let wanted = rig.lane.wants_mass(rig.seq).expect("asked");
+        rig.lane.end().expect("end");
+        wanted
+    };
+    let steps: Vec<usize> = (0..24).filter(|_| ask(&mut rig)).collect();
+    assert_eq!((steps.len(), steps[1] - steps[0], steps[2] - steps[1]), (3, 8, 8), "{steps:?}");
+    rig.channel.contract(rig.seq, Contract::Exact, LONG).expect("contract");
+    assert!((0..8).all(|_| !ask(&mut rig)));
+}
+
+#[test]
 fn the_daemon_is_told_shares_and_nothing_that_is_none() {
     let mut rig = rig(Duration::ZERO, Contract::Approx { permille: 500 });
     rig.begin();
-    assert!(rig.lane.wants_ahead(rig.seq).expect("asked"));
+    assert!(rig.lane.wants_ahead(rig.seq).expect("asked") && rig.lane.wants_mass(rig.seq).expect("asked"));
     rig.lane.ahead(rig.seq, 1, &QUERY).expect("ahead");
     rig.boundary();
     let none = f32::NAN;

@@ -292,7 +292,9 @@ impl Kv for Contracted {
         }
         merge(partials, rows.start, out);
         if self.inexact {
-            self.tell(plane, partials)?;
+            if self.sequence.lane.wants_mass(self.sequence.id())? {
+                self.tell(plane, partials)?;
+            }
             self.audit(plane, &rows, partials);
         }
         Ok(())

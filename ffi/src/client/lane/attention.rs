@@ -28,6 +28,10 @@ use std::{collections::HashMap, ops::Range, time::Instant};
 
 pub use kvtide_wire::score::ScoreKind;
 
+/// Steps of which one is told shares by page while everything is there: they change little from step to step, and in so many tokens
+/// room does not become short unnoticed.
+const MASS_STEPS: u64 = 8;
+
 /// What a step did not read of a sequence in a plane.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Omission {
@@ -607,6 +611,21 @@ impl Lane {
             let (position, _) = state.told_of(seq, 0)?;
             let approx = matches!(state.attention.members[position].contract, Contract::Approx { .. });
             Ok(approx && !state.reads_whole(position))
+        })
+    }
+
+    /// Whether [`Lane::sums`] and [`Lane::mass`] can be of use for a sequence of the open step, so that shares by page are worth making. Of one
+    /// that is read by `exact` they never are; of another all of which is there, at every eighth step of the lane, so that something is
+    /// known of its pages when room becomes short.
+    ///
+    /// # Errors
+    /// As [`Lane::wants_ahead`].
+    pub fn wants_mass(&mut self, seq: SeqId) -> Result<bool> {
+        self.told("ask about shares, as of plane", 0, |state, session| {
+            let (position, _) = state.told_of(seq, 0)?;
+            let exact = matches!(state.attention.members[position].contract, Contract::Exact);
+            let step = state.reader.view().position() / u64::from(session.shared.geometry().plane_count());
+            Ok(!exact && (step.is_multiple_of(MASS_STEPS) || !state.reads_whole(position)))
         })
     }
 
