@@ -17,10 +17,9 @@ const LOADS_JUDGED: u32 = 32;
 const PRECISION_MIN: f32 = 0.4;
 /// Above this share of loads that came too late, there is more under way than the link carries.
 const LATE_MAX: f32 = 0.2;
-/// What a page's predicted share must exceed that of the one that it takes the place of by, as a logarithm: at least and at most. In
-/// planes of the demo's model digests take pages for one to three more than they are.
+/// What a page's predicted share must exceed that of the one that it takes the place of by, as a logarithm: at least and at most.
 pub(super) const MARGIN_MIN: f32 = 0.1;
-const MARGIN_MAX: f32 = 2.0;
+const MARGIN_MAX: f32 = 0.7;
 const MARGIN_STEP: f32 = 0.05;
 
 /// What moves between one tier and the next.
@@ -62,7 +61,7 @@ impl Link {
     }
 }
 
-/// What predictions of a plane may use, by how they did.
+/// What predictions may use, by how they did.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Trust {
     /// Share of the bandwidth, 0 to 1.

@@ -79,11 +79,10 @@ impl Core {
     }
 
     /// Finds where the pages that are looked at are. Those that must stay come first, those that are gone last; those that are there
-    /// have the margin's advantage. Where that is more than the least, the others are taken for worse and not those for better: a
-    /// plane whose predictions prove wrong must not hold frames that are worth more to another one.
+    /// have the margin's advantage.
     fn weigh(&mut self, s: u16, q: &crate::sequences::Seq, plane: u16, p: &mut Prefetch) {
         let (sinks, from) = self.hard_pages(q, plane);
-        let doubt = self.sessions[usize::from(s)].soft.trust[usize::from(plane)].margin - MARGIN_MIN;
+        let margin = self.sessions[usize::from(s)].soft.trust.margin;
         p.seats.clear();
         p.seats.resize(p.at.len(), NONE);
         p.order.clear();
@@ -99,7 +98,7 @@ impl Core {
                 _ => self.find_copy(page, s).unwrap_or(NONE),
             };
             // No branch: which pages are there changes from one to the next.
-            *score += if *seat == NONE { -doubt } else { MARGIN_MIN };
+            *score += if *seat == NONE { 0.0 } else { margin };
             if state.retired() || state.lost() || score.is_nan() {
                 *score = f32::NEG_INFINITY;
             }
@@ -236,7 +235,7 @@ impl Core {
         let allowed = match us > 0 && soft.link.rate > 0.0 {
             true => {
                 let bytes = (soft.link.carries(us) * percent / 100).saturating_sub(waits);
-                ((bytes as f32 * soft.trust[usize::from(plane)].share) as u64 / page_bytes).max(LOADS_MIN)
+                ((bytes as f32 * soft.trust.share) as u64 / page_bytes).max(LOADS_MIN)
             }
             false => UNMEASURED_LOADS,
         };
@@ -305,7 +304,7 @@ impl Core {
                 self.sessions[usize::from(s)].soft.bets[at - 1].late = true;
                 if !bet.late {
                     self.counters.attention_late += 1;
-                    self.sessions[usize::from(s)].soft.trust[usize::from(plane)].judge(Fate::Late);
+                    self.sessions[usize::from(s)].soft.trust.judge(Fate::Late);
                 }
                 continue;
             } else if shows && share >= least {
@@ -319,7 +318,7 @@ impl Core {
                 Fate::Wasted
             };
             let soft = &mut self.sessions[usize::from(s)].soft;
-            soft.trust[usize::from(plane)].judge(fate);
+            soft.trust.judge(fate);
             at -= 1;
             soft.bets.swap_remove(at);
         }

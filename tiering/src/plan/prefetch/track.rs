@@ -83,8 +83,7 @@ pub(crate) struct Soft {
     /// Jobs to be called off, by id.
     pub cancels: VecDeque<u32>,
     pub link: Link,
-    /// By plane: where one plane's digests err, another one's hits must not speak for it.
-    pub trust: Vec<Trust>,
+    pub trust: Trust,
     /// From a plane's look-ahead to the next one's.
     pub plane_pace: Pace,
     /// From a plane's mass to the same plane's next one.
@@ -105,14 +104,12 @@ impl Soft {
             + self.planes.capacity() * size_of::<PlaneTrack>()
             + (self.parts.capacity() + self.refill.capacity() + self.cancels.capacity()) * 4
             + self.bets.capacity() * size_of::<Bet>()
-            + self.trust.capacity() * size_of::<Trust>()
             + self.prices.capacity() * size_of::<Price>()
             + (self.queue.capacity() + self.reads.capacity() + self.coming.capacity()) * size_of::<Promotion>()
     }
 
-    fn begin(&mut self, frames: usize, classes: usize, planes: usize) {
+    fn begin(&mut self, frames: usize, classes: usize) {
         if self.refill.is_empty() {
-            self.trust = vec![Trust::default(); planes];
             self.bets = Vec::with_capacity(frames.min(BETS_MAX));
             self.refill = vec![0; classes];
             self.prices = vec![Price::default(); classes];
@@ -149,7 +146,7 @@ impl Core {
         }
         let (planes, classes) = (self.geo.planes.len(), self.geo.classes.len());
         let session = &mut self.sessions[usize::from(s)];
-        session.soft.begin(session.frames.len(), classes, planes);
+        session.soft.begin(session.frames.len(), classes);
         let soft = &mut session.soft;
         let at = soft.seqs.iter().position(|t| !t.live).unwrap_or(soft.seqs.len());
         if at == TRACKS_MAX {
