@@ -88,7 +88,9 @@ fn host(config: &Config) -> Section {
         ),
         match config.eviction.ttl.as_secs() {
             0 => format!("They go in the order of \"{order}\", and stay while there is room."),
-            ttl => format!("They go in the order of \"{order}\", and {ttl} s after their last use in any case."),
+            ttl => format!(
+                "They go in the order of \"{order}\", and {ttl} s after their last use, or soon after that, in any case."
+            ),
         },
     ];
     if config.nvme.is_some() {

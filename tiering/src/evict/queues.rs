@@ -150,6 +150,12 @@ impl Queues {
         self.queues[self.place(queue)].marks.get().next().map_or(u64::MAX, |m| m.1)
     }
 
+    /// The same of an item, if it is the head of its queue.
+    pub fn since_of(&self, queue: u8, at: u32) -> Option<u64> {
+        let place = self.place(queue);
+        (self.queues[place].list.head == at).then(|| self.since(queue))
+    }
+
     /// The queue whose head was used least recently, of those of some classes.
     fn oldest(&self, of: impl Fn(usize) -> bool) -> Option<First> {
         let mut first: Option<First> = None;

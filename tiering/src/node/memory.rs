@@ -60,6 +60,11 @@ impl Space {
         let others = (0u8..).zip(&self.classes).filter(|&(c, _)| c != class && !has(c));
         others.map(|(_, shape)| shape.block_bytes()).sum()
     }
+
+    /// Bytes of the slabs of a class.
+    fn held(&self, class: u8) -> u64 {
+        self.slabs.iter().filter(|slab| slab.0 == class).map(|slab| slab.1).sum()
+    }
 }
 
 /// Host memory of all spaces.
@@ -116,7 +121,10 @@ impl Node {
         let left = (self.cfg.capacity_bytes - self.granted)
             .min(self.cfg.quotas_bytes[s.domain].saturating_sub(self.by_domain[s.domain]));
         let whole = u128::from(shape.block_bytes() + s.waiting(class));
-        let part = (u128::from(left) * u128::from(shape.block_bytes()) / whole) as u64;
+        // Of what there is, what the class holds already included: one that asks again leaves the others what was theirs.
+        let held = s.held(class);
+        let part = u128::from(left + held) * u128::from(shape.block_bytes()) / whole;
+        let part = (part as u64).saturating_sub(held);
         // A frame larger than a slab gets a slab of its own.
         let bytes = self.cfg.slab_bytes.min(part).max(u64::from(stride)).min(left);
         let frames = u32::try_from(bytes / u64::from(stride)).unwrap_or(u32::MAX);

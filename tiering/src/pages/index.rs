@@ -360,8 +360,11 @@ impl Index {
             return;
         }
         let since = match (was, listed) {
-            // Those that become cold are the first of their queue, or near it.
-            (Listed::Idle, Listed::Cold) => self.order.idle.since(rec.queue()),
+            // Those that become cold are mostly the first of their queue. One behind others that cannot was used later than they, nobody
+            // knows when: rather too young than gone before its time.
+            (Listed::Idle, Listed::Cold) => {
+                self.order.idle.since_of(rec.queue(), c).unwrap_or_else(|| self.order.now())
+            }
             _ => self.order.now(),
         };
         self.leave(c);

@@ -3,7 +3,7 @@
 use super::Core;
 use crate::api::{BlockId, NONE, Status};
 use crate::mutants::{self, Mutant};
-use crate::pages::{Keep, Link, Logged, Part};
+use crate::pages::{Keep, Link, Listed, Logged, Part};
 
 /// Frames that one look for a part to drop passes over.
 const PARTS_MAX: usize = 256;
@@ -98,8 +98,14 @@ impl Core {
     pub(crate) fn expire_contents(&mut self) {
         for _ in 0..EXPIRE_MAX {
             let Some(c) = self.index.order.expired() else { return };
+            let leaf = self.index.next_leaf(c);
+            if self.index.recs[leaf as usize].listed() == Listed::Active {
+                // Who uses what stands on it uses it, too.
+                self.index.touch(c);
+                continue;
+            }
             self.counters.expired += 1;
-            self.drop_below(c);
+            self.drop_leaf(leaf);
         }
     }
 
