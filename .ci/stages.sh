@@ -86,7 +86,7 @@ bundle_on_stand_in() {
 bench_all() {
     local dir
     dir=$(mktemp -d "${CARGO_TARGET_DIR:-target}/bench.XXXXXX") || return 1
-    target_release kvtide bench core && target_release kvtide bench attention &&
+    target_release kvtide bench core && target_release kvtide bench attention && target_release kvtide bench blocks &&
         target_release kvtide bench ring && target_release kvtide bench paging &&
         target_release kvtide bench nvme --dir "$dir" --seconds 1 --fio &&
         target_release kvtide bench nvme --dir "$dir" --seconds 1 --fio --mixed &&

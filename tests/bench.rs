@@ -21,6 +21,18 @@ fn the_core_bench_reports_its_figures() {
 }
 
 #[test]
+fn the_blocks_bench_reports_its_figures() {
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_kvtide"));
+    let output = bench.args(["bench", "blocks", "--json", "--blocks", "4096", "--mib", "4"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let keys: Vec<&str> = figures.as_object().unwrap().keys().map(String::as_str).collect();
+    let lookups = ["lease_1024_p50_us", "load_ratio_memcpy", "lookup_1024_p50_us", "lookup_1024_p99_us"];
+    assert_eq!(keys, [&lookups[..], &["store_ratio_memcpy"]].concat());
+    assert!(figures.as_object().unwrap().values().all(|figure| figure.as_f64().unwrap() > 0.0), "{figures}");
+}
+
+#[test]
 fn the_attention_bench_reports_its_figures() {
     let mut bench = Command::new(env!("CARGO_BIN_EXE_kvtide"));
     let output = bench.args(["bench", "attention", "--json", "--prefill", "128", "--decode", "16"]).output().unwrap();

@@ -1441,7 +1441,8 @@ kvt_status kvt_load_blocks(struct kvt_channel *channel,
                            uint32_t *failed_count);
 
 /// Makes `count` blocks of the engine's own memory, at most 102, cached under `hashes`; `first` is the index of the first one in its
-/// prefix, `parent` the hash of the block before it, NULL at the root. None is found before all of it has been copied; from the first that
+/// prefix, `parent` the hash of the block before it, NULL at the root: where room is short that stays for certain only while a lease
+/// holds it. None is found before all of it has been copied; from the first that
 /// fails on all do. Waits until all of them have reached `wanted`, a `kvt_level`, or cannot. `failed` and `failed_count` as in
 /// `kvt_load_blocks`.
 ///

@@ -1,11 +1,12 @@
 //! `kvtide bench`: the figures that this project promises, measured, each beside its target.
 //!
-//! `bench ring` and `bench paging` are engines beside a private daemon and use the client as any engine would; `bench core`
+//! `bench ring`, `bench blocks` and `bench paging` are engines beside a private daemon and use the client as any engine would; `bench core`
 //! and `bench attention` drive the sans-IO core alone, over simulated devices, the second also the demo's model beside a private daemon; `bench nvme` drives a disk's I/O thread as a core thread does; `bench codec` codes and encrypts pages of the demo's model. `bench recovery`
 //! opens an index log as a start does, and `bench gpu` measures a device. The
 //! command line calls [`run`]; nothing else may call in here, and nothing in here knows how the daemon works inside.
 
 mod attention;
+mod blocks;
 mod codec;
 mod core;
 mod engine;
@@ -38,6 +39,8 @@ enum Which {
     Codec(codec::CodecArgs),
     /// Between an engine and a private daemon: round trips, look-ups, faults, copies, idle cost
     Ring(Output),
+    /// Blocks of an engine's own memory: look-ups and leases with a million cached, stores and loads against memcpy
+    Blocks(blocks::BlocksArgs),
     /// The core alone, one thread, simulated devices: transitions, allocations, metadata
     Core(Output),
     /// Predictor and planner: what scores of attention cost, by page and plane
@@ -66,6 +69,7 @@ pub fn run(args: &Args) -> ExitCode {
         Which::Gpu(args) => return gpu::run(args),
         Which::Codec(args) => (codec::measure(args), args.output),
         Which::Ring(output) => (ring::measure(), *output),
+        Which::Blocks(args) => (blocks::measure(args), args.output),
         Which::Core(output) => (core::measure(), *output),
         Which::Attention(args) => (attention::measure(args), args.output),
         Which::Paging(args) => (paging::measure(args), args.output),

@@ -173,6 +173,10 @@ fn what_does_not_fit_together_is_refused_in_words() {
     let copied = channel.load(lease.seq, 0, &[8], BOUND).unwrap();
     assert_eq!((copied.status, copied.failed), (Status::Io, vec![0]), "a block that the engine does not have");
     assert_eq!(status(channel.load(lease.seq, 0, &[0, 1], BOUND)), Status::Range);
+    // A lease is for loads alone.
+    let refused = channel.truncate(lease.seq, 0, BOUND).unwrap_err();
+    assert_eq!(refused.status(), Status::State, "{refused}");
+    assert_eq!(channel.fetch(lease.seq, 0, 513, BOUND).unwrap_err().status(), Status::Limit);
     // Without blocks nothing is copied, and the session goes on.
     // SAFETY: there are none.
     unsafe { client.set_blocks(0, &[]) }.unwrap();

@@ -236,6 +236,11 @@ impl Pump {
         self.memory.set_blocks(blocks)
     }
 
+    /// As [`TierMemory::own_block`].
+    pub fn own_block(&mut self, block: u32, plane: u16) -> Option<&mut [u8]> {
+        self.memory.own_block(block, plane)
+    }
+
     /// How a device's copies are made.
     pub fn device_copies(&self) -> Option<DeviceCopies> {
         self.memory.device_copies()

@@ -47,6 +47,8 @@ pub(crate) struct Session {
     pub reserve: ArrayQueue<u32>,
     pub reserve_level: AtomicU32,
     pub reserve_asked: AtomicU32,
+    /// Requests in flight, over all channels, of which copies to and from the engine's own memory may be under way.
+    pub copying: AtomicU32,
     /// Classes of tier 0 that are being resized.
     pub resizing: Resizing,
     /// Free sequence slots.
@@ -124,6 +126,7 @@ impl Session {
             reserve: ArrayQueue::new(RESERVE_MAX),
             reserve_level: AtomicU32::new(0),
             reserve_asked: AtomicU32::new(0),
+            copying: AtomicU32::new(0),
             resizing: Resizing::default(),
             seq_slots,
             owner: process::id(),

@@ -46,9 +46,9 @@ pub struct kvt_lease_info {
 }
 
 /// Says where the engine's own blocks are: `count` of them, whose pages lie in `pieces`. What was said before holds no longer; with no
-/// pieces there are none. When it returns nothing touches the blocks that there were: loads and stores of them that are under way fail.
+/// pieces there are none. When it returns nothing touches the blocks that there were. After `kvt_reattach` it is to be said again.
 ///
-/// `KVT_EINVAL`: the pieces do not add up to the planes' pages, or the session's tier 0 is on a device.
+/// `KVT_ESTATE`: loads or stores are under way, or one that timed out has yet to end (`kvt_settle_blocks`). `KVT_EINVAL`: the pieces do not add up to the planes' pages, or the session's tier 0 is on a device.
 ///
 /// # Safety
 /// `pieces` is valid for `pieces_count` reads. The memory of all pieces stays readable and writable until the next call of this or
@@ -114,7 +114,8 @@ pub unsafe extern "C" fn kvt_lookup(
 }
 
 /// Holds a cached prefix for `lease_us` microseconds: its `count` blocks, `hash` being that of the last one. It ends with
-/// `kvt_seq_drop`, or by itself after that time, but not while it is being loaded from.
+/// `kvt_seq_drop`, or by itself after that time, but not while it is being loaded from; its number is in use until `kvt_seq_drop` in any
+/// case, one of `kvt_options.seqs_max`.
 ///
 /// `KVT_ENOTFOUND`: it is not cached any more. `KVT_EINVAL`: the prefix has another number of blocks.
 ///
@@ -181,7 +182,8 @@ pub unsafe extern "C" fn kvt_load_blocks(
 }
 
 /// Makes `count` blocks of the engine's own memory, at most 102, cached under `hashes`; `first` is the index of the first one in its
-/// prefix, `parent` the hash of the block before it, NULL at the root. None is found before all of it has been copied; from the first that
+/// prefix, `parent` the hash of the block before it, NULL at the root: where room is short that stays for certain only while a lease
+/// holds it. None is found before all of it has been copied; from the first that
 /// fails on all do. Waits until all of them have reached `wanted`, a `kvt_level`, or cannot. `failed` and `failed_count` as in
 /// `kvt_load_blocks`.
 ///
@@ -221,7 +223,7 @@ pub unsafe extern "C" fn kvt_store_blocks(
     })
 }
 
-/// Brings blocks of a lease that are on NVMe up into host memory, as far as there is room: `KVT_ENOSPC` if not all are there now.
+/// Brings blocks of a lease, at most 512, that are on NVMe up into host memory, as far as there is room: `KVT_ENOSPC` if not all are there now.
 /// `fetched` (may be NULL) gets how many are.
 ///
 /// # Safety

@@ -31,7 +31,10 @@ pub use stats::{DeviceCopies, Stats};
 use crate::{agent::protocol::seqs::SeqState, memory::EngineBlocks};
 use inner::Inner;
 use kvtide_wire::status::Status;
-use std::{path::Path, sync::Arc};
+use std::{
+    path::Path,
+    sync::{Arc, atomic::Ordering},
+};
 
 /// A session with the daemon. Cheap to clone; lives until its last clone, channel and lane are dropped.
 #[derive(Clone)]
@@ -80,11 +83,12 @@ impl Client {
     }
 
     /// Says where the engine's own blocks are: `count` of them, whose pages lie in `pieces` (see [`Piece`]). What was said before holds
-    /// no longer; with no pieces there are none. When it returns nothing touches the blocks that there were: loads and stores of them
-    /// that are under way fail.
+    /// no longer; with no pieces there are none. When it returns nothing touches the blocks that there were. After
+    /// [`Client::reattach`] it is to be said again.
     ///
     /// # Errors
-    /// [`Error::Options`]: the pieces do not add up to the planes' pages. `Invalid`: the session's tier 0 is on a device, from where
+    /// [`Error::Options`]: the pieces do not add up to the planes' pages. `State`: loads or stores are under way, or a call that timed out
+    /// has yet to end ([`Channel::settle_blocks`]): what is left of them would go on with the new blocks. `Invalid`: the session's tier 0 is on a device, from where
     /// nothing is copied there. `Fork`.
     ///
     /// # Safety
@@ -98,8 +102,36 @@ impl Client {
             [] => None,
             pieces => Some(EngineBlocks::new(session.shared.geometry(), count, pieces)?),
         };
-        let set = session.pump().set_blocks(blocks);
-        set.map_err(|status| Error::call(DOING, u64::from(count), status))
+        self.show_blocks(blocks).map_err(|status| Error::call(DOING, u64::from(count), status))
+    }
+
+    /// The same with memory that the session allocates and keeps, all zeroes: for engines that have none to show. It is read and written
+    /// by [`Client::with_block`].
+    ///
+    /// # Errors
+    /// As [`Client::set_blocks`]; [`Error::Options`]: there is no memory for so many.
+    pub fn allocate_blocks(&self, count: u32) -> Result<()> {
+        const DOING: &str = "allocate blocks for the engine, so many:";
+        let session = &self.inner.session;
+        session.ours().map_err(|status| Error::call(DOING, u64::from(count), status))?;
+        let blocks = EngineBlocks::allocate(session.shared.geometry(), count)?;
+        self.show_blocks(Some(blocks)).map_err(|status| Error::call(DOING, u64::from(count), status))
+    }
+
+    fn show_blocks(&self, blocks: Option<EngineBlocks>) -> std::result::Result<(), Status> {
+        let session = &self.inner.session;
+        let mut pump = session.pump();
+        if session.copying.load(Ordering::Acquire) > 0 {
+            return Err(Status::State);
+        }
+        pump.set_blocks(blocks)
+    }
+
+    /// Looks at a block's bytes in a plane, of those that [`Client::allocate_blocks`] made, while nothing is copied. `None`: there is no
+    /// such block or plane, or the memory is the engine's own.
+    pub fn with_block<T>(&self, block: u32, plane: u16, look: impl FnOnce(&mut [u8]) -> T) -> Option<T> {
+        self.inner.session.ours().ok()?;
+        self.inner.session.pump().own_block(block, plane).map(look)
     }
 
     /// Where frames are in memory. Fixed for the session's life.

@@ -19,10 +19,12 @@ pub struct Piece {
 }
 
 /// Where an engine's blocks are.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct EngineBlocks {
     count: u32,
     planes: Vec<Vec<Piece>>,
+    /// The memory of each plane, if it is ours.
+    own: Vec<Box<[u8]>>,
 }
 
 impl EngineBlocks {
@@ -55,7 +57,39 @@ impl EngineBlocks {
                 return bad(format!("plane {plane}: {count} pieces of {bytes} bytes, a page has {page}"));
             }
         }
-        Ok(EngineBlocks { count, planes })
+        Ok(EngineBlocks { count, planes, own: Vec::new() })
+    }
+
+    /// `count` blocks of zeroes in memory that goes with them: one tensor a plane, blocks first.
+    ///
+    /// # Errors
+    /// [`Error::Options`]: the system has no memory for so many.
+    pub(crate) fn allocate(geometry: &Geometry, count: u32) -> Result<EngineBlocks> {
+        let mut own = Vec::with_capacity(geometry.planes().len());
+        let mut pieces = Vec::with_capacity(own.capacity());
+        for (plane, spec) in geometry.planes().iter().enumerate() {
+            let bytes = spec.page_bytes as usize;
+            let all = bytes.checked_mul(count as usize).filter(|all| *all <= isize::MAX as usize);
+            let mut memory: Vec<u8> = Vec::new();
+            let reserved = all.is_some_and(|all| memory.try_reserve_exact(all).is_ok());
+            if !reserved || count == 0 {
+                let why = format!("there is no memory for {count} blocks of {bytes} bytes in plane {plane}");
+                return Err(Error::Options { option: "blocks", why });
+            }
+            memory.resize(all.unwrap_or_default(), 0);
+            let mut memory = memory.into_boxed_slice();
+            let base = memory.as_mut_ptr().expose_provenance();
+            pieces.push(Piece { plane: plane as u16, base, stride: bytes, bytes });
+            own.push(memory);
+        }
+        Ok(EngineBlocks { own, ..EngineBlocks::new(geometry, count, &pieces)? })
+    }
+
+    /// A block's bytes in a plane, of memory that is ours.
+    pub(super) fn own(&mut self, block: u32, plane: u16) -> Option<&mut [u8]> {
+        let bytes = self.planes.get(usize::from(plane))?.first()?.bytes;
+        let at = (block as usize).checked_mul(bytes)?;
+        self.own.get_mut(usize::from(plane))?.get_mut(at..at.checked_add(bytes)?)
     }
 
     /// The pieces of a plane in a block, in order: where each is, and its bytes. `None`: no such block or plane.

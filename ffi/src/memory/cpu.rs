@@ -178,6 +178,10 @@ impl TierMemory for CpuMemory {
         Ok(())
     }
 
+    fn own_block(&mut self, block: u32, plane: u16) -> Option<&mut [u8]> {
+        self.blocks.as_mut()?.own(block, plane)
+    }
+
     fn start(&mut self, copies: &[CopyOp]) -> std::result::Result<usize, Status> {
         self.queue.extend(copies);
         Ok(copies.len())

@@ -49,12 +49,15 @@ pub trait TierMemory: Send {
     /// Whether this host frame is mapped and holds pages of this size class.
     fn knows(&self, class: usize, slab: u32, slot: u32) -> bool;
 
-    /// The engine's own memory is there from now on, or none is: copies to and from it that have not ended fail. On return nothing
-    /// touches what was there before.
+    /// The engine's own memory is there from now on, or none is. On return nothing touches what was there before; copies that were started
+    /// and have not begun go on with what is there then: the caller has seen to it that there are none.
     ///
     /// # Errors
     /// `Invalid`: this memory copies nothing there.
     fn set_blocks(&mut self, blocks: Option<EngineBlocks>) -> std::result::Result<(), Status>;
+
+    /// A block's bytes in a plane, of memory that came with [`EngineBlocks::allocate`].
+    fn own_block(&mut self, block: u32, plane: u16) -> Option<&mut [u8]>;
 
     /// Starts copies, in order. Returns how many were started; the others are to be offered again. One whose places do not
     /// exist ends as a failure.

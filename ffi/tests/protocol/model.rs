@@ -79,6 +79,8 @@ pub struct Model {
     nonsense: BTreeSet<u32>,
     /// Whether pages are moved: those jobs wait long, and fill the slots that others need.
     moves: bool,
+    /// Whether the engine has memory of its own: copies to and from it take the slots of jobs that change the table.
+    engine_jobs: bool,
     next: u64,
     ended: u64,
 }
@@ -124,6 +126,7 @@ impl Model {
             pins: Vec::new(),
             nonsense: BTreeSet::new(),
             moves: seed % 2 == 1,
+            engine_jobs: seed % 4 == 2,
             next: 1,
             ended: 0,
             shared,
@@ -142,8 +145,11 @@ impl Model {
     }
 
     fn operation(&mut self) -> Result<(), String> {
-        match self.random.below(20) {
-            18..=19 => self.send_engine_job(),
+        if self.engine_jobs && self.random.below(12) == 0 {
+            self.send_engine_job();
+            return self.take_ends();
+        }
+        match self.random.below(18) {
             0..=4 => self.send_job(),
             5 => self.send_nonsense(),
             6 | 7 => self.mover.poll(),
@@ -297,7 +303,7 @@ impl Model {
         let id = self.next as u32;
         let mut job = Job { id, victim_block: NONE_U32, use_lane: NONE_U16, ..Job::default() };
         job.kind = JobKind::Load as u16;
-        match self.random.below(8) {
+        match self.random.below(6 + 2 * u64::from(self.engine_jobs)) {
             6 => (job.kind, job.frame) = (JobKind::Gather as u16, 0), // it names a frame
             7 => (job.kind, job.frame, job.plane) = (JobKind::Scatter as u16, NONE_U32, PLANES),
             0 => job.kind = 99,

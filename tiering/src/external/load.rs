@@ -1,7 +1,7 @@
 //! Leased blocks, or any of a sequence, into an engine's own; or only up into host, ahead of that.
 
 use super::copies::{Copy, Sent};
-use crate::actions::ActionBuf;
+use crate::actions::{ActionBuf, LIST_MAX};
 use crate::api::{IoClass, NONE, SeqId, Status};
 use crate::counters::Reason;
 use crate::plan::{Take, Want};
@@ -36,7 +36,11 @@ impl Core {
         if q.busy != 0 || q.parked {
             return self.complete(who, Status::State, 0);
         }
-        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        if count > LIST_MAX {
+            // As many may fail, and are listed then.
+            return self.complete(who, Status::Limit, 0);
+        }
+        let count = count as u32;
         if first.checked_add(count).is_none_or(|end| end > q.blocks) {
             return self.complete(who, Status::Range, 0);
         }
@@ -70,8 +74,9 @@ impl Core {
             return Sent::Never(self.sessions[usize::from(s)].ops[op].status);
         }
         if state.retired() {
-            // Nothing that comes after the prefix reads it.
-            return Sent::Yes;
+            // Out of its window: a lease is on a prefix that needs it no longer. In a plane without one it was given up for good.
+            let left = self.geo.windowed.contains(&copy.plane);
+            return if left { Sent::Yes } else { Sent::Never(Status::Lost) };
         }
         if state.host != NONE {
             if copy.engine == NONE {

@@ -71,7 +71,8 @@ impl Core {
         };
         let op = Op { work: Work::Lease, seq, ..Op::default() };
         let Some(op) = self.new_op(who, op, due) else { return };
-        let until = self.now.saturating_add(lease_us);
+        // The last time of all says that a sequence is no lease.
+        let until = self.now.saturating_add(lease_us).min(u64::MAX - 1);
         *self.seq_mut(s, seq) = Seq {
             live: true,
             priority: crate::sequences::NEUTRAL_PRIORITY,
@@ -87,6 +88,7 @@ impl Core {
 
     /// Attaches the chain of `count` contents that ends with `last`.
     fn attach_chain(&mut self, s: u16, seq: SeqId, last: u32, count: u32) -> Result<(), Status> {
+        let hash = self.index.recs[last as usize].hash();
         let shard = self.sessions[usize::from(s)].shard;
         // From the last one up: who they are stands in no list but that of their parents. Until all are known the list holds contents.
         let mut c = last;
@@ -106,6 +108,22 @@ impl Core {
             self.set_seq_word(s, seq, i, b);
             self.set_seq_word(s, seq, count - 1 - i, a);
         }
+        let cold = |core: &Core, i| {
+            let c = core.seq_block(s, seq, i);
+            matches!(core.part_of(c, shard), Some(Part::Cold(_)))
+        };
+        let ids = (0..count).filter(|&i| cold(self, i)).count() as u32;
+        let admitted = self.admit_ids(ids);
+        // Making room may have dropped what was to be leased.
+        let gone = self.index.find(hash) != Some(last) || !self.is_whole(last);
+        if gone || admitted != Admit::Yes {
+            self.forget_words(s, seq, 0);
+            return Err(match admitted {
+                _ if gone => Status::NotFound,
+                Admit::No(status) => status,
+                _ => Status::Again,
+            });
+        }
         for i in 0..count {
             let c = self.seq_block(s, seq, i);
             let found = match self.part_of(c, shard) {
@@ -121,7 +139,8 @@ impl Core {
             self.lease_block(s, (seq, i), (c, b));
         }
         self.seq_mut(s, seq).tokens = u64::from(count) * self.geo.page_tokens;
-        Ok(())
+        // Windows of a shorter prefix may be gone where those of a longer one are there.
+        if self.windows_whole(s, seq, count) { Ok(()) } else { Err(Status::NotFound) }
     }
 
     fn lease_block(&mut self, s: u16, (seq, i): (SeqId, u32), (c, b): (u32, BlockId)) {
@@ -216,6 +235,11 @@ impl Core {
         if next != u64::MAX {
             self.set_timer(next);
         }
+    }
+
+    /// Whether a sequence is a lease, or is to be one.
+    pub(crate) fn is_leased(&self, s: u16, seq: SeqId) -> bool {
+        self.live_seq(s, seq).is_some_and(|q| q.leased_until != u64::MAX)
     }
 
     fn is_copied(&self, s: u16, seq: SeqId) -> bool {

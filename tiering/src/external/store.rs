@@ -30,7 +30,9 @@ impl Core {
         let named = !hashes.contains(&0) && !engine.contains(&NONE) && (parent == 0) == (first == 0);
         let refusal = if !pairs || !named {
             Some(Status::Invalid)
-        } else if hashes.len() > HASHES_MAX {
+        } else if hashes.len() > HASHES_MAX
+            || u64::from(first) + hashes.len() as u64 > u64::from(self.cfg.limits.seq_blocks_max)
+        {
             Some(Status::Limit)
         } else if !self.sessions[usize::from(s)].copies.fit(hashes.len()) {
             Some(Status::Again)

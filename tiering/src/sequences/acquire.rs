@@ -27,7 +27,9 @@ impl Core {
         if planes_end > self.geo.planes.len() || end > u64::from(q.blocks) {
             return Err(Status::Range);
         }
-        if q.parked { Err(Status::State) } else { Ok(()) }
+        // What is being mapped may get shorter.
+        let mapped = q.busy != 0 && self.sessions[usize::from(s)].ops[q.busy - 1].work == Work::Map;
+        if q.parked || mapped { Err(Status::State) } else { Ok(()) }
     }
 
     /// Page at position `i` of a range, planes within blocks.

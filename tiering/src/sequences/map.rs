@@ -94,7 +94,7 @@ impl Core {
     }
 
     /// Whether a sequence of so many whole blocks has every window page that its next token reads.
-    fn windows_whole(&self, s: u16, seq: SeqId, blocks: u32) -> bool {
+    pub(crate) fn windows_whole(&self, s: u16, seq: SeqId, blocks: u32) -> bool {
         let tokens = u64::from(blocks) * self.geo.page_tokens;
         self.geo.windowed.iter().all(|&plane| {
             // The next token is the one that reads: its window begins one token later.

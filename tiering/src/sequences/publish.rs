@@ -103,6 +103,9 @@ impl Core {
             // Its ancestors may have been dropped: what stands on them could not be found.
             hash => self.index.find(hash).ok_or(Status::NotAdmitted)?,
         };
+        if above != NONE {
+            self.index.touch(above);
+        }
         self.index.warm(hashes);
         for (i, &hash) in hashes.iter().enumerate() {
             let index = first + i as u32;
@@ -155,6 +158,7 @@ impl Core {
         };
         self.touch_content(hash, block.shard);
         self.index.begin_use(c);
+        self.index.touch(c);
         if let Some(part) = self.part_of(c, block.shard) {
             if let Part::Hot(other) = part {
                 self.keep(other, Why::Published(level));

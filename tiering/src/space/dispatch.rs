@@ -1,7 +1,7 @@
 //! Events in, by kind and by request. Everything an engine says is a claim: it is validated by the call that takes it.
 
 use super::{Core, Who};
-use crate::api::{Event, Policy, Request, Status};
+use crate::api::{Event, Policy, Request, SeqId, Status};
 use crate::config::check_policy;
 use crate::error::Error;
 use crate::external::{Lease, Store};
@@ -65,6 +65,10 @@ impl Core {
         self.wake(s);
         let timeout = if timeout_us == 0 { self.cfg.policy.request_timeout_us } else { timeout_us };
         let due = self.now.saturating_add(timeout);
+        if changed(&request).is_some_and(|seq| self.is_leased(s, seq)) {
+            self.complete(who, Status::State, 0);
+            return Ok(());
+        }
         match request {
             Request::Nop => self.complete(who, Status::Ok, 0),
             Request::SeqCreate { seq } => {
@@ -206,5 +210,24 @@ impl Core {
             self.wake_disk();
         }
         self.wake_all();
+    }
+}
+
+/// The sequence that a request changes or pins: that is no lease, whose blocks are loaded from and nothing else.
+fn changed(request: &Request<'_>) -> Option<SeqId> {
+    match *request {
+        Request::Reserve { seq, .. } => seq,
+        Request::Bind { seq, .. }
+        | Request::Commit { seq, .. }
+        | Request::Fork { parent: seq, .. }
+        | Request::Truncate { seq, .. }
+        | Request::Publish { seq, .. }
+        | Request::Map { seq, .. }
+        | Request::Park { seq, .. }
+        | Request::Resume { seq }
+        | Request::Acquire { seq, .. }
+        | Request::Contract { seq, .. }
+        | Request::Declare { seq, .. } => Some(seq),
+        _ => None,
     }
 }

@@ -151,9 +151,10 @@ impl Chaos {
 
     fn load(&mut self, s: SessionId, seq: SeqId) {
         let (first, hashes) = self.range(s, seq);
+        let whole = self.leases[&(s, seq)].len();
         let engine = self.new_engine_blocks(hashes.len());
         let request = Request::LoadBlocks { seq, first: first as u32, engine: &engine };
-        self.ask(s, request, Asked::Load { hashes: hashes.clone(), engine: engine.clone() });
+        self.ask(s, request, Asked::Load { hashes: hashes.clone(), engine: engine.clone(), first, whole });
     }
 
     fn fetch(&mut self, s: SessionId, seq: SeqId) {
@@ -163,7 +164,14 @@ impl Chaos {
         self.ask(s, request, Asked::Fetch { count });
     }
 
-    pub fn load_ended(&mut self, s: SessionId, hashes: &[u128], engine: &[u32], done: &Done) {
+    /// Blocks from index `first` on of a prefix of `whole` were loaded.
+    pub fn load_ended(
+        &mut self,
+        s: SessionId,
+        (first, whole): (usize, usize),
+        (hashes, engine): (&[u128], &[u32]),
+        done: &Done,
+    ) {
         let shard = s % self.shards;
         assert_eq!(done.status == Status::Ok, done.value == hashes.len() as u64 && done.list.is_empty(), "{done:?}");
         let refused = done.value == 0 && done.list.is_empty();
@@ -174,8 +182,9 @@ impl Chaos {
             let contents = &self.published[&(hash, shard)];
             for plane in 0..self.planes {
                 let read = self.w.read_engine(s, block, plane);
-                // What has left its window is not brought.
-                let gone = read.is_none() && self.kinds[usize::from(plane)] != PlaneKind::Full;
+                // What has left the window of the whole prefix need not be there; the rest must.
+                let needed = self.first_needed(plane, whole as u64 * self.page_tokens);
+                let gone = read.is_none() && ((first + i) as u64) < needed;
                 assert!(gone || read == Some(contents[usize::from(plane)]), "{read:?} of {contents:?}, plane {plane}");
             }
             self.loaded += 1;

@@ -65,7 +65,7 @@ enum Asked {
     Resize { class: usize, frames: u32, before: u32 },
     Store { hashes: Vec<u128>, engine: Vec<u32>, level: Level },
     Lease { seq: SeqId, hashes: Vec<u128> },
-    Load { hashes: Vec<u128>, engine: Vec<u32> },
+    Load { hashes: Vec<u128>, engine: Vec<u32>, first: usize, whole: usize },
     Fetch { count: u32 },
 }
 
@@ -381,7 +381,9 @@ impl Chaos {
             Asked::Resize { class, frames, before } => self.resized(s, (class, frames, before), &done),
             Asked::Store { hashes, engine, level } => self.store_ended(s, &hashes, &engine, level, &done),
             Asked::Lease { seq, hashes } => self.lease_ended(s, seq, hashes, &done),
-            Asked::Load { hashes, engine } => self.load_ended(s, &hashes, &engine, &done),
+            Asked::Load { hashes, engine, first, whole } => {
+                self.load_ended(s, (first, whole), (&hashes, &engine), &done)
+            }
             Asked::Fetch { count } => {
                 assert_eq!(ok, done.value == u64::from(count) && done.list.is_empty(), "{done:?}")
             }

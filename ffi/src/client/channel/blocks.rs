@@ -38,7 +38,7 @@ impl Channel {
     /// # Errors
     /// See [`Channel`].
     pub fn lookup(&mut self, hashes: &[u128], timeout: Duration) -> Result<Found> {
-        let deadline = Instant::now() + timeout;
+        let deadline = super::deadline(timeout);
         // All below `known` are cached, none from `open` on.
         let (mut known, mut open) = (0, hashes.len());
         let mut share = None;
@@ -65,7 +65,7 @@ impl Channel {
     }
 
     /// Holds a cached prefix for `time`: its `count` blocks, `hash` being that of the last one. It ends with [`Channel::seq_drop`], or by
-    /// itself after that time, but not while it is being loaded from.
+    /// itself after that time, but not while it is being loaded from; the number is in use until [`Channel::seq_drop`] in any case.
     ///
     /// # Errors
     /// `NotFound`: it is not cached any more. `Invalid`: the prefix has another number of blocks. `NoSpace`, `Limit`, `TimedOut`.
@@ -88,7 +88,7 @@ impl Channel {
     }
 
     /// Makes blocks of the engine's own memory, at most 102, cached under `hashes`; `first` is the index of the first one in its prefix,
-    /// `parent` the hash of the block before it, 0 at the root. None is found before all of it has been copied; from the first that fails
+    /// `parent` the hash of the block before it, 0 at the root: where room is short that stays for certain only while a lease holds it. None is found before all of it has been copied; from the first that fails
     /// on all do. Waits until all of them have reached `level`, or cannot.
     ///
     /// # Errors
@@ -104,7 +104,7 @@ impl Channel {
         self.copy(STORE, blocks.len(), Request::Store { first, parent, hashes, blocks, level }, timeout)
     }
 
-    /// Brings blocks of a lease that are on NVMe up into host memory, as far as there is room.
+    /// Brings blocks of a lease, at most 512, that are on NVMe up into host memory, as far as there is room.
     ///
     /// # Errors
     /// As [`Channel::load`].

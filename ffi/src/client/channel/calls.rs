@@ -18,7 +18,7 @@ use kvtide_wire::{
 };
 use std::{
     collections::{HashMap, VecDeque},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -251,6 +251,9 @@ impl State {
                 if let Some(owned) = call.work.changes().and_then(|seq| self.owned.get_mut(&seq)) {
                     owned.changing = true;
                 }
+                if matches!(call.work, Work::Copy { .. }) {
+                    session.copying.fetch_add(1, Ordering::AcqRel);
+                }
                 self.calls[usize::from(tag)] = Some(call);
                 Ok(())
             }
@@ -276,6 +279,9 @@ impl State {
     }
 
     fn answered(&mut self, mut call: Call, answer: &Answer) {
+        if matches!(call.work, Work::Copy { .. }) {
+            self.session.copying.fetch_sub(1, Ordering::AcqRel);
+        }
         if let Some(owned) = call.work.changes().and_then(|seq| self.owned.get_mut(&seq)) {
             owned.changing = false;
         }

@@ -22,6 +22,8 @@ pub(crate) struct Owned {
     pub dropping: bool,
     /// It is parked, and so closed to lanes.
     pub parked: bool,
+    /// It holds a prefix for loads, and nothing else is done with it.
+    pub lease: bool,
     /// The daemon refused what it was told: mirror and original have come apart.
     pub broken: Option<Status>,
     /// Pins, and whether the daemon knows of each.
@@ -64,9 +66,10 @@ impl State {
         Ok(seq)
     }
 
-    /// Sequences of this channel that were not dropped, in order.
+    /// Sequences of this channel that were not dropped, in order, without leases: those end with their daemon.
     pub(in crate::client) fn sequences(&self) -> Vec<u32> {
-        let mut seqs: Vec<u32> = self.owned.iter().filter(|(_, owned)| !owned.dropping).map(|(seq, _)| *seq).collect();
+        let stays = |owned: &Owned| !owned.dropping && !owned.lease;
+        let mut seqs: Vec<u32> = self.owned.iter().filter(|(_, owned)| stays(owned)).map(|(seq, _)| *seq).collect();
         seqs.sort_unstable();
         seqs
     }

@@ -222,6 +222,9 @@ impl State {
             Request::Lease { hash, count, time } => {
                 let value = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
                 let seq = self.new_slot()?;
+                if let Some(owned) = self.owned.get_mut(&seq) {
+                    owned.lease = true;
+                }
                 let submission = Submission { seq, count, value, hash: halves(hash), ..plain };
                 Started::Send(Op::Lease, submission, Vec::new(), Work::Lease { seq, count })
             }

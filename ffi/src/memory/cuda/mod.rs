@@ -348,6 +348,10 @@ impl TierMemory for CudaMemory {
         if blocks.is_some() { Err(Status::Invalid) } else { Ok(()) }
     }
 
+    fn own_block(&mut self, _: u32, _: u16) -> Option<&mut [u8]> {
+        None
+    }
+
     fn start(&mut self, copies: &[CopyOp]) -> std::result::Result<usize, Status> {
         self.behind_marks()?;
         let mut started = 0;
