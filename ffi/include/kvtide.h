@@ -1387,9 +1387,9 @@ kvt_status kvt_acquire(struct kvt_channel *channel,
 kvt_status kvt_release(struct kvt_channel *channel, struct kvt_pin *pin);
 
 /// Says where the engine's own blocks are: `count` of them, whose pages lie in `pieces`. What was said before holds no longer; with no
-/// pieces there are none. When it returns nothing touches the blocks that there were: loads and stores of them that are under way fail.
+/// pieces there are none. When it returns nothing touches the blocks that there were. After `kvt_reattach` it is to be said again.
 ///
-/// `KVT_EINVAL`: the pieces do not add up to the planes' pages, or the session's tier 0 is on a device.
+/// `KVT_ESTATE`: loads or stores are under way, or one that timed out has yet to end (`kvt_settle_blocks`). `KVT_EINVAL`: the pieces do not add up to the planes' pages, or the session's tier 0 is on a device.
 ///
 /// Pointers: `pieces` is valid for `pieces_count` reads. The memory of all pieces stays readable and writable until the next call of this or
 /// the detach; while a load into a block or a store from it is under way, nobody else writes there, nor reads what is loaded.
@@ -1412,7 +1412,8 @@ kvt_status kvt_lookup(struct kvt_channel *channel,
                       uint32_t *in_host_permille);
 
 /// Holds a cached prefix for `lease_us` microseconds: its `count` blocks, `hash` being that of the last one. It ends with
-/// `kvt_seq_drop`, or by itself after that time, but not while it is being loaded from.
+/// `kvt_seq_drop`, or by itself after that time, but not while it is being loaded from; its number is in use until `kvt_seq_drop` in any
+/// case, one of `kvt_options.seqs_max`.
 ///
 /// `KVT_ENOTFOUND`: it is not cached any more. `KVT_EINVAL`: the prefix has another number of blocks.
 ///
@@ -1461,7 +1462,7 @@ kvt_status kvt_store_blocks(struct kvt_channel *channel,
                             uint32_t *failed,
                             uint32_t *failed_count);
 
-/// Brings blocks of a lease that are on NVMe up into host memory, as far as there is room: `KVT_ENOSPC` if not all are there now.
+/// Brings blocks of a lease, at most 512, that are on NVMe up into host memory, as far as there is room: `KVT_ENOSPC` if not all are there now.
 /// `fetched` (may be NULL) gets how many are.
 ///
 /// Pointers: `fetched` is NULL or valid for a write.

@@ -168,7 +168,7 @@ enum kvt_wire_op
     KVT_WIRE_OP_CONTRACT = 21,
     /// `count`, list = hashes of one chain, ascending, each an ancestor of the next one, not necessarily its parent. Completion: `value`,
     /// lower half = how many of them, from the first on, are cached whole over all shards, and so is all that stands before them;
-    /// upper half = how many of those are in host, as far as they belong to the session's shard.
+    /// upper half = about how many of those are in host, as far as they belong to the session's shard.
     KVT_WIRE_OP_LOOKUP = 22,
     /// `seq` (not created), `hash` = last block of a cached prefix, `count` = its blocks, `value` = microseconds: a sequence that holds
     /// the prefix. It ends with `Op::SeqDrop`, or by itself after that time. `Status::NotFound`: it is not cached (any more).

@@ -4,17 +4,13 @@ use super::{Channel, Error, Leased, Level, Outcome, Request, Result, SeqId, Stat
 use kvtide_wire::lists::HASHES_MAX;
 use std::time::{Duration, Instant};
 
-/// Probes of one round of a lookup: two rounds find their way through so many squared blocks, and each costs about as much as the
-/// message that carries it.
-const PROBES: usize = 31;
-
 /// What a lookup found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// Blocks of the prefix that are cached, whole over all shards.
     pub blocks: u32,
     /// Of the probes that were found in the first round, those whose blocks are in host memory, in thousandths: about the share of
-    /// the prefix that is there.
+    /// the prefix that is there, which goes from its end.
     pub in_host_permille: u32,
 }
 
@@ -44,7 +40,8 @@ impl Channel {
         let mut share = None;
         while known < open {
             let width = open - known;
-            let count = if width <= HASHES_MAX { width } else { PROBES };
+            // The last one of each of as many parts as a list holds: two rounds find their way through its length squared.
+            let count = width.min(HASHES_MAX);
             let at = |i: usize| last_of(known, width, count, i);
             let probes: Vec<u128> = (0..count).map(|i| hashes[at(i)]).collect();
             let left = deadline.saturating_duration_since(Instant::now());
