@@ -54,11 +54,11 @@ struct Space {
 }
 
 impl Space {
-    /// Bytes of its classes but one, a block, that have no slab.
-    fn waiting(&self, class: u8) -> u64 {
+    /// How many of its classes but one have no slab, and their bytes, a block.
+    fn waiting(&self, class: u8) -> (u64, u64) {
         let has = |class: u8| self.slabs.iter().any(|slab| slab.0 == class && slab.1 > 0);
         let others = (0u8..).zip(&self.classes).filter(|&(c, _)| c != class && !has(c));
-        others.map(|(_, shape)| shape.block_bytes()).sum()
+        others.fold((0, 0), |(count, bytes), (_, shape)| (count + 1, bytes + shape.block_bytes()))
     }
 
     /// Bytes of the slabs of a class.
@@ -120,11 +120,17 @@ impl Node {
         let stride = shape.stride;
         let left = (self.cfg.capacity_bytes - self.granted)
             .min(self.cfg.quotas_bytes[s.domain].saturating_sub(self.by_domain[s.domain]));
-        let whole = u128::from(shape.block_bytes() + s.waiting(class));
-        // Of what there is, what the class holds already included: one that asks again leaves the others what was theirs.
+        let (waiting, theirs) = s.waiting(class);
+        let whole = u128::from(shape.block_bytes() + theirs);
+        // Of what there is, what the class holds already included: one that asks again leaves the others what was theirs. That is no more
+        // than a slab each: they may never ask.
         let held = s.held(class);
         let part = u128::from(left + held) * u128::from(shape.block_bytes()) / whole;
-        let part = (part as u64).saturating_sub(held);
+        let spare = left.saturating_sub(waiting.saturating_mul(self.cfg.slab_bytes));
+        let part = (part as u64).saturating_sub(held).max(spare);
+        if part == 0 {
+            return None;
+        }
         // A frame larger than a slab gets a slab of its own.
         let bytes = self.cfg.slab_bytes.min(part).max(u64::from(stride)).min(left);
         let frames = u32::try_from(bytes / u64::from(stride)).unwrap_or(u32::MAX);
@@ -227,6 +233,20 @@ mod tests {
         assert_eq!(node.grant(7, 0), Some(Grant { slab: 0, frames: 1, stride: 4096, bytes: 4096 }));
         assert_eq!(node.grant(7, 1), None, "no such class");
         assert_eq!(node.grant(8, 0), None, "no such space");
+    }
+
+    /// One that asks again and again leaves a class that has not asked yet its part, and no more than a slab of a large memory.
+    #[test]
+    fn what_is_kept_for_a_class_that_has_not_asked_is_bounded_both_ways() {
+        for (quota, kept) in [(64_000, 32_000..33_000), (1 << 20, 99_000..101_000)] {
+            let mut node =
+                Node::new(NodeConfig { capacity_bytes: 1 << 20, slab_bytes: 100_000, quotas_bytes: vec![quota] });
+            assert!(node.join(1, 0, &[class(1000), class(1000)].map(|class| FrameClass { planes: 4, ..class })));
+            let grants: Vec<u64> = std::iter::from_fn(|| node.grant(1, 0)).map(|grant| grant.bytes).collect();
+            let left = quota - grants.iter().sum::<u64>();
+            assert!(kept.contains(&left) && grants.len() < 20, "{left} of {quota} in {} slabs", grants.len());
+            assert!(node.grant(1, 1).is_some());
+        }
     }
 
     /// Whoever asks first, host memory of less than a slab a class holds as many blocks as it has room for.
