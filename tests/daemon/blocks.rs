@@ -3,7 +3,7 @@
 use crate::nvme::{Dir, nvme_options};
 use crate::roles::{Actor, hold, say};
 use crate::{BOUND, daemon, options, until_status};
-use kvtide_client::{Channel, Client, Error, Options, Piece, SpaceSpec};
+use kvtide_client::{Channel, Client, Error, Options, Piece, Request, SpaceSpec};
 use kvtide_daemon::cli::private_daemon::{Options as DaemonOptions, PrivateDaemon};
 use kvtide_wire::entry::Level;
 use kvtide_wire::geometry::PlaneSpec;
@@ -277,6 +277,35 @@ fn an_engine_killed_while_it_stores_leaves_nothing_torn_and_gives_its_frames_bac
             }
         }
     }
+}
+
+#[test]
+fn blocks_are_not_exchanged_while_copies_of_them_are_under_way() {
+    let mut daemon = daemon("");
+    let (client, mut channel, mut memory) = attach(daemon.socket(), 1, 0, 8);
+    store(&mut channel, &mut memory, 1, 2, Level::Published);
+    let lease = channel.lease(1 << 64 | 2, 2, HOUR, BOUND).unwrap();
+    let load = |channel: &mut Channel| {
+        channel.submit(Request::Load { lease: lease.seq, first: 0, blocks: &[4, 5] }, BOUND, 0).unwrap()
+    };
+    let pieces = memory.pieces();
+    // SAFETY: as in `attach`.
+    let exchange = || unsafe { client.set_blocks(8, &pieces) };
+    // As long as nobody has heard of its end, it counts as under way.
+    let ticket = load(&mut channel);
+    assert_eq!(exchange().unwrap_err().status(), Status::State);
+    channel.wait(ticket, BOUND).unwrap().result.unwrap();
+    exchange().unwrap();
+    assert!(memory.holds(4, 1, 0) && memory.holds(5, 1, 1));
+    // What the daemon's death has ended holds up nobody, whether anybody has heard of it or not.
+    load(&mut channel);
+    kill(&mut daemon);
+    let deadline = std::time::Instant::now() + BOUND;
+    while client.alive() {
+        assert!(std::time::Instant::now() < deadline, "the client never heard of the daemon's end");
+        std::thread::yield_now();
+    }
+    exchange().unwrap();
 }
 
 #[test]

@@ -121,7 +121,8 @@ impl Client {
     fn show_blocks(&self, blocks: Option<EngineBlocks>) -> std::result::Result<(), Status> {
         let session = &self.inner.session;
         let mut pump = session.pump();
-        if session.copying.load(Ordering::Acquire) > 0 {
+        // Once the session is over no round copies anything, whoever has yet to hear of it.
+        if session.alive() && session.copying.load(Ordering::Acquire) > 0 {
             return Err(Status::State);
         }
         pump.set_blocks(blocks)
