@@ -70,8 +70,24 @@ pub enum Mutant {
     EvictHostInWindow,
     /// A content is dropped from under those that stand on it.
     ParentDroppedAlone,
+    /// What a store under way stands on goes like any other content.
+    DropsWhatStoresStandOn,
+    /// Content that lacks pages of windows is as good as any: whoever has them stores nothing.
+    ThinStays,
     /// A content that is dropped keeps its place in the order of what goes next.
     DroppedStaysInOrder,
+    /// A copy out of an engine's own block that failed counts as a success.
+    FailedGatherIsSuccess,
+    /// A copy into an engine's own block that failed counts as a success.
+    FailedScatterIsSuccess,
+    /// What is stored becomes findable though what it stands on was dropped.
+    StoreStandsOnNothing,
+    /// A lookup finds contents of which a shard has no part.
+    LookupTakesParts,
+    /// A lease holds its prefix for half the time that was asked for.
+    LeaseEndsEarly,
+    /// A lease ends at its time though it is being loaded from.
+    LeaseEndsUnderLoad,
     /// Scores are believed whatever sequence, plane or page they name.
     ScoresUnchecked,
     /// A page that attention does not need goes as if it were clean.
@@ -136,7 +152,15 @@ impl Mutant {
         Mutant::ShrinkEvictsDirty,
         Mutant::EvictHostInWindow,
         Mutant::ParentDroppedAlone,
+        Mutant::DropsWhatStoresStandOn,
+        Mutant::ThinStays,
         Mutant::DroppedStaysInOrder,
+        Mutant::FailedGatherIsSuccess,
+        Mutant::FailedScatterIsSuccess,
+        Mutant::StoreStandsOnNothing,
+        Mutant::LookupTakesParts,
+        Mutant::LeaseEndsEarly,
+        Mutant::LeaseEndsUnderLoad,
         Mutant::ScoresUnchecked,
         Mutant::LetGoUnstored,
         Mutant::DropShared,
@@ -152,9 +176,11 @@ impl Mutant {
         Mutant::IntentIgnoresDue,
     ];
 
-    /// Those that cost time or memory, and never a result: no model of contents can see them. `tests/prefetch.rs` and
-    /// `tests/queued.rs` do.
+    /// Those that cost time or memory, and never a result: no model of contents can see them. `tests/prefetch.rs`,
+    /// `tests/queued.rs`, `tests/blocks.rs` and `tests/heal.rs` do.
     pub const SLOW: &[Mutant] = &[
+        Mutant::DropsWhatStoresStandOn,
+        Mutant::ThinStays,
         Mutant::PrefetchUnbounded,
         Mutant::PrefetchUnpressed,
         Mutant::CancelForgotten,

@@ -470,7 +470,9 @@ fn faults_that_cost_time_are_noticed() {
         Mutant::RankedBackwards | Mutant::MassForgotten => what_attention_wants_is_there_before_it_is_read,
         other => panic!("no test for {other:?}"),
     };
-    let others = [Mutant::IntentTakesNeeded, Mutant::IntentOutOfOrder, Mutant::IntentIgnoresDue]; // tests/queued.rs
+    // tests/queued.rs, tests/blocks.rs, tests/heal.rs
+    let intents = [Mutant::IntentTakesNeeded, Mutant::IntentOutOfOrder, Mutant::IntentIgnoresDue];
+    let others = [&intents[..], &[Mutant::DropsWhatStoresStandOn, Mutant::ThinStays]].concat();
     for &mutant in Mutant::SLOW.iter().filter(|mutant| !others.contains(mutant)) {
         let test: fn() = scenario(mutant);
         test();

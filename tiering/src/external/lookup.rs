@@ -5,6 +5,7 @@
 
 use crate::actions::ActionBuf;
 use crate::api::{BlockId, NONE, SeqId, Status};
+use crate::mutants::{self, Mutant};
 use crate::pages::Part;
 use crate::requests::{Op, Phase, Work};
 use crate::sequences::Seq;
@@ -12,6 +13,9 @@ use crate::space::{Admit, Core, Who, Why};
 
 /// Words of what a lease is answered with.
 pub(crate) const LEASE_WORDS: u32 = 3;
+
+/// Contents that one lookup looks at for windows.
+const WINDOW_LOOKS_MAX: u32 = 1 << 14;
 
 /// How soon a lease that is over is looked at again while it is being loaded from, in microseconds.
 pub(crate) const LEASE_AGAIN_US: u64 = 10_000;
@@ -28,14 +32,47 @@ pub(crate) struct Lease {
 }
 
 impl Core {
-    /// How many of the probes are cached, from the first on, whole over all shards; in the upper half, about how many of these have all
-    /// that belongs to the session's shard in host: what stands deeper leaves it first, so that both are searched for by halves.
+    /// How many of the probes are cached, from the first on, whole over all shards; if all are, up to the last whose own windows are there,
+    /// for that is as long as a lease may be. Otherwise the prefix ends between two probes, nobody knows where, and its windows with it.
+    /// In the upper half, about how many of these have all that belongs to the session's shard in host: what stands deeper leaves it
+    /// first, so that both are searched for by halves.
     pub(crate) fn lookup(&self, s: u16, hashes: &[u128]) -> u64 {
         let shard = self.sessions[usize::from(s)].shard;
-        let found = hashes.partition_point(|&hash| self.index.find(hash).is_some_and(|c| self.is_whole(c)));
+        let is_there = |c| self.is_whole(c) || mutants::on(Mutant::LookupTakesParts);
+        let found = hashes.partition_point(|&hash| self.index.find(hash).is_some_and(is_there));
+        let found = if found == hashes.len() { self.last_with_windows(hashes) } else { found };
         let in_host = |&hash: &u128| self.index.find(hash).is_some_and(|c| self.is_in_host(c, shard));
         let hot = hashes[..found].partition_point(in_host);
         (hot as u64) << 32 | found as u64
+    }
+
+    /// How many of the probes, all cached, are left up to the last whose windows are there. A prefix that is longer needs other pages of
+    /// windows, so that one may be readable while shorter ones are not.
+    fn last_with_windows(&self, hashes: &[u128]) -> usize {
+        if self.geo.windowed.is_empty() {
+            return hashes.len();
+        }
+        let mut looks = WINDOW_LOOKS_MAX;
+        let whole = |&hash: &u128| self.index.find(hash).is_some_and(|c| self.are_windows_whole(c, &mut looks));
+        hashes.iter().rposition(whole).map_or(0, |last| last + 1)
+    }
+
+    /// Whether the next token after the prefix that ends with a content finds its windows, in all shards. False, too, when that takes
+    /// more looks at contents than are left.
+    fn are_windows_whole(&self, last: u32, looks: &mut u32) -> bool {
+        // Of a prefix as long as there may be any, how many of the last blocks a plane needs.
+        let most = u64::from(self.cfg.limits.seq_blocks_max);
+        let needs = |plane: u16| most - self.geo.first_needed(plane, most * self.geo.page_tokens).min(most);
+        let reach = self.geo.windowed.iter().map(|&plane| needs(plane)).max().unwrap_or(0);
+        let (mut c, mut back) = (last, 0);
+        while c != NONE && back < reach {
+            if *looks == 0 || self.parts(c).any(|part| self.lacks_window(part, |plane| back < needs(plane))) {
+                return false;
+            }
+            *looks -= 1;
+            (c, back) = (self.index.recs[c as usize].parent, back + 1);
+        }
+        true
     }
 
     fn is_whole(&self, c: u32) -> bool {
@@ -71,6 +108,7 @@ impl Core {
         };
         let op = Op { work: Work::Lease, seq, ..Op::default() };
         let Some(op) = self.new_op(who, op, due) else { return };
+        let lease_us = if mutants::on(Mutant::LeaseEndsEarly) { lease_us / 2 } else { lease_us };
         // The last time of all says that a sequence is no lease.
         let until = self.now.saturating_add(lease_us).min(u64::MAX - 1);
         *self.seq_mut(s, seq) = Seq {
@@ -224,7 +262,8 @@ impl Core {
             if !q.live || !q.is_lease() {
                 continue;
             }
-            if q.leased_until <= self.now && !self.is_copied(s, seq) {
+            let is_copied = self.is_copied(s, seq) && !mutants::on(Mutant::LeaseEndsUnderLoad);
+            if q.leased_until <= self.now && !is_copied {
                 self.counters.leases_expired += 1;
                 self.seq_drop(s, seq);
             } else {

@@ -3,6 +3,7 @@
 use super::copies::{Copy, Sent};
 use crate::actions::ActionBuf;
 use crate::api::{BlockId, Level, NONE, Status};
+use crate::mutants::{self, Mutant};
 use crate::pages::BlockState;
 use crate::requests::{Op, Phase, Work};
 use crate::sequences::HASHES_MAX;
@@ -45,9 +46,13 @@ impl Core {
         let op = Op { work: Work::Store, first, parent, tokens: level as u64, ..Op::default() };
         let Some(op) = self.new_op(who, op, due) else { return };
         let shard = self.sessions[usize::from(s)].shard;
-        let mut new = 0;
+        let (mut new, mut above) = (0, parent);
         for (index, (&hash, &engine)) in (0u32..).zip(hashes.iter().zip(engine)) {
-            let cached = self.index.find(hash).is_some_and(|c| self.part_of(c, shard).is_some());
+            let part = self.index.find(hash).and_then(|c| self.part_of(c, shard));
+            // What is cached stands on what is cached: the new ones follow the last of those.
+            above = if part.is_some() { hash } else { above };
+            // What lacks pages of windows is replaced.
+            let cached = part.is_some_and(|part| self.may_give_way(part).is_none());
             new += u32::from(!cached);
             // Without a block: `admit_store` gives it one, unless it is cached.
             let plane = if cached { self.geo.planes.len() as u16 } else { 0 };
@@ -56,8 +61,37 @@ impl Core {
             session.copies.push(&mut session.ops.recs[op as usize].copies, copy);
         }
         let ops = &mut self.sessions[usize::from(s)].ops;
-        ops[op].count = new;
+        (ops[op].count, ops[op].above) = (new, above);
         ops.enter(op, Phase::Admission);
+    }
+
+    /// Hashes of what the stores that are under way stand on: without that, they come to nothing.
+    fn stood_on(&self) -> impl Iterator<Item = u128> + '_ {
+        self.sessions.iter().flat_map(|session| {
+            let ops = &session.ops;
+            let under_way = ops.copying.iter(&ops.recs).chain(ops.admission.iter(&ops.recs));
+            under_way.filter(|&op| ops[op].work == Work::Store && ops[op].above != 0).map(|op| ops[op].above)
+        })
+    }
+
+    /// Whether a store that is under way stands on a content.
+    pub(crate) fn is_stood_on(&self, c: u32) -> bool {
+        let hash = self.index.recs[c as usize].hash();
+        !mutants::on(Mutant::DropsWhatStoresStandOn) && self.stood_on().any(|above| above == hash)
+    }
+
+    /// Strikes those contents out on which, or on whose descendants, a store under way stands.
+    pub(crate) fn strike_stood_on(&self, contents: &mut [u32]) {
+        if contents.is_empty() || mutants::on(Mutant::DropsWhatStoresStandOn) {
+            return;
+        }
+        for hash in self.stood_on() {
+            let mut c = self.index.find(hash).unwrap_or(NONE);
+            while c != NONE {
+                contents.iter_mut().filter(|found| **found == c).for_each(|found| *found = NONE);
+                c = self.index.recs[c as usize].parent;
+            }
+        }
     }
 
     /// Lets a store start: its blocks exist and are charged from now on.
@@ -112,6 +146,7 @@ impl Core {
         // It was promised one.
         let Some(host) = self.take_host(s, page, For::Waiting) else { return Sent::Full };
         self.pages[page as usize].set_storing(true);
+        self.count_gathering(page, true);
         self.send_page(s, op, at, JobRec { task: Task::Gather, page, host, ..JobRec::default() }, buf);
         Sent::Yes
     }
@@ -121,8 +156,16 @@ impl Core {
         self.can_send(s, buf) && self.sessions[usize::from(s)].jobs.free_slots() > self.cfg.limits.jobs_max / 4
     }
 
+    /// A frame that is being copied into will be one that may be written down: who finds none waits for it.
+    pub(crate) fn count_gathering(&mut self, page: u32, begins: bool) {
+        let class = self.geo.class_of_page(page);
+        let gathering = &mut self.host.classes[usize::from(class)].gathering;
+        *gathering = if begins { *gathering + 1 } else { *gathering - 1 };
+    }
+
     /// A page of an engine's block is in its host frame, or is not.
     pub(super) fn page_gathered(&mut self, job: JobRec, ok: bool) {
+        self.count_gathering(job.page, false);
         let page = &mut self.pages[job.page as usize];
         page.set_storing(false);
         if ok && page.host == NONE {
@@ -133,6 +176,11 @@ impl Core {
             self.host_freed();
         }
         self.settle_page(job.page);
+        if self.has_nvme() {
+            // Who waited for frames that were being copied into looks again: it can be written down now, or go.
+            self.host_freed();
+            self.wake_disk();
+        }
     }
 
     /// No page of the request is under way: the blocks whose pages have all arrived become findable, up to the first that has not.
@@ -145,7 +193,9 @@ impl Core {
             0 => NONE,
             hash => self.index.find(hash).unwrap_or_else(|| {
                 // What the first one stands on was dropped, or never came.
-                why = why.or(Some(Status::NotAdmitted));
+                if !mutants::on(Mutant::StoreStandsOnNothing) {
+                    why = why.or(Some(Status::NotAdmitted));
+                }
                 NONE
             }),
         };
@@ -176,6 +226,7 @@ impl Core {
             at = prev;
         }
         self.wake_disk();
+        self.host_freed(); // what was refused on NVMe may go from now on
         self.keep_failed(s, op);
         let rec = self.sessions[usize::from(s)].ops[op];
         if rec.status == Status::Ok && level != Level::Published && above != NONE {

@@ -104,6 +104,8 @@ pub(crate) struct HostClass {
     pub unconsumed: u32,
     /// Loads in flight of live sessions.
     pub loading: u32,
+    /// Frames that live sessions copy blocks of their own into.
+    pub gathering: u32,
     /// Frames that are being written to NVMe.
     pub writing: u32,
     /// Frames that windows show.

@@ -6,7 +6,7 @@ use super::budget::Bucket;
 use crate::api::{Admission, BlockId, Level, NONE, SpaceConfig};
 use crate::evict::Touches;
 use crate::pages::{Keep, Part};
-use crate::space::{Core, Why};
+use crate::space::{Core, NEAR, Why};
 use serde::{Deserialize, Serialize};
 
 /// Blocks of a run that nobody asked to be stored and that is looked at as a whole: one that is longer is admitted from its
@@ -182,17 +182,21 @@ impl Core {
     }
 
     /// Drops the least recently used of the contents that were refused and that nobody refers to, until a host frame of the class
-    /// is free: it is not written for want of host memory, as what runs is. False when there is none.
+    /// is free: it is not written for want of host memory, as what runs is. False when there is none near but what stores under way
+    /// stand on.
     pub(crate) fn drop_spare(&mut self, class: u8) -> bool {
         while self.host.free_frames(class) == 0 {
-            let head = self.host.classes[usize::from(class)].spare.head;
-            if head == NONE {
-                return false;
-            }
+            let Some(c) = self.first_spare(class) else { return false };
             self.counters.refused_dropped += 1;
-            self.drop_below(self.blocks[self.geo.block_of(self.host.recs[head as usize].page)].content);
+            self.drop_below(c);
         }
         true
+    }
+
+    fn first_spare(&self, class: u8) -> Option<u32> {
+        let spare = self.host.classes[usize::from(class)].spare.iter(&self.host.recs);
+        let contents = spare.map(|at| self.blocks[self.geo.block_of(self.host.recs[at as usize].page)].content);
+        contents.take(NEAR).find(|&c| !self.is_stood_on(self.index.leaf_of(c)))
     }
 
     /// How the space stands with the bytes that it may write to NVMe.

@@ -117,6 +117,8 @@ pub(crate) struct Op {
     pub ending: bool,
     /// Store: the hash of what its first block stands on, 0: nothing.
     pub parent: u128,
+    /// Store: the hash of what its first new block stands on, which stays while it is under way; 0: nothing.
+    pub above: u128,
 }
 
 impl Default for Op {
@@ -148,6 +150,7 @@ impl Default for Op {
             copies: List::default(),
             ending: false,
             parent: 0,
+            above: 0,
         }
     }
 }

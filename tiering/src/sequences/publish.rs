@@ -1,7 +1,7 @@
 //! Publish: sealed blocks become findable by hash, and are kept as well as asked.
 
 use crate::actions::LIST_MAX;
-use crate::api::{BlockId, Level, NONE, PlaneKind, SeqId, Status};
+use crate::api::{BlockId, Level, NONE, SeqId, Status};
 use crate::pages::{BlockState, Link, Logged, Part};
 use crate::requests::{Op, Phase, Work};
 use crate::sessions::{Life, Session};
@@ -116,7 +116,7 @@ impl Core {
         Ok(if hashes.is_empty() { NONE } else { above })
     }
 
-    /// Makes one block findable, or finds that its content is cached already. Returns the content.
+    /// Makes one block findable, or finds that its content is cached already, with no fewer pages. Returns the content.
     pub(crate) fn publish_block(
         &mut self,
         (b, depth): (BlockId, u32),
@@ -159,17 +159,17 @@ impl Core {
         self.touch_content(hash, block.shard);
         self.index.begin_use(c);
         self.index.touch(c);
-        if let Some(part) = self.part_of(c, block.shard) {
-            if let Part::Hot(other) = part {
-                self.keep(other, Why::Published(level));
-            }
-            return Ok(c);
-        }
-        (self.blocks[b].content, self.blocks[b].depth) = (c, depth);
-        self.blocks[b].next_part = Link::to(self.index.recs[c as usize].head());
-        self.index.add_part(c, Part::Hot(b));
-        if block.refs() > 0 {
-            self.index.activate(c);
+        match self.part_of(c, block.shard) {
+            Some(part) => match self.gives_way(part, b) {
+                Some(old) => self.replace_with(c, old, b, depth),
+                None => {
+                    if let Part::Hot(other) = part {
+                        self.keep(other, Why::Published(level));
+                    }
+                    return Ok(c);
+                }
+            },
+            None => self.add_block(c, b, depth),
         }
         self.counters.published += 1;
         // What is published shall outlive its engine: it is written down soon.
@@ -196,11 +196,14 @@ impl Core {
         Ok(c)
     }
 
-    /// Whether a page of the block was given up that no window has left behind.
-    fn has_holes(&self, b: BlockId) -> bool {
-        let full = |plane: u16| self.geo.planes[usize::from(plane)].kind == PlaneKind::Full;
-        (0..self.geo.planes.len() as u16)
-            .any(|plane| full(plane) && self.pages[self.geo.page(b, plane) as usize].retired())
+    /// The block becomes its shard's part of content `c`.
+    fn add_block(&mut self, c: u32, b: BlockId, depth: u32) {
+        (self.blocks[b].content, self.blocks[b].depth) = (c, depth);
+        self.blocks[b].next_part = Link::to(self.index.recs[c as usize].head());
+        self.index.add_part(c, Part::Hot(b));
+        if self.blocks[b].refs() > 0 {
+            self.index.activate(c);
+        }
     }
 
     /// The index is full: the content that goes first makes room for one that stands on `above`.

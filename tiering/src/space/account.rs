@@ -128,6 +128,10 @@ impl Core {
 
     /// Whether `count` block ids are free, now or soon.
     pub(crate) fn admit_ids(&mut self, count: u32) -> Admit {
+        if count > self.blocks.recs.len() as u32 - self.blocks.referred {
+            // Nor would they be if all that is cached went.
+            return Admit::No(Status::NoSpace);
+        }
         while self.blocks.free.len + self.blocks.dying < count && (self.cool_content() || self.drop_hot_content()) {}
         if self.blocks.free.len >= count {
             Admit::Yes

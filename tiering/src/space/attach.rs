@@ -138,6 +138,9 @@ impl Core {
                 Task::Store | Task::Gather => {
                     let page = &mut self.pages[job.page as usize];
                     page.set_storing(false);
+                    if job.task == Task::Gather {
+                        self.count_gathering(job.page, false);
+                    }
                     if mutants::on(Mutant::NoQuarantine) {
                         self.host.free(job.host);
                     } else {

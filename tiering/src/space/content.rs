@@ -7,8 +7,12 @@ use crate::pages::{Keep, Link, Listed, Logged, Part};
 
 /// Frames that one look for a part to drop passes over.
 const PARTS_MAX: usize = 256;
+/// Contents among which it then chooses.
+const PARTS_NEAR: usize = 32;
 /// Contents that one tick drops for their age.
 const EXPIRE_MAX: usize = 256;
+/// Contents that go first and on which stores stand, that one look for one to drop puts behind the others.
+const SPARED_MAX: u32 = 8;
 /// Contents that one look for one to drop passes over.
 pub(crate) const NEAR: usize = 256;
 
@@ -61,8 +65,37 @@ impl Core {
 
     /// The leaf of the content that goes first of those that nobody refers to.
     pub(crate) fn first_leaf(&mut self) -> Option<u32> {
-        let (idle, cold) = self.index.first();
-        idle.or(cold).map(|c| self.index.next_leaf(c))
+        let first = |core: &mut Core| {
+            let (idle, cold) = core.index.first();
+            idle.or(cold)
+        };
+        let first = self.not_stood_on(first, |_, _| true);
+        first.map(|c| self.index.next_leaf(c))
+    }
+
+    /// What `first` says goes first, on whose leaf no store under way stands. What such a store stands on goes behind the others with all
+    /// above it, and goes only if there is nothing else near that is as wanted: then nothing can be stored there without it. What has no
+    /// block any more is looked at after what has one.
+    fn not_stood_on(
+        &mut self,
+        first: impl Fn(&mut Core) -> Option<u32>,
+        wanted: impl Fn(&Core, u32) -> bool,
+    ) -> Option<u32> {
+        let mut found = first(self)?;
+        for _ in 0..SPARED_MAX {
+            let mut at = self.index.next_leaf(found);
+            if !self.is_stood_on(at) {
+                return Some(found);
+            }
+            while at != NONE {
+                self.index.touch(at);
+                at = self.index.recs[at as usize].parent;
+            }
+            found = first(self)?;
+        }
+        let free = |core: &Core, c: u32| wanted(core, c) && !core.is_stood_on(core.index.leaf_of(c));
+        let near = self.near_idle(free).or_else(|| self.near_cold(free));
+        Some(near.unwrap_or(found))
     }
 
     /// The order of contents learns how many of them the tiers hold.
@@ -99,8 +132,8 @@ impl Core {
         for _ in 0..EXPIRE_MAX {
             let Some(c) = self.index.order.expired() else { return };
             let leaf = self.index.next_leaf(c);
-            if self.index.recs[leaf as usize].listed() == Listed::Active {
-                // Who uses what stands on it uses it, too.
+            if self.index.recs[leaf as usize].listed() == Listed::Active || self.is_stood_on(leaf) {
+                // Who uses what stands on it, or stores there, uses it, too.
                 self.index.touch(c);
                 continue;
             }
@@ -126,13 +159,14 @@ impl Core {
 
     /// The same, of those that have blocks: it makes a block's id and its host frames free.
     pub(crate) fn drop_hot_content(&mut self) -> bool {
-        let Some(first) = self.index.near_first().next() else { return false };
+        let first = |core: &mut Core| core.index.near_first().next();
+        let has_block = |core: &Core, c: u32| core.parts(c).any(|part| part.block().is_some());
+        let Some(first) = self.not_stood_on(first, has_block) else { return false };
         let leaf = self.index.next_leaf(first);
-        let has_block = self.parts(leaf).any(|part| part.block().is_some());
-        let found = match has_block {
+        let found = match has_block(self, leaf) {
             true => Some(first),
             // What stands on it is on NVMe alone: a leaf is rather what is looked for.
-            false => self.near_idle(|core, c| core.index.recs[c as usize].child() == NONE),
+            false => self.near_idle(|core, c| core.index.recs[c as usize].child() == NONE && !core.is_stood_on(c)),
         };
         self.drop_below(found.unwrap_or(first))
     }
@@ -143,23 +177,28 @@ impl Core {
         self.index.order.idle.near(&self.index.recs, first).take(NEAR).find(|&c| wanted(self, c))
     }
 
-    /// Drops the content that goes first of those that have slots on NVMe, leaf first. False when there is none near.
-    pub(crate) fn drop_stored_content(&mut self) -> bool {
-        let first = self.index.first();
-        self.drop_stored(first)
+    /// Of the contents without a block that go first, one that is as wanted.
+    fn near_cold(&mut self, wanted: impl Fn(&Core, u32) -> bool) -> Option<u32> {
+        let first = self.index.first_cold()?;
+        self.index.order.cold.near(&self.index.recs, first).take(NEAR).find(|&c| wanted(self, c))
     }
 
-    /// The same, where it is known what goes first of those with a block, or of those without one.
-    fn drop_stored(&mut self, (idle, cold): (Option<u32>, Option<u32>)) -> bool {
+    /// Drops the content that goes first of those that have slots on NVMe, leaf first. False when there is none near.
+    pub(crate) fn drop_stored_content(&mut self) -> bool {
+        let found = self.not_stood_on(Core::first_stored, Core::has_slot);
+        self.drop_below(found.unwrap_or(NONE))
+    }
+
+    fn first_stored(&mut self) -> Option<u32> {
+        let (idle, cold) = self.index.first();
         let stored = idle.filter(|&c| {
             let leaf = self.index.next_leaf(c);
             self.has_slot(leaf)
         });
-        let found = match stored {
+        match stored {
             Some(c) => Some(c),
             None => cold.or_else(|| self.index.first_cold()).or_else(|| self.near_idle(Core::has_slot)),
-        };
-        self.drop_below(found.unwrap_or(NONE))
+        }
     }
 
     /// The same, for another content's slot. What is on its way to NVMe and goes before all that is there is not worth its slot
@@ -169,12 +208,13 @@ impl Core {
         if let (Some(first), _) = first {
             let leaf = self.index.next_leaf(first);
             let on_its_way = self.parts(leaf).filter_map(Part::block).any(|b| self.is_on_its_way(b));
+            let on_its_way = on_its_way && !self.is_stood_on(leaf);
             if on_its_way && (self.index.first_cold().is_some() || self.near_idle(Core::has_slot).is_some()) {
                 self.drop_leaf(leaf);
                 return true;
             }
         }
-        let dropped = self.drop_stored(first);
+        let dropped = self.drop_stored_content();
         self.counters.nvme_drops += u64::from(dropped);
         dropped
     }
@@ -203,12 +243,19 @@ impl Core {
     pub(crate) fn drop_part_in_tier0(&mut self, s: u16, class: u8) -> bool {
         let session = &self.sessions[usize::from(s)];
         let Some(c) = session.classes.get(usize::from(class)) else { return false };
-        let unused = |&f: &u32| {
+        let (mut found, mut count) = ([NONE; PARTS_NEAR], 0);
+        for f in c.early.iter(&session.frames).take(PARTS_MAX) {
             let block = &self.blocks[self.geo.block_of(session.frames[f as usize].page)];
-            block.refs() == 0 && block.content != NONE
-        };
-        let Some(f) = c.early.iter(&session.frames).take(PARTS_MAX).find(unused) else { return false };
-        let content = self.blocks[self.geo.block_of(session.frames[f as usize].page)].content;
+            if block.refs() == 0 && block.content != NONE && !found.contains(&block.content) {
+                found[count] = block.content;
+                count += 1;
+            }
+            if count == found.len() {
+                break;
+            }
+        }
+        self.strike_stood_on(&mut found[..count]);
+        let Some(&content) = found[..count].iter().find(|&&c| c != NONE) else { return false };
         self.counters.cache_drops += 1;
         self.unpublish(content);
         true
@@ -236,7 +283,7 @@ impl Core {
         }
     }
 
-    fn unpublish_block(&mut self, b: BlockId, c: u32) {
+    pub(crate) fn unpublish_block(&mut self, b: BlockId, c: u32) {
         let block = &mut self.blocks[b];
         (block.content, block.next_part) = (NONE, Link::default());
         let (slot, refs, waited) = (block.slot, block.refs(), std::mem::take(&mut block.waited));

@@ -46,7 +46,7 @@ impl Core {
         if self.transfers.recs.iter().any(|t| t.live && t.block == b) {
             // Its record does not count any more, and so does none that stands on it.
             if self.blocks[b].content != NONE {
-                self.unroot(self.blocks[b].content);
+                self.unroot(self.blocks[b].content, self.blocks[b].shard);
             }
             return;
         }
@@ -55,7 +55,7 @@ impl Core {
         self.blocks[b].slot = NONE;
         self.blocks.set_keep(b, Keep::No);
         if self.blocks[b].content != NONE {
-            self.unroot(self.blocks[b].content);
+            self.unroot(self.blocks[b].content, self.blocks[b].shard);
         }
         for page in self.pages_of(b) {
             if self.pages[page as usize].on_disk() {
@@ -85,21 +85,16 @@ impl Core {
             Logged::Recording => self.disk.set_logged(at, Logged::Outdated),
             Logged::No | Logged::Outdated | Logged::Maybe | Logged::Erasing => return,
         }
-        self.unroot(self.blocks[b].content);
+        self.unroot(self.blocks[b].content, self.blocks[b].shard);
         self.blocks.set_keep(b, Keep::Waits);
         self.keep_step(b);
     }
 
-    /// The record of a content does not count any more, and so do those of its descendants.
-    fn unroot(&mut self, top: u32) {
+    /// The record of a shard's part of a content does not count any more, and so do those of what stands on it.
+    pub(crate) fn unroot(&mut self, top: u32, shard: u16) {
         let mut next = self.next_below(top, top);
         while let Some(c) = next {
-            let mut part = self.index.recs[c as usize].head();
-            let mut any = false;
-            while part != Part::End {
-                any |= self.unroot_part(part);
-                part = self.part_after(part);
-            }
+            let any = self.part_of(c, shard).is_some_and(|part| self.unroot_part(part));
             // Below what does not count, nothing does.
             next = if any { self.next_below(c, top) } else { self.next_beside(c, top) };
         }

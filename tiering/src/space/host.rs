@@ -83,7 +83,7 @@ impl Core {
         let c = &mut self.host.classes[usize::from(class)];
         c.starved += 1;
         let writable = c.writing > 0 || !c.dirty.is_empty() && (slots || !self.disk.exhausted);
-        storing || reading || c.loading > 0 || writable && self.disk.write_fails < IO_TRIES
+        storing || reading || c.loading > 0 || c.gathering > 0 || writable && self.disk.write_fails < IO_TRIES
     }
 
     /// Makes a host frame free at the cost of others: what is cached goes, then what is held twice.
@@ -172,8 +172,8 @@ impl Core {
         let limit = self.host_unneeded_before();
         let stamp = |core: &Core, at: u32| if at == NONE { u32::MAX } else { core.host.recs[at as usize].stamp };
         let spare = self.host.classes[usize::from(class)].spare.head;
-        if spare != NONE && stamp(self, spare) < stamp(self, clean) {
-            return self.drop_spare(class);
+        if spare != NONE && stamp(self, spare) < stamp(self, clean) && self.drop_spare(class) {
+            return true;
         }
         stamp(self, clean) < limit && self.evict_host(clean)
             || stamp(self, ahead) < limit && self.evict_host(ahead)

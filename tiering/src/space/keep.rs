@@ -156,7 +156,25 @@ impl Core {
         if std::mem::take(&mut self.blocks[b].waited) {
             self.publishes_stored(c, shard);
         }
-        self.step_children(b);
+        self.reroot(c, shard);
+    }
+
+    /// What stands on a shard's part of a content, whose record counts, goes on. What is on NVMe alone was recorded before it went there,
+    /// and its log has been told nothing else since: that counts again, too.
+    fn reroot(&mut self, top: u32, shard: u16) {
+        let mut next = self.next_below(top, top);
+        while let Some(c) = next {
+            let mut counts = false;
+            match self.part_of(c, shard) {
+                Some(Part::Cold(at)) if self.disk.logged(at) == Logged::Maybe && self.disk.place(at) == Place::Cold => {
+                    self.disk.set_logged(at, Logged::Recorded);
+                    counts = true;
+                }
+                Some(Part::Hot(part)) if self.blocks[part].keep == Keep::Waits => self.keep_step(part),
+                _ => {}
+            }
+            next = if counts { self.next_below(c, top) } else { self.next_beside(c, top) };
+        }
     }
 
     /// The block is not recorded, and so are none that stand on it: who waits for that is told.

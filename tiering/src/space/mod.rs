@@ -40,8 +40,10 @@ mod resize;
 mod restore;
 mod slots;
 mod transfers;
+mod windows;
 
 pub(crate) use account::Admit;
+pub(crate) use content::NEAR;
 pub(crate) use emit::{NewJob, Who};
 pub(crate) use frames::Pick;
 pub(crate) use host::For;

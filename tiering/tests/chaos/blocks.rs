@@ -33,7 +33,29 @@ impl Chaos {
         (root..).take_while(|&h| self.published.contains_key(&(h, s % self.shards))).take(12).collect()
     }
 
+    /// What the engine computed again: cached or not, it is stored once more.
+    fn store_again(&mut self, s: SessionId) {
+        let (shard, mut hashes) = (s % self.shards, self.chain(s));
+        if hashes.is_empty() {
+            return;
+        }
+        hashes.truncate(1 + self.rng.below(hashes.len() as u64) as usize);
+        let first = self.rng.below(hashes.len() as u64) as usize;
+        let parent = if first == 0 { 0 } else { hashes[first - 1] };
+        let hashes = hashes.split_off(first);
+        let engine = self.new_engine_blocks(hashes.len());
+        for (hash, &block) in hashes.iter().zip(&engine) {
+            self.w.put_engine(s, block, &self.published[&(*hash, shard)]);
+        }
+        let level = [Level::Published, Level::Stored, Level::Durable][self.rng.below(3) as usize];
+        let request = Request::StoreBlocks { first: first as u32, parent, hashes: &hashes, engine: &engine, level };
+        self.ask(s, request, Asked::Store { hashes: hashes.clone(), engine: engine.clone(), level });
+    }
+
     fn store(&mut self, s: SessionId) {
+        if self.rng.one_in(2) {
+            return self.store_again(s);
+        }
         // A chain goes on, or a new one begins; of that of another shard, what it has stored.
         let shard = s % self.shards;
         let chain = if self.rng.one_in(2) { self.chain(s) } else { Vec::new() };
@@ -99,8 +121,14 @@ impl Chaos {
         assert!(found <= known && in_host <= found, "{found} of {known}, {in_host} in host");
         let each: Vec<bool> =
             hashes.iter().map(|h| self.w.ok(s, Request::Lookup { hashes: &[*h] }).value as u32 == 1).collect();
-        let closed = each.iter().take_while(|found| **found).count();
-        assert_eq!((found, each.iter().filter(|found| **found).count()), (closed, closed), "{each:?}");
+        let alone = each.iter().rposition(|found| *found).map_or(0, |last| last + 1);
+        assert!(alone <= found, "{found} are found, {alone} alone");
+        if self.kinds.iter().all(|kind| *kind == PlaneKind::Full) {
+            assert!(each[..found].iter().all(|found| *found), "{found} are found, and alone {each:?}");
+        }
+        // Without the last one all are cached: up to the last that can be leased.
+        let all = self.w.ok(s, Request::Lookup { hashes: &hashes[..known] }).value as u32 as usize;
+        assert_eq!(all, if found == known { alone } else { found }, "of {known}, alone {each:?}");
     }
 
     fn lease(&mut self, s: SessionId, seq: SeqId) {

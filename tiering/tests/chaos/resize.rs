@@ -34,7 +34,10 @@ impl Chaos {
         match done.status {
             Status::Ok => assert_eq!(done.value, u64::from(frames)),
             Status::Range => assert!(frames > *max || frames < planes.max(2)),
-            Status::Busy | Status::NoSpace | Status::TimedOut | Status::Canceled => assert!(frames < before),
+            // It fits only if disks take what gives way, and they may fail.
+            Status::Busy | Status::NoSpace | Status::TimedOut | Status::Canceled | Status::Io => {
+                assert!(frames < before)
+            }
             status => panic!("resize to {frames} of {max}: {status:?}"),
         }
         self.shrunk += u64::from(done.status == Status::Ok && frames < before);

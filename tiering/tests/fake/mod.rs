@@ -577,9 +577,14 @@ impl World {
         let planes = self.core.config().planes.len() as u16;
         let contents: Vec<u64> = (0..planes).map(|plane| self.content + 1 + u64::from(plane)).collect();
         self.content += u64::from(planes);
-        let memory = &mut self.agents.get_mut(&s).unwrap().engine;
-        memory.extend((0..planes).zip(&contents).map(|(plane, &content)| ((engine, plane), content)));
+        self.put_engine(s, engine, &contents);
         contents
+    }
+
+    /// A block of the engine's own memory holds that, by plane.
+    pub fn put_engine(&mut self, s: SessionId, engine: u32, contents: &[u64]) {
+        let memory = &mut self.agents.get_mut(&s).unwrap().engine;
+        memory.extend((0..).zip(contents).map(|(plane, &content)| ((engine, plane), content)));
     }
 
     /// What is in a block of the engine's own memory; `None`: nothing was ever put there.

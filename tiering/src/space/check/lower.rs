@@ -91,6 +91,12 @@ impl Core {
             };
             let loads = self.sessions.iter().flat_map(|s| &s.jobs.recs).filter(loading).count();
             ensure!(c.loading as usize == loads, "host class {class}: {} loading, counted {loads}", c.loading);
+            let gathering = |j: &&crate::sessions::JobRec| {
+                let of_class = usize::from(self.geo.class_of_page(j.page)) == class;
+                j.live && j.task == crate::sessions::Task::Gather && of_class
+            };
+            let gathers = self.sessions.iter().flat_map(|s| &s.jobs.recs).filter(gathering).count();
+            ensure!(c.gathering as usize == gathers, "host class {class}: {} gathered, counted {gathers}", c.gathering);
             let moving = seen.writing.keys().filter(|&&at| usize::from(self.host.class_of(at)) == class).count();
             ensure!(c.writing as usize == moving, "host class {class}: {} written, counted {moving}", c.writing);
         }

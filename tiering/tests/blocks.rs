@@ -1,0 +1,249 @@
+//! An engine's own blocks, stored where room is short: what a store stands on stays while it is under way, and what is cached stays while
+//! its own copies are.
+#![allow(clippy::unwrap_used)]
+
+mod fake;
+use fake::*;
+use kvtide_tiering::api::*;
+
+/// Two sessions without tier 0 and eight host frames.
+fn world(change: impl FnOnce(&mut SpaceConfig)) -> World {
+    let mut cfg = config(vec![full(1000)]);
+    (cfg.policy.host_high_percent, cfg.policy.host_low_percent) = (100, 100);
+    change(&mut cfg);
+    let mut w = World::new(cfg);
+    (w.node_frames, w.slab_frames) = (vec![8], 8);
+    w.attach(0, 1, &[0]);
+    w.attach(1, 1, &[0]);
+    w
+}
+
+fn ask(w: &mut World, s: SessionId, at: (u32, u128), hashes: &[u128]) -> u16 {
+    let engine: Vec<u32> = (0..hashes.len() as u32).collect();
+    engine.iter().for_each(|&block| _ = w.write_engine(s, block));
+    let (first, parent) = at;
+    w.ask(s, Request::StoreBlocks { first, parent, hashes, engine: &engine, level: Level::Published })
+}
+
+fn store(w: &mut World, s: SessionId, at: (u32, u128), hashes: &[u128]) {
+    let tag = ask(w, s, at, hashes);
+    while w.answer(s, tag).is_none() {
+        assert!(w.run_job(s), "a store goes on");
+        w.settle();
+    }
+    assert_eq!(w.answer(s, tag).unwrap().status, Status::Ok);
+}
+
+fn found(w: &mut World, hashes: &[u128]) -> u64 {
+    w.ok(1, Request::Lookup { hashes }).value & 0xffff
+}
+
+/// A prefix that nobody has used for longest, one block stored on it and under way; meanwhile others take all the room that there is.
+fn others_come(w: &mut World) {
+    let (a, b, c) = (1 << 64, 2 << 64, 3 << 64);
+    store(w, 0, (0, 0), &[a, b]);
+    w.eager = false;
+    let tag = ask(w, 0, (2, b), &[c]);
+    for other in 10..40u128 {
+        store(w, 1, (0, 0), &[other << 64]);
+    }
+    assert_eq!(found(w, &[a, b, c]), 2, "the store is under way");
+    assert_eq!(found(w, &[10 << 64]), 0, "room was short");
+    assert!(w.run_job(0));
+    w.settle();
+    assert_eq!(w.answer(0, tag).unwrap().status, Status::Ok);
+    assert_eq!(found(w, &[a, b, c]), 3);
+    // From then on it goes like any other.
+    for other in 40..60u128 {
+        store(w, 1, (0, 0), &[other << 64]);
+    }
+    assert_eq!(found(w, &[a, b, c]), 0);
+}
+
+#[test]
+fn what_a_store_stands_on_stays_where_host_memory_is_short() {
+    others_come(&mut world(|_| {}));
+}
+
+#[test]
+fn what_a_store_stands_on_stays_where_the_index_is_full() {
+    let mut w = world(|cfg| cfg.limits.contents_max = 5);
+    others_come(&mut w);
+}
+
+#[test]
+fn what_a_store_stands_on_stays_where_block_ids_are_short() {
+    let mut w = world(|cfg| cfg.limits.blocks_max = 5);
+    others_come(&mut w);
+}
+
+#[test]
+fn what_a_store_stands_on_stays_where_it_was_refused_on_nvme() {
+    let mut w = world(|cfg| (cfg.limits.nvme_bytes_max, cfg.policy.nvme_admission) = (1 << 24, Admission::SecondTouch));
+    (w.disk.node_slots, w.disk.slab_slots) = (64, 64);
+    others_come(&mut w);
+}
+
+/// Many stores, each on a prefix of its own that was refused on NVMe.
+#[test]
+fn what_many_stores_stand_on_stays_where_it_was_refused_on_nvme() {
+    const STORES: u32 = 12;
+    let mut w = world(|cfg| (cfg.limits.nvme_bytes_max, cfg.policy.nvme_admission) = (1 << 24, Admission::SecondTouch));
+    (w.node_frames, w.slab_frames) = (vec![2 * STORES + 1], 2 * STORES + 1);
+    let prefix = |i: u32| u128::from(i + 1) << 64;
+    (0..STORES).for_each(|i| store(&mut w, 0, (0, 0), &[prefix(i)]));
+    w.eager = false;
+    let tags: Vec<u16> = (0..STORES).map(|i| ask(&mut w, 0, (1, prefix(i)), &[u128::from(i + 101) << 64])).collect();
+    (0..20).for_each(|i| store(&mut w, 1, (0, 0), &[u128::from(i + 201_u32) << 64]));
+    assert!((0..STORES).all(|i| found(&mut w, &[prefix(i)]) == 1), "what stores stand on is there");
+    w.eager = true;
+    w.settle();
+    assert!(tags.iter().all(|&tag| w.answer(0, tag).unwrap().status == Status::Ok));
+}
+
+#[test]
+fn what_cannot_be_stored_at_all_costs_nobody_anything() {
+    let mut w = world(|cfg| cfg.limits.blocks_max = 8);
+    let all: Vec<u128> = (1..=8).map(|i| i << 64).collect();
+    store(&mut w, 0, (0, 0), &all[..6]);
+    w.ok(1, Request::Lease { seq: 0, hash: all[1], count: 2, lease_us: 1_000 });
+    let more: Vec<u128> = (11..=17).map(|i| i << 64).collect();
+    let tag = ask(&mut w, 0, (0, 0), &more);
+    assert_eq!(w.answer(0, tag).unwrap().status, Status::NoSpace);
+    assert_eq!(found(&mut w, &all[..6]), 6);
+    // One fewer fits beside what is leased.
+    store(&mut w, 0, (0, 0), &more[..6]);
+    assert_eq!((found(&mut w, &all[..6]), found(&mut w, &more[..6])), (2, 6));
+}
+
+#[test]
+fn what_a_store_stands_on_goes_where_there_is_nothing_else() {
+    let mut w = world(|_| {});
+    let all: Vec<u128> = (1..=8).map(|i| i << 64).collect();
+    store(&mut w, 0, (0, 0), &all);
+    // The eighth has to make room for the ninth: nothing can be stored there.
+    let tag = ask(&mut w, 0, (8, all[7]), &[9 << 64]);
+    assert_eq!(w.answer(0, tag).unwrap().status, Status::NotAdmitted);
+    assert_eq!(found(&mut w, &all), 7);
+}
+
+/// A branched prefix of which only the session's tier 0 has its part, and which another shard uses: host memory is short, and a store is
+/// under way on the older branch.
+#[test]
+fn what_a_store_stands_on_stays_where_tier_0_has_its_only_copy() {
+    let mut cfg = config(vec![full(1000)]);
+    cfg.shards = 2;
+    let mut w = World::new(cfg);
+    (w.node_frames, w.slab_frames) = (vec![3], 3);
+    w.attach_shard(0, 0, 1, &[16]).unwrap();
+    w.attach_shard(1, 1, 1, &[16]).unwrap();
+    let (p, a, b, c) = (1 << 64, 2 << 64, 3 << 64, 4 << 64);
+    for s in [1, 0] {
+        for (seq, branch) in [(0, a), (1, b)] {
+            w.ok(s, Request::SeqCreate { seq });
+            w.fill(s, seq, 2, 1);
+            w.ok(s, Request::Publish { seq, first: 0, parent: 0, hashes: &[p, branch], level: Level::Published });
+        }
+    }
+    [0, 1].into_iter().for_each(|seq| _ = w.ok(0, Request::SeqDrop { seq }));
+    assert_eq!((found(&mut w, &[p, a]), found(&mut w, &[p, b])), (2, 2));
+    assert_eq!(w.core.occupancy().host_frames_used, 3, "the other shard's");
+    store(&mut w, 0, (2, a), &[c]);
+    assert_eq!(found(&mut w, &[p, a]), 2);
+    let again = w.core.counters().tier0_to_host.total_pages();
+    store(&mut w, 0, (2, a), &[c]);
+    assert_eq!(w.core.counters().tier0_to_host.total_pages(), again, "it is there");
+}
+
+/// Stores are under way on each of twelve prefixes, which nobody has used for longest; `room` says what is short. All else is on NVMe alone.
+fn cold_ones_go(room: impl FnOnce(&mut SpaceConfig, &mut Disk)) {
+    const STORES: u32 = 12;
+    let mut cfg = config(vec![full(1000)]);
+    (cfg.limits.blocks_max, cfg.limits.nvme_bytes_max) = (2 * STORES + 1, 1 << 24);
+    (cfg.policy.nvme_high_percent, cfg.policy.nvme_low_percent) = (100, 100);
+    cfg.policy.nvme_admission = Admission::SecondTouch;
+    let mut disk = Disk { node_slots: 64, slab_slots: 64, ..Disk::default() };
+    room(&mut cfg, &mut disk);
+    let mut w = World::new(cfg);
+    w.disk = disk;
+    w.attach(0, 1, &[0]);
+    w.attach(1, 1, &[0]);
+    let prefix = |i: u32| u128::from(i + 1) << 64;
+    let on = |i: u32| u128::from(i + 101) << 64;
+    let other = |i: u32| u128::from(i + 201) << 64;
+    (0..STORES).for_each(|i| store(&mut w, 0, (0, 0), &[prefix(i)]));
+    w.eager = false;
+    let tags: Vec<u16> = (0..STORES).map(|i| ask(&mut w, 0, (1, prefix(i)), &[on(i)])).collect();
+    for i in 0..40 {
+        let hash = other(i);
+        let block = i % 8;
+        w.write_engine(1, block);
+        let request =
+            Request::StoreBlocks { first: 0, parent: 0, hashes: &[hash], engine: &[block], level: Level::Stored };
+        let tag = w.ask(1, request);
+        while w.answer(1, tag).is_none() {
+            assert!(w.run_job(1) || w.run_io(0), "store {i} goes on");
+            w.settle();
+        }
+        assert_eq!(w.answer(1, tag).unwrap().status, Status::Ok, "store {i}");
+    }
+    assert!(w.core.counters().cache_drops > 0, "room was short");
+    assert!((0..STORES).all(|i| found(&mut w, &[prefix(i)]) == 1), "what stores stand on is there");
+    w.eager = true;
+    w.settle();
+    for (i, tag) in (0..).zip(tags) {
+        assert_eq!(w.answer(0, tag).unwrap().status, Status::Ok, "the store on prefix {i}");
+    }
+}
+
+#[test]
+fn what_many_stores_stand_on_stays_where_the_index_is_full_of_cold_ones() {
+    cold_ones_go(|cfg, _| cfg.limits.contents_max = 32);
+}
+
+#[test]
+fn what_many_stores_stand_on_stays_where_slots_are_short() {
+    cold_ones_go(|cfg, disk| {
+        cfg.policy.nvme_admission = Admission::All;
+        (disk.node_slots, disk.slab_slots) = (24, 24);
+    });
+}
+
+#[test]
+fn a_store_of_more_than_host_memory_holds_costs_nothing_that_is_cached() {
+    let mut w = world(|cfg| cfg.limits.nvme_bytes_max = 1 << 20);
+    (w.disk.node_slots, w.disk.slab_slots) = (64, 16);
+    let hashes = |from: u128, count: u128| -> Vec<u128> { (from..from + count).map(|i| i << 64).collect() };
+    let (before, all) = (hashes(1, 4), hashes(100, 12));
+    store(&mut w, 1, (0, 0), &before);
+    w.eager = false;
+    // All host frames are being copied into: the rest waits until they can be written down.
+    let tag = ask(&mut w, 0, (0, 0), &all);
+    assert_eq!(found(&mut w, &before), 4);
+    w.eager = true;
+    w.settle();
+    assert_eq!(w.answer(0, tag).unwrap().status, Status::Ok);
+    assert_eq!((found(&mut w, &before), found(&mut w, &all)), (4, 12));
+}
+
+/// A fault that costs copies alone: it makes tests of this file fail.
+#[cfg(feature = "mutants")]
+#[test]
+fn dropping_what_stores_stand_on_is_noticed() {
+    use kvtide_tiering::mutants::{self, Mutant};
+    let tests: [fn(); 6] = [
+        what_a_store_stands_on_stays_where_tier_0_has_its_only_copy,
+        what_many_stores_stand_on_stays_where_the_index_is_full_of_cold_ones,
+        what_many_stores_stand_on_stays_where_slots_are_short,
+        what_a_store_stands_on_stays_where_host_memory_is_short,
+        what_a_store_stands_on_stays_where_the_index_is_full,
+        what_a_store_stands_on_stays_where_block_ids_are_short,
+    ];
+    for (number, test) in tests.into_iter().enumerate() {
+        test();
+        mutants::select(Some(Mutant::DropsWhatStoresStandOn));
+        let noticed = std::panic::catch_unwind(test).is_err();
+        mutants::select(None);
+        assert!(noticed, "test {number}");
+    }
+}

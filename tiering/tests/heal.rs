@@ -1,0 +1,215 @@
+//! Cached content that lacks pages of windows that have moved on: a shorter prefix cannot be read from it, until somebody who has the
+//! pages stores or publishes it again.
+#![allow(clippy::unwrap_used)]
+
+mod fake;
+use fake::*;
+use kvtide_tiering::api::*;
+use std::collections::BTreeMap;
+
+const BLOCKS: u32 = 10;
+/// Blocks of a prefix whose window the long sequence has left behind.
+const SHORT: u32 = 4;
+
+/// An engine whose pages the core manages, and one with blocks of its own. The first has published ten blocks, of whose window plane the
+/// last two pages are left.
+fn world(nvme: bool, seq_lives: bool, level: Level) -> (World, Vec<Vec<u64>>) {
+    let mut w = empty(nvme);
+    let pages = fill(&mut w);
+    w.ok(0, publish(&hashes(BLOCKS), level));
+    if !seq_lives {
+        w.ok(0, Request::SeqDrop { seq: 0 });
+    }
+    (w, pages)
+}
+
+fn empty(nvme: bool) -> World {
+    let mut cfg = config(vec![full(1000), Plane { page_bytes: 500, kind: PlaneKind::Window { tokens: 8 } }]);
+    if nvme {
+        cfg.limits.nvme_bytes_max = 1 << 24;
+    }
+    let mut w = World::new(cfg);
+    (w.disk.node_slots, w.disk.slab_slots) = (256, 64);
+    w.attach(0, 1, &[32, 32]);
+    w.attach(1, 1, &[0, 0]);
+    w
+}
+
+fn fill(w: &mut World) -> Vec<Vec<u64>> {
+    w.ok(0, Request::SeqCreate { seq: 0 });
+    let pages = w.fill(0, 0, BLOCKS, 2);
+    pages.into_iter().map(|(_, contents)| contents).collect()
+}
+
+fn publish(hashes: &[u128], level: Level) -> Request<'_> {
+    Request::Publish { seq: 0, first: 0, parent: 0, hashes, level }
+}
+
+fn restart(w: &mut World) {
+    w.restart(vec![1 << 20; 2]);
+    w.attach(1, 1, &[0, 0]);
+}
+
+fn hashes(count: u32) -> Vec<u128> {
+    (1..=u128::from(count)).map(|i| i << 64).collect()
+}
+
+fn found(w: &mut World, count: u32) -> u32 {
+    w.ok(1, Request::Lookup { hashes: &hashes(count) }).value as u32
+}
+
+fn lease(w: &mut World, seq: SeqId, count: u32) -> Status {
+    let hash = hashes(count)[count as usize - 1];
+    w.call(1, Request::Lease { seq, hash, count, lease_us: 1_000_000 }).status
+}
+
+/// The second engine has computed the prefix again: the same contents, but for what the simulated bytes are called.
+fn store(w: &mut World, count: u32, level: Level) -> BTreeMap<u32, Vec<u64>> {
+    let contents = (0..count).map(|block| (block, w.write_engine(1, block))).collect();
+    let engine: Vec<u32> = (0..count).collect();
+    let request = Request::StoreBlocks { first: 0, parent: 0, hashes: &hashes(count), engine: &engine, level };
+    w.ok(1, request);
+    contents
+}
+
+/// Leases a prefix, loads it, and gives back what arrived.
+fn load(w: &mut World, count: u32) -> Vec<[Option<u64>; 2]> {
+    assert_eq!(lease(w, 0, count), Status::Ok);
+    let engine: Vec<u32> = (1000..1000 + count).collect();
+    let memory = &mut w.agents.get_mut(&1).unwrap().engine;
+    memory.retain(|&(block, _), _| block < 1000);
+    let done = w.ok(1, Request::LoadBlocks { seq: 0, first: 0, engine: &engine });
+    assert_eq!(done.value, u64::from(count));
+    w.ok(1, Request::SeqDrop { seq: 0 });
+    engine.iter().map(|&block| [0, 1].map(|plane| w.read_engine(1, block, plane))).collect()
+}
+
+/// The short prefix cannot be had, is stored, and can be had; the long one can all the time.
+fn heals(w: &mut World, old: &[Vec<u64>], level: Level) {
+    assert_eq!(found(w, BLOCKS), BLOCKS, "its own window is there");
+    assert_eq!(lease(w, 1, SHORT), Status::NotFound);
+    assert_eq!(found(w, SHORT), 0, "what cannot be leased is not found");
+    let new = store(w, SHORT, level);
+    assert_eq!(found(w, SHORT), SHORT);
+    for (block, loaded) in (0..).zip(load(w, SHORT)) {
+        assert_eq!(loaded, [0, 1].map(|plane| Some(new[&block][plane])), "block {block}");
+    }
+    let full = |block: u32| new.get(&block).unwrap_or(&old[block as usize])[0];
+    for (block, loaded) in (0..).zip(load(w, BLOCKS)) {
+        assert_eq!(loaded[0], Some(full(block)), "block {block}");
+        assert!(loaded[1].is_some() == (block < SHORT || block + 2 >= BLOCKS), "block {block}: {loaded:?}");
+    }
+    // Whoever stores it once more, copies nothing.
+    let before = w.core.counters().tier0_to_host.total_pages();
+    store(w, SHORT, level);
+    assert_eq!(w.core.counters().tier0_to_host.total_pages(), before);
+}
+
+#[test]
+fn a_store_replaces_what_lacks_its_window() {
+    let (mut w, old) = world(false, false, Level::Published);
+    heals(&mut w, &old, Level::Published);
+}
+
+#[test]
+fn a_store_replaces_what_a_sequence_still_reads() {
+    let (mut w, old) = world(false, true, Level::Published);
+    heals(&mut w, &old, Level::Published);
+    let blocks = w.core.occupancy().blocks;
+    w.ok(0, Request::SeqDrop { seq: 0 });
+    assert_eq!(w.core.occupancy().blocks, blocks - SHORT, "those that were replaced are nobody's then");
+    assert_eq!(found(&mut w, BLOCKS), BLOCKS);
+}
+
+/// Its record would have to go first, and a crash between the two would take all that stands on it.
+#[test]
+fn what_nvme_has_or_is_to_have_does_not_give_way() {
+    for seq_lives in [false, true] {
+        for cold in [false, true] {
+            let (mut w, old) = world(true, seq_lives, Level::Stored);
+            if cold {
+                restart(&mut w);
+            }
+            let (slots, copied) = (w.core.occupancy().nvme_slots_used, w.core.counters().tier0_to_host.total_pages());
+            store(&mut w, SHORT, Level::Stored);
+            assert_eq!(w.core.occupancy().nvme_slots_used, slots);
+            assert_eq!(w.core.counters().tier0_to_host.total_pages(), copied, "nothing is copied for nothing");
+            restart(&mut w);
+            assert_eq!(found(&mut w, BLOCKS), BLOCKS);
+            let long = load(&mut w, BLOCKS);
+            assert!(long.iter().zip(&old).all(|(loaded, old)| loaded[0] == Some(old[0])));
+        }
+    }
+}
+
+/// The same while it is on its way there, and somebody waits for it.
+#[test]
+fn what_somebody_waits_for_does_not_give_way() {
+    let mut w = empty(true);
+    fill(&mut w);
+    w.eager = false;
+    let tag = w.ask(0, publish(&hashes(SHORT), Level::Stored));
+    for block in 0..SHORT {
+        w.write_engine(1, block);
+    }
+    let engine: Vec<u32> = (0..SHORT).collect();
+    let (hashes, level) = (hashes(SHORT), Level::Published);
+    let stored = w.ask(1, Request::StoreBlocks { first: 0, parent: 0, hashes: &hashes, engine: &engine, level });
+    w.eager = true;
+    w.settle();
+    assert_eq!(w.answer(1, stored).unwrap().status, Status::Ok);
+    assert_eq!(w.answer(0, tag).unwrap().status, Status::Ok);
+    restart(&mut w);
+    assert_eq!((lease(&mut w, 0, SHORT), found(&mut w, SHORT)), (Status::NotFound, 0), "as thin as it was");
+}
+
+/// What is in one engine's tier 0 alone does not take the place of what outlives that engine.
+#[test]
+fn what_is_below_does_not_give_way_to_what_is_not() {
+    let (mut w, _) = world(false, false, Level::Published);
+    w.ok(0, Request::SeqCreate { seq: 1 });
+    w.fill(0, 1, SHORT, 2);
+    w.eager = false;
+    let tag =
+        w.ask(0, Request::Publish { seq: 1, first: 0, parent: 0, hashes: &hashes(SHORT), level: Level::Published });
+    w.settle();
+    assert_eq!(w.answer(0, tag).unwrap().status, Status::Ok);
+    w.event(Event::SessionLost { session: 0 }).unwrap();
+    w.event(Event::SessionExited { session: 0 }).unwrap();
+    assert_eq!(found(&mut w, BLOCKS), BLOCKS);
+}
+
+/// Of the hashes of one chain the last that can be leased counts, whatever lies before it.
+#[test]
+fn a_probe_whose_window_is_gone_is_passed_over() {
+    let (mut w, _) = world(false, false, Level::Published);
+    store(&mut w, SHORT, Level::Published);
+    for count in 1..=BLOCKS {
+        let leased = (1..=count).rev().find(|&n| {
+            let ok = lease(&mut w, 1, n) == Status::Ok;
+            w.call(1, Request::SeqDrop { seq: 1 });
+            ok
+        });
+        assert_eq!(found(&mut w, count), leased.unwrap_or(0), "{count} probes");
+    }
+    assert_eq!(found(&mut w, 7), SHORT);
+    // Where the prefix ends between the probes, its end is still to be found, and may be readable.
+    let mut probes = hashes(7);
+    probes.push(u128::MAX);
+    assert_eq!(w.ok(1, Request::Lookup { hashes: &probes }).value as u32, 7);
+}
+
+/// A fault that costs copies alone: it makes tests of this file fail.
+#[cfg(feature = "mutants")]
+#[test]
+fn that_thin_content_stays_is_noticed() {
+    use kvtide_tiering::mutants::{self, Mutant};
+    let tests: [fn(); 2] = [a_store_replaces_what_lacks_its_window, a_store_replaces_what_a_sequence_still_reads];
+    for (number, test) in tests.into_iter().enumerate() {
+        test();
+        mutants::select(Some(Mutant::ThinStays));
+        let noticed = std::panic::catch_unwind(test).is_err();
+        mutants::select(None);
+        assert!(noticed, "test {number}");
+    }
+}
