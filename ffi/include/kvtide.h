@@ -48,7 +48,13 @@
 
 /// Version of the binary interface that this header describes. A library of the same number runs programs compiled with it;
 /// within a number, structures only grow at their end and functions are only added.
-#define KVT_ABI_VERSION 1
+#define KVT_ABI_VERSION 2
+
+/// Members of a block at most.
+#define KVT_MEMBERS_MAX 64
+
+/// An id that is none: for each member of a name, it takes the name away.
+#define KVT_UNNAMED UINT32_MAX
 
 /// Most entries of a `kvt_scores`.
 #define KVT_SCORES_TOP_MAX 36
@@ -281,6 +287,20 @@ enum kvt_op
     KVT_OP_ACQUIRE = 13,
     /// `range.first`: size class, `range.count`: frames. Completion: `value` is the frames that the class has now.
     KVT_OP_TIER0_RESIZE = 20,
+    /// `hashes`, `hashes_count`: those of a prefix's blocks in order, as in `kvt_lookup`. Completion: `value` is the number of blocks that are
+    /// cached, `in_host_permille` about the share of them that is in host memory.
+    KVT_OP_LOOKUP = 22,
+    /// `parent`: hash of the prefix's last block, `range.count`: its blocks, `lease_us`. Completion: `lease`.
+    KVT_OP_LEASE = 23,
+    /// `range.seq`: lease, `range.first`, `blocks`, `blocks_count`: at most 512. Completion: `failed_count` is
+    /// the number of blocks that did not arrive.
+    KVT_OP_LOAD_BLOCKS = 24,
+    /// `range.first`, `parent`, `hashes`, `hashes_count`, `blocks`, `blocks_count`: at most 102, `level`. Completion: `value` is the `kvt_level`
+    /// that all of them reached, or `failed_count` is not 0.
+    KVT_OP_STORE_BLOCKS = 25,
+    /// `range.seq`: lease, `range.first`, `range.count`: at most 512. Completion: `failed_count` is the number of blocks that are not
+    /// in host memory now.
+    KVT_OP_FETCH_BLOCKS = 26,
     /// `tokens`: number of blocks for the session's own reserve. Completion: `value` is the number of blocks.
     KVT_OP_RESERVE_SESSION = 64,
 };
@@ -564,7 +584,8 @@ typedef struct kvt_range {
 } kvt_range;
 
 /// A request. Set `struct_size` to `sizeof(kvt_request)`, what the operation uses, and the rest to zero. Nothing that it
-/// points to is used after `kvt_submit`, but for `user`, which is not followed at all.
+/// points to is used after `kvt_submit`, but for `user`, which is not followed at all. The engine's own blocks that a load or store names are
+/// used until it has ended: see `kvt_set_blocks`.
 typedef struct kvt_request {
     /// `sizeof(kvt_request)`: later versions are longer.
     uint32_t struct_size;
@@ -592,7 +613,29 @@ typedef struct kvt_request {
     uint32_t advice;
     /// What the advice takes: a priority, 0 to 255, or tokens to come.
     uint32_t value;
+    /// `blocks_count` blocks of the engine's own memory.
+    const uint32_t *blocks;
+    /// Blocks.
+    uint32_t blocks_count;
+    /// Zero.
+    uint32_t reserved;
+    /// Microseconds that a lease lasts.
+    uint64_t lease_us;
 } kvt_request;
+
+/// A cached prefix that stays for a while.
+typedef struct kvt_lease_info {
+    /// What holds it, for `kvt_load_blocks`; `kvt_seq_drop` ends it before its time.
+    uint32_t lease;
+    /// Its blocks in host memory.
+    uint32_t in_host;
+    /// Its blocks on NVMe alone.
+    uint32_t on_nvme;
+    /// Its blocks that only other sessions' tier 0 has.
+    uint32_t elsewhere;
+    /// Microseconds that loading all of it takes, as far as that was measured; 0 if nothing was.
+    uint64_t load_us;
+} kvt_lease_info;
 
 /// The end of a request.
 typedef struct kvt_completion {
@@ -608,11 +651,21 @@ typedef struct kvt_completion {
     uint64_t value;
     /// Pin of an acquire, else NULL.
     struct kvt_pin *pin;
+    /// Of a lease.
+    struct kvt_lease_info lease;
+    /// Of a lookup.
+    uint32_t in_host_permille;
+    /// Of a load, store or fetch: blocks that failed, whose indices `kvt_completion_failed` tells; `status` is then what befell the first
+    /// one. With 0 and another status than `KVT_OK` nothing was copied, or, after `KVT_EDAEMON`, nobody knows what (`kvt_settle_blocks`).
+    uint32_t failed_count;
 } kvt_completion;
 
 /// One piece of a plane's part of every block of the engine's own memory: `bytes` bytes at `base + block * stride`. The bytes of a
 /// page are those of its plane's pieces, one after another in the order in which they are given: so K and V may lie apart or together,
 /// layers or blocks first, in one tensor or in one a layer.
+///
+/// An engine whose cache groups number their blocks apart has blocks of several members: a piece lies at `base + id * stride` then, the
+/// id being that of its member, which `kvt_name_blocks` gives.
 typedef struct kvt_piece {
     /// The piece of block 0.
     void *base;
@@ -622,23 +675,11 @@ typedef struct kvt_piece {
     uint64_t bytes;
     /// Plane.
     uint16_t plane;
+    /// Which of a block's ids it goes by, below `KVT_MEMBERS_MAX`; 0 where blocks are numbered once.
+    uint16_t member;
     /// Zero.
-    uint16_t reserved[3];
+    uint16_t reserved[2];
 } kvt_piece;
-
-/// A cached prefix that stays for a while.
-typedef struct kvt_lease_info {
-    /// What holds it, for `kvt_load_blocks`; `kvt_seq_drop` ends it before its time.
-    uint32_t lease;
-    /// Its blocks in host memory.
-    uint32_t in_host;
-    /// Its blocks on NVMe alone.
-    uint32_t on_nvme;
-    /// Its blocks that only other sessions' tier 0 has.
-    uint32_t elsewhere;
-    /// Microseconds that loading all of it takes, as far as that was measured; 0 if nothing was.
-    uint64_t load_us;
-} kvt_lease_info;
 
 /// One plane. Frame `f` is at `base + (f - first_frame) * stride`; a window frame, one behind the `frames`, has no memory and shows a
 /// page where it is in host memory (`kvt_view_page` knows both).
@@ -1355,6 +1396,18 @@ kvt_status kvt_wait(struct kvt_channel *channel,
                     uint64_t timeout_us,
                     struct kvt_completion *completion);
 
+/// Which blocks of a load, store or fetch failed, by their indices in the request: of a completion that the last `kvt_poll` or `kvt_wait` of this
+/// channel took. `failed` gets the first `capacity` of them, `count` how many they are.
+///
+/// `KVT_ENOTFOUND`: no completion of that call has this ticket and blocks that failed.
+///
+/// Pointers: `failed` is NULL, with a `capacity` of 0, or valid for `capacity` writes, `count` for one.
+kvt_status kvt_completion_failed(struct kvt_channel *channel,
+                                 uint64_t ticket,
+                                 uint32_t *failed,
+                                 uint32_t capacity,
+                                 uint32_t *count);
+
 /// Asks to cancel a request. It still ends: with `KVT_ECANCELED` or, if that was first, as it would have.
 kvt_status kvt_cancel(struct kvt_channel *channel, uint64_t ticket);
 
@@ -1398,6 +1451,20 @@ kvt_status kvt_set_blocks(struct kvt_client *client,
                           const struct kvt_piece *pieces,
                           uint32_t pieces_count);
 
+/// Says what blocks' names stand for, where the pieces have several members: the names from `first` on, `ids` having one id for each
+/// member of each name, one name after another, all below the `count` of `kvt_set_blocks`, or `KVT_UNNAMED` for all of a name. The numbers
+/// that loads and stores are given are names then; one that stands for nothing is refused (`KVT_ERANGE`). A later call may change what a name
+/// stands for; `kvt_set_blocks` forgets them all.
+///
+/// Nothing is changed after: `KVT_EINVAL`: ids that are no whole names, or out of range. `KVT_ESTATE`: a load or store of one of the names is under
+/// way, or blocks have one member alone. `KVT_ELIMIT`: more than 2^24 ids.
+///
+/// Pointers: `ids` is valid for `ids_count` reads.
+kvt_status kvt_name_blocks(struct kvt_client *client,
+                           uint32_t first,
+                           const uint32_t *ids,
+                           uint32_t ids_count);
+
 /// How many blocks of a prefix are cached, whole over all shards: `hashes` are those of its blocks, in order. Some are asked for, not
 /// all: two round trips for a thousand blocks. `in_host_permille` (may be NULL) gets about which share of them is in host memory.
 ///
@@ -1425,9 +1492,9 @@ kvt_status kvt_lease(struct kvt_channel *channel,
                      uint64_t timeout_us,
                      struct kvt_lease_info *lease);
 
-/// Copies blocks of a lease, from block index `first` on, into `count` blocks of the engine's own memory, at most 512. `KVT_OK`: all
-/// arrived. Else `failed` (NULL or `count` numbers) gets the indices of those that did not and `failed_count` how many they are; the
-/// others did arrive. With `failed_count` 0 nothing was copied.
+/// Copies blocks of a lease, from block index `first` on, into `count` blocks of the engine's own memory, by as many requests, one after
+/// another, as that takes. `KVT_OK`: all arrived. Else `failed` (NULL or `count` numbers) gets the indices of those that did not and `failed_count` how many they are; the
+/// others did arrive. With `failed_count` 0 nothing was copied, or, after the two statuses below, nobody knows what.
 ///
 /// `KVT_ENOTFOUND`: the lease is over. After `KVT_ETIMEDOUT` and `KVT_EDAEMON` copies may go on for a moment: see `kvt_settle_blocks`.
 ///
@@ -1441,7 +1508,7 @@ kvt_status kvt_load_blocks(struct kvt_channel *channel,
                            uint32_t *failed,
                            uint32_t *failed_count);
 
-/// Makes `count` blocks of the engine's own memory, at most 102, cached under `hashes`; `first` is the index of the first one in its
+/// Makes `count` blocks of the engine's own memory cached under `hashes`; `first` is the index of the first one in its
 /// prefix, `parent` the hash of the block before it, NULL at the root: where room is short that stays for certain only while a lease
 /// holds it. None is found before all of it has been copied; from the first that
 /// fails on all do. Waits until all of them have reached `wanted`, a `kvt_level`, or cannot. `failed` and `failed_count` as in
@@ -1462,7 +1529,7 @@ kvt_status kvt_store_blocks(struct kvt_channel *channel,
                             uint32_t *failed,
                             uint32_t *failed_count);
 
-/// Brings blocks of a lease, at most 512, that are on NVMe up into host memory, as far as there is room: `KVT_ENOSPC` if not all are there now.
+/// Brings blocks of a lease that are on NVMe up into host memory, as far as there is room: `KVT_ENOSPC` if not all are there now.
 /// `fetched` (may be NULL) gets how many are.
 ///
 /// Pointers: `fetched` is NULL or valid for a write.

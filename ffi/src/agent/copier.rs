@@ -5,7 +5,7 @@ use super::{
     pump::Round,
     session::{FOR_LANES, IDLE, Session},
 };
-use kvtide_wire::os::bell::Sleepable;
+use kvtide_wire::os::{bell::Sleepable, spin::Spin};
 use std::{
     os::fd::AsFd,
     sync::{Arc, atomic::Ordering},
@@ -13,9 +13,9 @@ use std::{
 };
 
 /// How long it looks for more after its last progress, before it sleeps: about what a sleep and a wake-up cost.
-const SPIN: Duration = Duration::from_micros(30);
+const SPIN: Spin = Spin::new(Duration::from_micros(30));
 /// The same while jobs wait for lanes, which come by every few hundred microseconds.
-const SPIN_FOR_LANES: Duration = Duration::from_micros(100);
+const SPIN_FOR_LANES: Spin = Spin::new(Duration::from_micros(100));
 /// Longest sleep. Every wake-up is announced, so this bounds the damage of a bug, not any wait.
 const SLEEP_MAX: Duration = Duration::from_secs(5);
 /// Sleep while a ring towards the daemon is full: there is no bell for room.
@@ -26,15 +26,22 @@ const SLEEP_COPYING: Duration = Duration::from_micros(50);
 /// The thread's body: ends when the session is stopped or the daemon is gone.
 pub(crate) fn run(session: &Arc<Session>, bell: &Sleepable) {
     let mut quiet_since: Option<Instant> = None;
+    let (mut spin, mut spin_for_lanes) = (SPIN, SPIN_FOR_LANES);
     while !session.stop.load(Ordering::Acquire) && session.alive() {
+        if session.is_helped() && !has_errands(session) {
+            // Two that take turns at the pump are slower than one: each waits for the other's copy, and finds its own core's cache cold.
+            sleep_while_helped(session, bell);
+            quiet_since = None;
+            continue;
+        }
         let round = session.try_round();
         if round.progress | errands(session).progress {
             quiet_since = None;
             continue;
         }
         let since = *quiet_since.get_or_insert_with(Instant::now);
-        if since.elapsed() < if round.waiting { SPIN_FOR_LANES } else { SPIN } {
-            std::hint::spin_loop();
+        let spin = if round.waiting { &mut spin_for_lanes } else { &mut spin };
+        if spin.pause(since.elapsed()) {
             continue;
         }
         sleep(session, bell);
@@ -53,6 +60,31 @@ fn errands(session: &Session) -> Round {
 #[cfg(not(feature = "cuda"))]
 fn errands(_: &Session) -> Round {
     Round::default()
+}
+
+/// Whether lanes wait for something that it alone does.
+#[cfg(feature = "cuda")]
+fn has_errands(session: &Session) -> bool {
+    !session.errands.is_empty()
+}
+
+/// Whether lanes wait for something that it alone does: that is for lanes on streams.
+#[cfg(not(feature = "cuda"))]
+fn has_errands(_: &Session) -> bool {
+    false
+}
+
+/// Sleeps while an engine's thread pumps. Who leaves the pump last wakes it if there is something left; the daemon is told nothing: there
+/// is no need to ring.
+fn sleep_while_helped(session: &Session, bell: &Sleepable) {
+    session.copier.announce(IDLE);
+    let stopped = session.stop.load(Ordering::Acquire) || !session.alive();
+    if session.is_helped() && !stopped && !has_errands(session) {
+        nudge::sleep(&[bell.as_fd(), session.copier.as_fd(), session.socket()], session.socket(), SLEEP_MAX);
+    }
+    session.awake();
+    bell.quiet();
+    session.read_socket(&mut session.pump());
 }
 
 /// Announces, looks once more, sleeps.

@@ -232,7 +232,7 @@ impl Pump {
     ///
     /// # Errors
     /// As [`TierMemory::set_blocks`].
-    pub fn set_blocks(&mut self, blocks: Option<EngineBlocks>) -> Result<(), Status> {
+    pub fn set_blocks(&mut self, blocks: Option<EngineBlocks>) -> Result<Option<EngineBlocks>, Status> {
         self.memory.set_blocks(blocks)
     }
 

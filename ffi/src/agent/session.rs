@@ -7,7 +7,11 @@ use super::{
     protocol::{Mover, Shared},
     pump::{self, Pump, Round},
 };
-use crate::{Error, Result, memory::Tier0, process};
+use crate::{
+    Error, Result,
+    memory::{Held, Names, Tier0},
+    process,
+};
 use crossbeam::queue::ArrayQueue;
 use kvtide_wire::{
     os::{
@@ -49,6 +53,8 @@ pub(crate) struct Session {
     pub reserve_asked: AtomicU32,
     /// Requests in flight, over all channels, of which copies to and from the engine's own memory may be under way.
     pub copying: AtomicU32,
+    /// What the numbers of the engine's own blocks stand for; `None`: themselves.
+    names: Mutex<Option<Arc<Names>>>,
     /// Classes of tier 0 that are being resized.
     pub resizing: Resizing,
     /// Free sequence slots.
@@ -127,6 +133,7 @@ impl Session {
             reserve_level: AtomicU32::new(0),
             reserve_asked: AtomicU32::new(0),
             copying: AtomicU32::new(0),
+            names: Mutex::default(),
             resizing: Resizing::default(),
             seq_slots,
             owner: process::id(),
@@ -190,6 +197,27 @@ impl Session {
             self.copier.wake();
             self.lanes.iter().for_each(Nudge::wake);
         }
+    }
+
+    /// The table of the blocks' names, if they have any.
+    pub fn names(&self) -> MutexGuard<'_, Option<Arc<Names>>> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a request that copies, and holds the names of the engine's own blocks for it, if they have any.
+    ///
+    /// # Errors
+    /// `Range`: one of them stands for nothing.
+    pub fn hold(self: &Arc<Self>, blocks: &[u32]) -> std::result::Result<Copying, Status> {
+        let names = self.names();
+        let held = names.as_ref().map(|names| names.hold(blocks)).transpose()?;
+        self.copying.fetch_add(1, Ordering::AcqRel);
+        Ok(Copying { held, session: Arc::clone(self) })
+    }
+
+    /// Whether a request is in flight that copies.
+    pub fn is_copying(&self) -> bool {
+        self.copying.load(Ordering::Acquire) > 0
     }
 
     pub fn socket(&self) -> BorrowedFd<'_> {
@@ -260,6 +288,11 @@ impl Session {
         Helping(self)
     }
 
+    /// Whether an engine's thread pumps.
+    pub fn is_helped(&self) -> bool {
+        self.helpers.load(Ordering::Relaxed) > 0
+    }
+
     /// Copy thread: announces that it will sleep. The caller looks for work once more afterwards.
     pub fn announce_sleep(&self, how: u32) {
         self.sleeper.announce();
@@ -282,13 +315,35 @@ impl Drop for Session {
     }
 }
 
+/// A request between the engine's own blocks and ours, from before it is sent until it has ended.
+pub(crate) struct Copying {
+    /// The names that its copies go by, which stand for the same blocks until then.
+    held: Option<Held>,
+    session: Arc<Session>,
+}
+
+impl Drop for Copying {
+    fn drop(&mut self) {
+        drop(self.held.take());
+        self.session.copying.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl std::fmt::Debug for Copying {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Copying").field("held", &self.held).finish_non_exhaustive()
+    }
+}
+
 /// A thread that pumps while it waits.
 pub(crate) struct Helping<'a>(&'a Session);
 
 impl Drop for Helping<'_> {
     fn drop(&mut self) {
         let session = self.0;
-        if session.helpers.fetch_sub(1, Ordering::AcqRel) != 1 || session.copier.announced() == 0 {
+        let last = session.helpers.fetch_sub(1, Ordering::AcqRel) == 1;
+        fence(Ordering::SeqCst); // pairs with the one in Nudge::announce: the copy thread sees that nobody helps, or we that it sleeps
+        if !last || session.copier.announced() == 0 {
             return;
         }
         // The copy thread sleeps, and while we helped the daemon saw no announcement: make it again, and look whether
@@ -297,7 +352,8 @@ impl Drop for Helping<'_> {
         wake::announced();
         let left = {
             let mut pump = session.pump();
-            pump.has_work() || session.round(&mut pump).waiting
+            let round = session.round(&mut pump);
+            pump.has_work() || round.waiting || round.pending
         };
         if left {
             session.copier.wake();

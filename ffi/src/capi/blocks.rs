@@ -6,14 +6,23 @@ use super::entry::{array, check_out, entry, write};
 use super::error::Fault;
 use super::space::timeout;
 use super::status::kvt_status;
-use crate::{Copied, Piece};
+use crate::{Copied, Leased, Piece};
 use kvtide_wire::status::Status;
 use std::ffi::c_void;
 use std::time::Duration;
 
+/// Members of a block at most.
+pub const KVT_MEMBERS_MAX: u32 = 64;
+/// An id that is none: for each member of a name, it takes the name away.
+pub const KVT_UNNAMED: u32 = u32::MAX;
+const _: () = assert!(KVT_MEMBERS_MAX == crate::MEMBERS_MAX as u32 && KVT_UNNAMED == crate::UNNAMED);
+
 /// One piece of a plane's part of every block of the engine's own memory: `bytes` bytes at `base + block * stride`. The bytes of a
 /// page are those of its plane's pieces, one after another in the order in which they are given: so K and V may lie apart or together,
 /// layers or blocks first, in one tensor or in one a layer.
+///
+/// An engine whose cache groups number their blocks apart has blocks of several members: a piece lies at `base + id * stride` then, the
+/// id being that of its member, which `kvt_name_blocks` gives.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvt_piece {
@@ -25,8 +34,10 @@ pub struct kvt_piece {
     pub bytes: u64,
     /// Plane.
     pub plane: u16,
+    /// Which of a block's ids it goes by, below `KVT_MEMBERS_MAX`; 0 where blocks are numbered once.
+    pub member: u16,
     /// Zero.
-    pub reserved: [u16; 3],
+    pub reserved: [u16; 2],
 }
 
 /// A cached prefix that stays for a while.
@@ -43,6 +54,18 @@ pub struct kvt_lease_info {
     pub elsewhere: u32,
     /// Microseconds that loading all of it takes, as far as that was measured; 0 if nothing was.
     pub load_us: u64,
+}
+
+impl kvt_lease_info {
+    pub(crate) fn of(leased: &Leased) -> kvt_lease_info {
+        kvt_lease_info {
+            lease: leased.seq,
+            in_host: leased.in_host,
+            on_nvme: leased.on_nvme,
+            elsewhere: leased.elsewhere,
+            load_us: u64::try_from(leased.load.as_micros()).unwrap_or(u64::MAX),
+        }
+    }
 }
 
 /// Says where the engine's own blocks are: `count` of them, whose pages lie in `pieces`. What was said before holds no longer; with no
@@ -66,11 +89,12 @@ pub unsafe extern "C" fn kvt_set_blocks(
         let mut taken = Vec::with_capacity(pieces.len());
         for (index, piece) in pieces.iter().enumerate() {
             let too_large = |_| Fault::new(Status::Range, format!("piece {index} is larger than memory"));
-            if piece.reserved != [0; 3] {
+            if piece.reserved != [0; 2] {
                 return Err(Fault::new(Status::Invalid, format!("`pieces[{index}].reserved` is not zero")));
             }
             taken.push(Piece {
                 plane: piece.plane,
+                member: piece.member,
                 base: piece.base.expose_provenance(),
                 stride: usize::try_from(piece.stride).map_err(too_large)?,
                 bytes: usize::try_from(piece.bytes).map_err(too_large)?,
@@ -79,6 +103,30 @@ pub unsafe extern "C" fn kvt_set_blocks(
         let client = client::enter(client)?;
         // SAFETY: the caller's contract.
         Ok(unsafe { client.client.set_blocks(count, &taken) }?)
+    })
+}
+
+/// Says what blocks' names stand for, where the pieces have several members: the names from `first` on, `ids` having one id for each
+/// member of each name, one name after another, all below the `count` of `kvt_set_blocks`, or `KVT_UNNAMED` for all of a name. The numbers
+/// that loads and stores are given are names then; one that stands for nothing is refused (`KVT_ERANGE`). A later call may change what a name
+/// stands for; `kvt_set_blocks` forgets them all.
+///
+/// Nothing is changed after: `KVT_EINVAL`: ids that are no whole names, or out of range. `KVT_ESTATE`: a load or store of one of the names is under
+/// way, or blocks have one member alone. `KVT_ELIMIT`: more than 2^24 ids.
+///
+/// # Safety
+/// `ids` is valid for `ids_count` reads.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvt_name_blocks(
+    client: *mut kvt_client,
+    first: u32,
+    ids: *const u32,
+    ids_count: u32,
+) -> kvt_status {
+    entry("kvt_name_blocks", || {
+        // SAFETY: the caller's contract.
+        let ids = unsafe { array("ids", ids, ids_count as usize) }?;
+        Ok(client::enter(client)?.client.name_blocks(first, ids)?)
     })
 }
 
@@ -137,21 +185,15 @@ pub unsafe extern "C" fn kvt_lease(
         let mut c = enter(channel)?;
         let timeout = timeout(timeout_us, c.timeout);
         let leased = c.channel.lease(hash, count, Duration::from_micros(lease_us), timeout)?;
-        let info = kvt_lease_info {
-            lease: leased.seq,
-            in_host: leased.in_host,
-            on_nvme: leased.on_nvme,
-            elsewhere: leased.elsewhere,
-            load_us: u64::try_from(leased.load.as_micros()).unwrap_or(u64::MAX),
-        };
+        let info = kvt_lease_info::of(&leased);
         // SAFETY: the caller's contract.
         unsafe { write("lease", lease, info) }
     })
 }
 
-/// Copies blocks of a lease, from block index `first` on, into `count` blocks of the engine's own memory, at most 512. `KVT_OK`: all
-/// arrived. Else `failed` (NULL or `count` numbers) gets the indices of those that did not and `failed_count` how many they are; the
-/// others did arrive. With `failed_count` 0 nothing was copied.
+/// Copies blocks of a lease, from block index `first` on, into `count` blocks of the engine's own memory, by as many requests, one after
+/// another, as that takes. `KVT_OK`: all arrived. Else `failed` (NULL or `count` numbers) gets the indices of those that did not and `failed_count` how many they are; the
+/// others did arrive. With `failed_count` 0 nothing was copied, or, after the two statuses below, nobody knows what.
 ///
 /// `KVT_ENOTFOUND`: the lease is over. After `KVT_ETIMEDOUT` and `KVT_EDAEMON` copies may go on for a moment: see `kvt_settle_blocks`.
 ///
@@ -181,7 +223,7 @@ pub unsafe extern "C" fn kvt_load_blocks(
     })
 }
 
-/// Makes `count` blocks of the engine's own memory, at most 102, cached under `hashes`; `first` is the index of the first one in its
+/// Makes `count` blocks of the engine's own memory cached under `hashes`; `first` is the index of the first one in its
 /// prefix, `parent` the hash of the block before it, NULL at the root: where room is short that stays for certain only while a lease
 /// holds it. None is found before all of it has been copied; from the first that
 /// fails on all do. Waits until all of them have reached `wanted`, a `kvt_level`, or cannot. `failed` and `failed_count` as in
@@ -223,7 +265,7 @@ pub unsafe extern "C" fn kvt_store_blocks(
     })
 }
 
-/// Brings blocks of a lease, at most 512, that are on NVMe up into host memory, as far as there is room: `KVT_ENOSPC` if not all are there now.
+/// Brings blocks of a lease that are on NVMe up into host memory, as far as there is room: `KVT_ENOSPC` if not all are there now.
 /// `fetched` (may be NULL) gets how many are.
 ///
 /// # Safety
@@ -276,6 +318,11 @@ unsafe fn ended(doing: &str, copied: &Copied, failed: *mut u32, failed_count: *m
 fn verdict(doing: &str, copied: &Copied) -> Result<(), Fault> {
     match copied.status {
         Status::Ok => Ok(()),
-        status => Err(Fault::new(status, format!("{doing}: {} blocks failed: {status:?}", copied.failed.len()))),
+        status => Err(some_failed(doing, copied.failed.len(), status)),
     }
+}
+
+/// So many blocks failed, the first one with this status.
+pub(crate) fn some_failed(doing: &str, failed: usize, status: Status) -> Fault {
+    Fault::new(status, format!("{doing}: {failed} blocks failed: {status:?}"))
 }

@@ -20,6 +20,8 @@ pub struct kvt_channel {
 pub(crate) struct ChannelHandle {
     pub(crate) channel: Channel,
     pub(crate) timeout: Duration,
+    /// Blocks that failed, of the completions that were taken last, by ticket.
+    pub(crate) failed: Vec<(u64, Vec<u32>)>,
 }
 
 static CHANNELS: Table<ChannelHandle, Exclusive> = Table::new("kvt_channel", b'H');
@@ -145,7 +147,7 @@ pub unsafe extern "C" fn kvt_channel_open(
         check_out("channel", channel)?;
         let client = client::enter(client)?;
         let taken = client.client.channel(index)?;
-        let handle = CHANNELS.insert(ChannelHandle { channel: taken, timeout: client.timeout })?;
+        let handle = CHANNELS.insert(ChannelHandle { channel: taken, timeout: client.timeout, failed: Vec::new() })?;
         // SAFETY: the caller's contract.
         unsafe { write("channel", channel, handle) }
     })

@@ -1,7 +1,8 @@
 //! Requests in their asynchronous form: submit, poll or wait, cancel, and a descriptor for an event loop.
 
-use super::channel::{advice, enter, hashes, kvt_channel, kvt_hash, level, level_code};
-use super::entry::{check_out, entry, write};
+use super::blocks::{self, kvt_lease_info};
+use super::channel::{ChannelHandle, advice, enter, hashes, kvt_channel, kvt_hash, level, level_code};
+use super::entry::{array, check_out, entry, write};
 use super::error::{Fault, remember};
 use super::pin::{self, kvt_pin, kvt_range};
 use super::sized::{self, Sized32};
@@ -40,6 +41,20 @@ pub enum kvt_op {
     KVT_OP_ACQUIRE = 13,
     /// `range.first`: size class, `range.count`: frames. Completion: `value` is the frames that the class has now.
     KVT_OP_TIER0_RESIZE = 20,
+    /// `hashes`, `hashes_count`: those of a prefix's blocks in order, as in `kvt_lookup`. Completion: `value` is the number of blocks that are
+    /// cached, `in_host_permille` about the share of them that is in host memory.
+    KVT_OP_LOOKUP = 22,
+    /// `parent`: hash of the prefix's last block, `range.count`: its blocks, `lease_us`. Completion: `lease`.
+    KVT_OP_LEASE = 23,
+    /// `range.seq`: lease, `range.first`, `blocks`, `blocks_count`: at most 512. Completion: `failed_count` is
+    /// the number of blocks that did not arrive.
+    KVT_OP_LOAD_BLOCKS = 24,
+    /// `range.first`, `parent`, `hashes`, `hashes_count`, `blocks`, `blocks_count`: at most 102, `level`. Completion: `value` is the `kvt_level`
+    /// that all of them reached, or `failed_count` is not 0.
+    KVT_OP_STORE_BLOCKS = 25,
+    /// `range.seq`: lease, `range.first`, `range.count`: at most 512. Completion: `failed_count` is the number of blocks that are not
+    /// in host memory now.
+    KVT_OP_FETCH_BLOCKS = 26,
     /// `tokens`: number of blocks for the session's own reserve. Completion: `value` is the number of blocks.
     KVT_OP_RESERVE_SESSION = 64,
 }
@@ -52,11 +67,16 @@ const _: () = {
     assert!(kvt_op::KVT_OP_PUBLISH as u16 == Op::Publish as u16 && kvt_op::KVT_OP_MAP as u16 == Op::Map as u16);
     assert!(kvt_op::KVT_OP_PARK as u16 == Op::Park as u16 && kvt_op::KVT_OP_RESUME as u16 == Op::Resume as u16);
     assert!(kvt_op::KVT_OP_TIER0_RESIZE as u16 == Op::Tier0Resize as u16);
+    assert!(kvt_op::KVT_OP_LOOKUP as u16 == Op::Lookup as u16 && kvt_op::KVT_OP_LEASE as u16 == Op::Lease as u16);
+    assert!(kvt_op::KVT_OP_LOAD_BLOCKS as u16 == Op::LoadBlocks as u16);
+    assert!(kvt_op::KVT_OP_STORE_BLOCKS as u16 == Op::StoreBlocks as u16);
+    assert!(kvt_op::KVT_OP_FETCH_BLOCKS as u16 == Op::FetchBlocks as u16);
     assert!(kvt_op::KVT_OP_ADVISE as u16 == Op::Advise as u16 && kvt_op::KVT_OP_ACQUIRE as u16 == Op::Acquire as u16);
 };
 
 /// A request. Set `struct_size` to `sizeof(kvt_request)`, what the operation uses, and the rest to zero. Nothing that it
-/// points to is used after `kvt_submit`, but for `user`, which is not followed at all.
+/// points to is used after `kvt_submit`, but for `user`, which is not followed at all. The engine's own blocks that a load or store names are
+/// used until it has ended: see `kvt_set_blocks`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvt_request {
@@ -86,13 +106,21 @@ pub struct kvt_request {
     pub advice: u32,
     /// What the advice takes: a priority, 0 to 255, or tokens to come.
     pub value: u32,
+    /// `blocks_count` blocks of the engine's own memory.
+    pub blocks: *const u32,
+    /// Blocks.
+    pub blocks_count: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Microseconds that a lease lasts.
+    pub lease_us: u64,
 }
 
 // SAFETY: repr(C), `struct_size` first, integers and raw pointers only.
 unsafe impl Sized32 for kvt_request {
     const BYTES_MIN: usize = 96;
 }
-const _: () = assert!(size_of::<kvt_request>() == 96);
+const _: () = assert!(size_of::<kvt_request>() == 120);
 
 /// The end of a request.
 #[repr(C)]
@@ -110,17 +138,29 @@ pub struct kvt_completion {
     pub value: u64,
     /// Pin of an acquire, else NULL.
     pub pin: *mut kvt_pin,
+    /// Of a lease.
+    pub lease: kvt_lease_info,
+    /// Of a lookup.
+    pub in_host_permille: u32,
+    /// Of a load, store or fetch: blocks that failed, whose indices `kvt_completion_failed` tells; `status` is then what befell the first
+    /// one. With 0 and another status than `KVT_OK` nothing was copied, or, after `KVT_EDAEMON`, nobody knows what (`kvt_settle_blocks`).
+    pub failed_count: u32,
 }
 
 impl kvt_completion {
-    fn of(done: Completed) -> kvt_completion {
+    /// The end of a request; keeps the list of its blocks that failed with the channel.
+    fn of(done: Completed, lists: &mut Vec<(u64, Vec<u32>)>) -> kvt_completion {
+        let ticket = done.ticket.into_raw();
         let mut completion = kvt_completion {
-            ticket: done.ticket.into_raw(),
+            ticket,
             user: std::ptr::with_exposed_provenance_mut(done.user as usize),
             status: kvt_status::KVT_OK,
             seq: 0,
             value: 0,
             pin: std::ptr::null_mut(),
+            lease: kvt_lease_info::default(),
+            in_host_permille: 0,
+            failed_count: 0,
         };
         let filled = done.result.map_err(Fault::from).and_then(|outcome| {
             match outcome {
@@ -129,8 +169,22 @@ impl kvt_completion {
                 Outcome::Blocks(blocks) => completion.value = blocks as u64,
                 Outcome::Frames(frames) => completion.value = u64::from(frames),
                 Outcome::Pin(pin) => completion.pin = pin::handle(pin)?,
-                // No `kvt_op` asks for what ends with these: `blocks` has them in their blocking form.
-                Outcome::Done | Outcome::Found { .. } | Outcome::Lease(_) | Outcome::Copied { .. } => {}
+                Outcome::Prefix(found) => {
+                    completion.value = u64::from(found.blocks);
+                    completion.in_host_permille = found.in_host_permille;
+                }
+                Outcome::Lease(leased) => completion.lease = kvt_lease_info::of(&leased),
+                Outcome::Copied { failed, status, level } => {
+                    completion.value = level_code(level) as u64;
+                    completion.failed_count = failed.len() as u32;
+                    if status != Status::Ok {
+                        let fault = blocks::some_failed("request", failed.len(), status);
+                        lists.push((ticket, failed));
+                        return Err(fault);
+                    }
+                }
+                // No `kvt_op` asks for one round of a lookup.
+                Outcome::Done | Outcome::Found { .. } => {}
             }
             Ok(())
         });
@@ -160,6 +214,11 @@ pub unsafe extern "C" fn kvt_submit(
         let r = unsafe { sized::read("request", request) }?;
         // SAFETY: the caller's contract.
         let hashes = unsafe { hashes(r.hashes, r.hashes_count) }?;
+        // SAFETY: the caller's contract.
+        let blocks = unsafe { array("request->blocks", r.blocks, r.blocks_count as usize) }?;
+        if r.reserved != 0 {
+            return Err(Fault::new(Status::Invalid, "`request->reserved` is not zero"));
+        }
         let seq = r.range.seq;
         let wanted = match r.op {
             op if op == kvt_op::KVT_OP_NOP as u32 => Request::Nop,
@@ -185,6 +244,19 @@ pub unsafe extern "C" fn kvt_submit(
             op if op == kvt_op::KVT_OP_ACQUIRE as u32 => Request::Acquire { range: r.range.pages() },
             op if op == kvt_op::KVT_OP_TIER0_RESIZE as u32 => {
                 Request::Tier0Resize { class: r.range.first as usize, frames: r.range.count }
+            }
+            op if op == kvt_op::KVT_OP_LOOKUP as u32 => Request::Search { hashes: &hashes },
+            op if op == kvt_op::KVT_OP_LEASE as u32 => {
+                let time = Duration::from_micros(r.lease_us);
+                Request::Lease { hash: r.parent.value(), count: r.range.count, time }
+            }
+            op if op == kvt_op::KVT_OP_LOAD_BLOCKS as u32 => Request::Load { lease: seq, first: r.range.first, blocks },
+            op if op == kvt_op::KVT_OP_STORE_BLOCKS as u32 => {
+                let (parent, level) = (r.parent.value(), level(r.level)?);
+                Request::Store { first: r.range.first, parent, hashes: &hashes, blocks, level }
+            }
+            op if op == kvt_op::KVT_OP_FETCH_BLOCKS as u32 => {
+                Request::Fetch { lease: seq, first: r.range.first, count: r.range.count }
             }
             op => return Err(Fault::new(Status::Invalid, format!("`request->op` is {op}, no kvt_op"))),
         };
@@ -213,11 +285,13 @@ pub unsafe extern "C" fn kvt_poll(
         check_out("completions", completions)?;
         check_out("count", count)?;
         let mut c = enter(channel)?;
+        let ChannelHandle { channel, failed, .. } = &mut *c;
+        failed.clear();
         let mut taken = 0;
         while taken < capacity {
-            let Some(done) = c.channel.poll_any() else { break };
+            let Some(done) = channel.poll_any() else { break };
             // SAFETY: the caller's contract: `taken` is below `capacity`.
-            unsafe { completions.add(taken as usize).write(kvt_completion::of(done)) };
+            unsafe { completions.add(taken as usize).write(kvt_completion::of(done, failed)) };
             taken += 1;
         }
         // SAFETY: the caller's contract.
@@ -243,8 +317,44 @@ pub unsafe extern "C" fn kvt_wait(
         let mut c = enter(channel)?;
         let timeout = timeout(timeout_us, c.timeout);
         let done = c.channel.wait(Ticket::from_raw(ticket), timeout)?;
+        c.failed.clear();
         // SAFETY: the caller's contract.
-        unsafe { write("completion", completion, kvt_completion::of(done)) }
+        unsafe { write("completion", completion, kvt_completion::of(done, &mut c.failed)) }
+    })
+}
+
+/// Which blocks of a load, store or fetch failed, by their indices in the request: of a completion that the last `kvt_poll` or `kvt_wait` of this
+/// channel took. `failed` gets the first `capacity` of them, `count` how many they are.
+///
+/// `KVT_ENOTFOUND`: no completion of that call has this ticket and blocks that failed.
+///
+/// # Safety
+/// `failed` is NULL, with a `capacity` of 0, or valid for `capacity` writes, `count` for one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvt_completion_failed(
+    channel: *mut kvt_channel,
+    ticket: u64,
+    failed: *mut u32,
+    capacity: u32,
+    count: *mut u32,
+) -> kvt_status {
+    entry("kvt_completion_failed", || {
+        check_out("count", count)?;
+        let c = enter(channel)?;
+        let list = c.failed.iter().find(|(of, _)| *of == ticket).map(|(_, list)| list);
+        let list = list.ok_or_else(|| {
+            let text =
+                format!("ticket {ticket}: the last poll or wait took no completion of it with blocks that failed");
+            Fault::new(Status::NotFound, text)
+        })?;
+        if capacity > 0 {
+            check_out("failed", failed)?;
+            let shown = list.len().min(capacity as usize);
+            // SAFETY: the caller's contract.
+            unsafe { std::ptr::copy_nonoverlapping(list.as_ptr(), failed, shown) };
+        }
+        // SAFETY: the caller's contract.
+        unsafe { write("count", count, list.len() as u32) }
     })
 }
 

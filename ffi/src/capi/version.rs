@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char};
 
 /// Version of the binary interface that this header describes. A library of the same number runs programs compiled with it;
 /// within a number, structures only grow at their end and functions are only added.
-pub const KVT_ABI_VERSION: u32 = 1;
+pub const KVT_ABI_VERSION: u32 = 2;
 
 const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
     Ok(version) => version,

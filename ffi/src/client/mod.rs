@@ -19,7 +19,7 @@ pub mod request;
 pub mod stats;
 
 pub use crate::agent::attention::{Contract, DigestOptions, Element, KeyLayout};
-pub use crate::memory::Piece;
+pub use crate::memory::{MEMBERS_MAX, Owner, Piece, UNNAMED};
 pub use channel::{Channel, Copied, Found};
 pub use error::{Error, Result};
 pub use lane::{Lane, Omission, Pass, Ready, ScoreKind, StepSeq};
@@ -31,10 +31,7 @@ pub use stats::{DeviceCopies, Stats};
 use crate::{agent::protocol::seqs::SeqState, memory::EngineBlocks};
 use inner::Inner;
 use kvtide_wire::status::Status;
-use std::{
-    path::Path,
-    sync::{Arc, atomic::Ordering},
-};
+use std::{path::Path, sync::Arc};
 
 /// A session with the daemon. Cheap to clone; lives until its last clone, channel and lane are dropped.
 #[derive(Clone)]
@@ -95,17 +92,52 @@ impl Client {
     /// The memory of all pieces stays readable and writable until the next call of this, or the drop of the last handle; while a load
     /// into a block or a store from it is under way, nobody else writes there, nor reads what is loaded.
     pub unsafe fn set_blocks(&self, count: u32, pieces: &[Piece]) -> Result<()> {
+        // SAFETY: the caller's contract.
+        unsafe { self.set_blocks_of(count, pieces, None) }
+    }
+
+    /// As [`Client::set_blocks`], with the `owner` of the memory, which is dropped when nothing reads or writes there any more: when a later call has
+    /// replaced the blocks, or the session is over ([`Client::detach`], or the drop of the last handle).
+    ///
+    /// # Errors
+    /// As [`Client::set_blocks`]; the owner is dropped then.
+    ///
+    /// # Safety
+    /// As [`Client::set_blocks`], but that the memory need stay no longer than the owner.
+    pub unsafe fn set_blocks_of(&self, count: u32, pieces: &[Piece], owner: Option<Owner>) -> Result<()> {
         const DOING: &str = "say where the engine's blocks are, so many:";
         let session = &self.inner.session;
         session.ours().map_err(|status| Error::call(DOING, u64::from(count), status))?;
         let blocks = match pieces {
             [] => None,
-            pieces => Some(EngineBlocks::new(session.shared.geometry(), count, pieces)?),
+            pieces => Some(EngineBlocks::new(session.shared.geometry(), count, pieces)?.owned(owner)),
         };
         self.show_blocks(blocks).map_err(|status| Error::call(DOING, u64::from(count), status))
     }
 
-    /// The same with memory that the session allocates and keeps, all zeroes: for engines that have none to show. It is read and written
+    /// Says what blocks' names stand for, where their pieces have several members: the names from `first` on, `ids` having one id for each
+    /// member of each name, all below the `count` of [`Client::set_blocks`], or [`UNNAMED`] for all of them. The numbers that loads and
+    /// stores are given are names then; what stands for nothing is refused with `Range`. A later call may change what a name stands for.
+    ///
+    /// # Errors
+    /// Nothing is changed. [`Error::Options`]: ids that are no whole names, or out of range. `State`: a load or store of one of the names is
+    /// under way, or blocks have one member alone. `Limit`: more names than a table holds, 2^24 ids.
+    pub fn name_blocks(&self, first: u32, ids: &[u32]) -> Result<()> {
+        let failed = |status| Error::call("name blocks, the first one", u64::from(first), status);
+        let session = &self.inner.session;
+        session.ours().map_err(failed)?;
+        if session.is_copying() {
+            self.inner.hear_free_channels();
+        }
+        // Calls that the daemon's death has ended hold no names, while a round that began before may still copy by them.
+        let round = session.pump();
+        let names = session.names().clone();
+        let set = names.ok_or_else(|| failed(Status::State))?.set(first, ids);
+        drop(round);
+        set
+    }
+
+    /// As [`Client::set_blocks`], with memory that the session allocates and keeps, all zeroes: for engines that have none to show. It is read and written
     /// by [`Client::with_block`].
     ///
     /// # Errors
@@ -120,12 +152,24 @@ impl Client {
 
     fn show_blocks(&self, blocks: Option<EngineBlocks>) -> std::result::Result<(), Status> {
         let session = &self.inner.session;
-        let mut pump = session.pump();
-        // Once the session is over no round copies anything, whoever has yet to hear of it.
-        if session.alive() && session.copying.load(Ordering::Acquire) > 0 {
-            return Err(Status::State);
+        if session.is_copying() {
+            self.inner.hear_free_channels();
         }
-        pump.set_blocks(blocks)
+        let before = {
+            let mut pump = session.pump();
+            // A request is counted under this lock, before it is sent: none goes out between the look and the exchange.
+            let mut names = session.names();
+            // Once the session is over no round copies anything, whoever has yet to hear of it.
+            if session.alive() && session.is_copying() {
+                return Err(Status::State);
+            }
+            let theirs = blocks.as_ref().and_then(|blocks| blocks.names().cloned());
+            let before = pump.set_blocks(blocks)?;
+            *names = theirs;
+            before
+        };
+        drop(before); // what its owner does at its end holds up no round
+        Ok(())
     }
 
     /// Looks at a block's bytes in a plane, of those that [`Client::allocate_blocks`] made, while nothing is copied. `None`: there is no
@@ -161,11 +205,12 @@ impl Client {
     }
 
     /// Ends the session now: waits of other threads return `Daemon`. What is in tier 0 stays readable until the last
-    /// handle is dropped.
+    /// handle is dropped; the engine's own blocks are touched no more when it returns.
     pub fn detach(&self) {
         if self.inner.session.ours().is_ok() {
             self.inner.session.fail(Status::Daemon);
             self.inner.stop();
+            let _ = self.show_blocks(None); // the session is over: nothing is in the way
         }
     }
 

@@ -1,6 +1,6 @@
 //! Requests in their asynchronous form, and what they end with.
 
-use super::options::SeqId;
+use super::{channel::Found, options::SeqId};
 use crate::agent::attention::Contract;
 use kvtide_wire::{
     entry::{Advice, Level},
@@ -15,23 +15,86 @@ pub use crate::agent::protocol::PageRange;
 #[allow(missing_docs)] // described once, at the blocking forms
 pub enum Request<'a> {
     Nop,
-    Reserve { seq: SeqId, tokens: u64 },
-    ReserveSession { blocks: u32 },
-    Fork { seq: SeqId },
-    Truncate { seq: SeqId, tokens: u64 },
-    Publish { seq: SeqId, first: u32, parent: u128, hashes: &'a [u128], level: Level },
-    Map { seq: SeqId, hashes: &'a [u128] },
-    Park { seq: SeqId, due: Duration },
-    Resume { seq: SeqId },
-    Advise { seq: SeqId, first: u32, count: u32, advice: Advice, value: u32 },
-    Contract { seq: SeqId, contract: Contract },
-    Acquire { range: PageRange },
-    Tier0Resize { class: usize, frames: u32 },
-    Lookup { probes: &'a [u128] },
-    Lease { hash: u128, count: u32, time: Duration },
-    Load { lease: SeqId, first: u32, blocks: &'a [u32] },
-    Store { first: u32, parent: u128, hashes: &'a [u128], blocks: &'a [u32], level: Level },
-    Fetch { lease: SeqId, first: u32, count: u32 },
+    Reserve {
+        seq: SeqId,
+        tokens: u64,
+    },
+    ReserveSession {
+        blocks: u32,
+    },
+    Fork {
+        seq: SeqId,
+    },
+    Truncate {
+        seq: SeqId,
+        tokens: u64,
+    },
+    Publish {
+        seq: SeqId,
+        first: u32,
+        parent: u128,
+        hashes: &'a [u128],
+        level: Level,
+    },
+    Map {
+        seq: SeqId,
+        hashes: &'a [u128],
+    },
+    Park {
+        seq: SeqId,
+        due: Duration,
+    },
+    Resume {
+        seq: SeqId,
+    },
+    Advise {
+        seq: SeqId,
+        first: u32,
+        count: u32,
+        advice: Advice,
+        value: u32,
+    },
+    Contract {
+        seq: SeqId,
+        contract: Contract,
+    },
+    Acquire {
+        range: PageRange,
+    },
+    Tier0Resize {
+        class: usize,
+        frames: u32,
+    },
+    /// A lookup's one round.
+    Lookup {
+        probes: &'a [u128],
+    },
+    /// [`super::Channel::lookup`], all of it.
+    Search {
+        hashes: &'a [u128],
+    },
+    Lease {
+        hash: u128,
+        count: u32,
+        time: Duration,
+    },
+    Load {
+        lease: SeqId,
+        first: u32,
+        blocks: &'a [u32],
+    },
+    Store {
+        first: u32,
+        parent: u128,
+        hashes: &'a [u128],
+        blocks: &'a [u32],
+        level: Level,
+    },
+    Fetch {
+        lease: SeqId,
+        first: u32,
+        count: u32,
+    },
 }
 
 /// What a request ended with.
@@ -56,6 +119,8 @@ pub enum Outcome {
         /// Of those, in host.
         in_host: u32,
     },
+    /// What a lookup found.
+    Prefix(Found),
     /// A lease that has begun.
     Lease(Leased),
     /// Blocks of the engine's own memory that were loaded, stored or fetched.

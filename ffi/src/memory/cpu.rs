@@ -1,8 +1,10 @@
-//! Memory of a CPU engine: whoever polls copies, with the C library's memcpy.
+//! Memory of a CPU engine: whoever polls copies. What comes into tier 0 goes by the C library's memcpy, so that it is in the cache of
+//! whoever waits for it; all else past the cache.
 
 use super::{
     Counts, EngineBlocks, Tier0, TierMemory, host_place,
     slabs::{HostSlab, check_slab, map_slab},
+    stream,
 };
 use crate::{
     Result,
@@ -107,8 +109,18 @@ impl CpuMemory {
         // SAFETY: both ranges lie in mapped memory of at least `bytes` (checked above) and are distinct frames. The mover
         // yields a copy only after every lane has given the destination up, and reserves the source while the copy runs; host
         // frames belong to this job until it is reported done.
-        unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
-        let in_tier0 = if matches!(op.to, Place::Frame(_)) { to } else { from };
+        let in_tier0 = unsafe {
+            match op.to {
+                Place::Frame(_) => {
+                    std::ptr::copy_nonoverlapping(from, to, bytes);
+                    to
+                }
+                _ => {
+                    stream::copy(from, to, bytes);
+                    from
+                }
+            }
+        };
         let digest = if op.canary { digest(in_tier0, bytes) } else { 0 };
         Ok(Copied { bytes: u64::from(op.bytes), digest })
     }
@@ -125,7 +137,7 @@ impl CpuMemory {
             // SAFETY: the pieces of a plane have as many bytes as its page (checked when they were given), so that the host side stays
             // within its frame; who gave the pieces has promised their memory until it takes them back, which this thread's lock
             // orders behind the copy. The host frame belongs to this job until it is reported done.
-            unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
+            unsafe { stream::copy(from, to, bytes) };
             if let Some(digest) = &mut digest {
                 // SAFETY: as above. An engine that writes meanwhile changes what the digest comes out as, and nothing else.
                 digest.update(unsafe { std::slice::from_raw_parts(piece, bytes) });
@@ -173,9 +185,8 @@ impl TierMemory for CpuMemory {
         !gone && self.slabs.get(&slab).is_some_and(|s| s.class == class && slot < s.frames)
     }
 
-    fn set_blocks(&mut self, blocks: Option<EngineBlocks>) -> std::result::Result<(), Status> {
-        self.blocks = blocks; // nothing is under way between two polls
-        Ok(())
+    fn set_blocks(&mut self, blocks: Option<EngineBlocks>) -> std::result::Result<Option<EngineBlocks>, Status> {
+        Ok(std::mem::replace(&mut self.blocks, blocks)) // nothing is under way between two polls
     }
 
     fn own_block(&mut self, block: u32, plane: u16) -> Option<&mut [u8]> {

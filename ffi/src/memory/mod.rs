@@ -10,12 +10,16 @@ mod cpu;
 pub(crate) mod cuda;
 mod frames;
 mod host;
+mod names;
 mod slabs;
+mod stream;
 mod tier0;
 
-pub use blocks::{EngineBlocks, Piece};
+pub use blocks::{EngineBlocks, Owner, Piece};
 pub use cpu::CpuMemory;
 pub use frames::ClassRoom;
+pub(crate) use names::{Held, Names};
+pub use names::{MEMBERS_MAX, UNNAMED};
 pub use tier0::Tier0;
 
 use crate::{
@@ -50,11 +54,11 @@ pub trait TierMemory: Send {
     fn knows(&self, class: usize, slab: u32, slot: u32) -> bool;
 
     /// The engine's own memory is there from now on, or none is. On return nothing touches what was there before; copies that were started
-    /// and have not begun go on with what is there then: the caller has seen to it that there are none.
+    /// and have not begun go on with what is there then: the caller has seen to it that there are none. Returns what was there before.
     ///
     /// # Errors
     /// `Invalid`: this memory copies nothing there.
-    fn set_blocks(&mut self, blocks: Option<EngineBlocks>) -> std::result::Result<(), Status>;
+    fn set_blocks(&mut self, blocks: Option<EngineBlocks>) -> std::result::Result<Option<EngineBlocks>, Status>;
 
     /// A block's bytes in a plane, of memory that came with [`EngineBlocks::allocate`].
     fn own_block(&mut self, block: u32, plane: u16) -> Option<&mut [u8]>;

@@ -33,12 +33,14 @@ pub enum Mutant {
     MoveInStep,
     /// A lane begins while a page is being moved.
     BeginIgnoresGate,
+    /// A copy out of an engine's own block is reported ended when it begins.
+    GatherEndsEarly,
 }
 
 #[cfg(feature = "mutants")]
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 14] = [
+    pub const ALL: [Mutant; 15] = [
         Mutant::NoBoundaryWait,
         Mutant::VictimStaysPublished,
         Mutant::UnconditionalUnpublish,
@@ -53,6 +55,7 @@ impl Mutant {
         Mutant::CanaryIgnored,
         Mutant::MoveInStep,
         Mutant::BeginIgnoresGate,
+        Mutant::GatherEndsEarly,
     ];
 
     /// Its name, as tests print it.
@@ -73,6 +76,7 @@ impl Mutant {
             Mutant::CanaryIgnored => "CanaryIgnored",
             Mutant::MoveInStep => "MoveInStep",
             Mutant::BeginIgnoresGate => "BeginIgnoresGate",
+            Mutant::GatherEndsEarly => "GatherEndsEarly",
         }
     }
 }

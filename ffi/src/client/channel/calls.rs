@@ -2,23 +2,27 @@
 
 use super::{
     super::{Error, request::Completed, request::Leased, request::Outcome, request::Ticket},
+    call::Call,
     owned::Owned,
     publish::Publishing,
+    search::Search,
+    wait::SPIN,
 };
 use crate::agent::{
     attention::Contract,
     port::{Answer, Port},
     protocol::PinId,
-    session::Session,
+    session::{Copying, Session},
 };
 use kvtide_wire::{
     entry::{Level, NONE_U32, Op, Submission},
     lists::HASHES_MAX,
+    os::spin::Spin,
     status::Status,
 };
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     time::Duration,
 };
 
@@ -79,6 +83,11 @@ pub(super) enum Work {
         pin: PinId,
     },
     Lookup,
+    /// The whole of a lookup, one request after another.
+    Search {
+        hashes: Box<[u128]>,
+        search: Search,
+    },
     /// The blocks of the prefix.
     Lease {
         seq: u32,
@@ -90,6 +99,9 @@ pub(super) enum Work {
         count: u32,
         level: Level,
         words: Vec<u32>,
+        /// Blocks and names stay what they are meanwhile.
+        #[allow(dead_code)] // it is there to be dropped
+        copying: Copying,
     },
     /// The class had `before` frames with memory, and has that of `frames` already if those are more.
     Resize {
@@ -118,6 +130,7 @@ impl Work {
             Work::Acquire { seq, .. } => ("acquire pages of sequence", u64::from(*seq)),
             Work::Resize { class, .. } => ("resize tier-0 class", *class as u64),
             Work::Lookup => ("look a prefix up by channel", 0),
+            Work::Search { hashes, .. } => (super::blocks::LOOKUP, hashes.len() as u64),
             Work::Lease { count, .. } => ("lease a prefix of blocks", u64::from(*count)),
             Work::Copy { doing, count, .. } => (doing, u64::from(*count)),
         }
@@ -158,16 +171,6 @@ pub(super) fn resized(session: &Session, class: usize, frames: u32) -> Result<u3
     result
 }
 
-/// A request in flight.
-#[derive(Debug)]
-pub(super) struct Call {
-    /// Who is told of its end; nobody if `None`.
-    pub ticket: Option<Ticket>,
-    pub user: u64,
-    pub timeout: Duration,
-    pub work: Work,
-}
-
 /// What follows from an answer.
 enum Next {
     Done(Result<Outcome, Status>),
@@ -186,6 +189,7 @@ pub(crate) struct State {
     pub(super) dirty: VecDeque<u32>,
     /// Releases that found no room in the ring.
     pub(super) releases: VecDeque<Submission>,
+    pub(super) spin: Spin,
     session: Arc<Session>,
 }
 
@@ -200,6 +204,7 @@ impl State {
             owned: HashMap::new(),
             dirty: VecDeque::new(),
             releases: VecDeque::new(),
+            spin: Spin::new(SPIN),
             session: Arc::clone(session),
         }
     }
@@ -231,14 +236,14 @@ impl State {
         })
     }
 
-    /// Sends a request for a call.
+    /// Sends a request for a call; a call that could not be sent comes back.
     pub(super) fn send(
         &mut self,
         op: Op,
         mut request: Submission,
         hashes: &[u128],
         call: Call,
-    ) -> Result<(), (Status, Call)> {
+    ) -> Result<(), (Status, Box<Call>)> {
         request.timeout_us = u64::try_from(call.timeout.as_micros()).unwrap_or(u64::MAX);
         let session = &self.session;
         let sent = if hashes.is_empty() {
@@ -251,18 +256,15 @@ impl State {
                 if let Some(owned) = call.work.changes().and_then(|seq| self.owned.get_mut(&seq)) {
                     owned.changing = true;
                 }
-                if matches!(call.work, Work::Copy { .. }) {
-                    session.copying.fetch_add(1, Ordering::AcqRel);
-                }
                 self.calls[usize::from(tag)] = Some(call);
                 Ok(())
             }
-            Err(status) => Err((status, call)),
+            Err(status) => Err((status, Box::new(call))),
         }
     }
 
     /// Takes the daemon's answers; after its death, ends every call.
-    pub(super) fn progress(&mut self) {
+    pub(crate) fn progress(&mut self) {
         let session = self.session();
         while let Ok(Some(answer)) = self.port.next(&session) {
             if let Some(call) = self.calls.get_mut(usize::from(answer.tag)).and_then(Option::take) {
@@ -279,21 +281,21 @@ impl State {
     }
 
     fn answered(&mut self, mut call: Call, answer: &Answer) {
-        if matches!(call.work, Work::Copy { .. }) {
-            self.session.copying.fetch_sub(1, Ordering::AcqRel);
-        }
         if let Some(owned) = call.work.changes().and_then(|seq| self.owned.get_mut(&seq)) {
             owned.changing = false;
         }
         let list = if answer.status == Status::Daemon { Vec::new() } else { self.port.list.words().to_vec() };
         let result = match self.apply(&mut call.work, answer.status, answer.value, &list) {
             Next::Done(result) => result,
-            Next::More(op, request, hashes) => match self.send(op, request, &hashes, call) {
-                Ok(()) => return,
-                Err((status, back)) => {
-                    call = back;
-                    Err(status)
-                }
+            Next::More(op, request, hashes) => match call.go_on() {
+                Ok(()) => match self.send(op, request, &hashes, call) {
+                    Ok(()) => return,
+                    Err((status, back)) => {
+                        call = *back;
+                        Err(status)
+                    }
+                },
+                Err(status) => Err(status),
             },
         };
         self.finish(call, result);
@@ -499,6 +501,20 @@ impl State {
             Work::Lookup => {
                 let (found, in_host) = (value as u32, (value >> 32) as u32);
                 Next::Done(verdict(in_host <= found).map(|()| Outcome::Found { blocks: found, in_host }))
+            }
+            Work::Search { hashes, search } => {
+                let (found, in_host) = (value as u32, (value >> 32) as u32);
+                if let Err(status) = verdict(in_host <= found) {
+                    return Next::Done(Err(status));
+                }
+                search.answered(found, in_host);
+                match search.probes(hashes) {
+                    None => Next::Done(Ok(Outcome::Prefix(search.found()))),
+                    Some(probes) => {
+                        let submission = Submission { count: probes.len() as u32, ..Submission::default() };
+                        Next::More(Op::Lookup, submission, probes)
+                    }
+                }
             }
             Work::Lease { seq, count } => {
                 let (seq, count) = (*seq, *count);

@@ -4,9 +4,11 @@
 //! into requests, `wait` waits.
 
 mod blocks;
+mod call;
 mod calls;
 mod owned;
 mod publish;
+mod search;
 mod submit;
 mod wait;
 

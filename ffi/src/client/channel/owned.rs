@@ -1,12 +1,15 @@
 //! A channel's own sequences: what the daemon was told of them, and what it still must be told.
 
-use super::calls::{Call, State, Work};
+use super::{
+    call::Call,
+    calls::{State, Work},
+};
 use crate::agent::protocol::{PinId, seqs::SeqState};
 use kvtide_wire::{
     entry::{Op, Submission},
     status::Status,
 };
-use std::{collections::HashSet, time::Duration};
+use std::collections::HashSet;
 
 /// What a channel knows of a sequence beyond the session's mirror.
 #[derive(Debug, Default)]
@@ -56,9 +59,13 @@ impl State {
     }
 
     /// Takes a free slot for a sequence of this channel.
+    ///
+    /// # Errors
+    /// `Limit`: there is none; `Again`: there will be one when the daemon has answered a drop of this channel.
     pub(super) fn new_slot(&mut self) -> Result<u32, Status> {
         let session = self.session();
-        let seq = session.seq_slots.pop().ok_or(Status::Limit)?;
+        let coming = || if self.owned.values().any(|owned| owned.dropping) { Status::Again } else { Status::Limit };
+        let seq = session.seq_slots.pop().ok_or_else(coming)?;
         if !session.shared.seqs().create(seq) {
             return Err(Status::Internal);
         }
@@ -176,7 +183,7 @@ impl State {
 
     /// Sends a request that nobody waits for.
     pub(super) fn post(&mut self, op: Op, request: Submission, work: Work) -> Result<(), Status> {
-        let call = Call { ticket: None, user: 0, timeout: Duration::ZERO, work };
+        let call = Call::of_nobody(work);
         self.send(op, request, &[], call).map_err(|(status, _)| status)
     }
 

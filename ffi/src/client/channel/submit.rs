@@ -1,15 +1,18 @@
 //! Calls become requests, or are done at once where the session can do them alone.
 
 use super::{
-    calls::{BLOCKS_MAX, Call, State, Work, resized},
+    blocks::CALL_BLOCKS_MAX,
+    call::Call,
+    calls::{BLOCKS_MAX, State, Work, resized},
     pin_id, pin_of,
     publish::Publishing,
+    search::Search,
 };
 use crate::{
     agent::{
         attention::Contract,
         protocol::PageRange,
-        session::{RESERVE_MAX, Session},
+        session::{Copying, RESERVE_MAX, Session},
     },
     client::request::{Completed, Outcome, Pin, Request, Ticket},
 };
@@ -18,7 +21,10 @@ use kvtide_wire::{
     lists::{HASHED_BLOCKS_MAX, HASHES_MAX, hash_words},
     status::Status,
 };
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 /// What a call became.
 enum Started {
@@ -57,13 +63,12 @@ impl State {
         self.flush()?; // the daemon sees a channel's calls in their order
         let (op, submission, hashes, work) = match self.prepare(&session, request)? {
             Started::Done(outcome) => {
-                let call = Call { ticket, user, timeout, work: Work::Plain };
-                self.finish(call, Ok(outcome));
+                self.finish(Call::new(ticket, user, Duration::ZERO, Work::Plain), Ok(outcome));
                 return Ok(());
             }
             Started::Send(op, submission, hashes, work) => (op, submission, hashes, work),
         };
-        let sent = self.send(op, submission, &hashes, Call { ticket, user, timeout, work });
+        let sent = self.send(op, submission, &hashes, Call::new(ticket, user, timeout, work));
         sent.map_err(|(status, call)| {
             self.take_back(&session, &call.work);
             status
@@ -94,7 +99,7 @@ impl State {
         }
     }
 
-    fn prepare(&mut self, session: &Session, request: &Request<'_>) -> Result<Started, Status> {
+    fn prepare(&mut self, session: &Arc<Session>, request: &Request<'_>) -> Result<Started, Status> {
         let seqs = session.shared.seqs();
         let geometry = session.shared.geometry();
         let page_tokens = u64::from(geometry.bounds().page_tokens);
@@ -219,6 +224,17 @@ impl State {
                 let submission = Submission { count: probes.len() as u32, ..plain };
                 Started::Send(Op::Lookup, submission, probes.to_vec(), Work::Lookup)
             }
+            Request::Search { hashes } => {
+                if hashes.len() > CALL_BLOCKS_MAX {
+                    return Err(Status::Limit);
+                }
+                let mut search = Search::new(hashes.len());
+                let Some(probes) = search.probes(hashes) else {
+                    return Ok(Started::Done(Outcome::Prefix(search.found())));
+                };
+                let work = Work::Search { hashes: hashes.into(), search };
+                Started::Send(Op::Lookup, Submission { count: probes.len() as u32, ..plain }, probes, work)
+            }
             Request::Lease { hash, count, time } => {
                 let value = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
                 let seq = self.new_slot()?;
@@ -235,12 +251,8 @@ impl State {
                 }
                 let count = blocks.len() as u32;
                 let submission = Submission { seq: lease, first, count, ..plain };
-                Started::Send(
-                    Op::LoadBlocks,
-                    submission,
-                    Vec::new(),
-                    copy("load blocks, so many", blocks.to_vec(), count),
-                )
+                let work = copy("load blocks, so many", blocks.to_vec(), count, session.hold(blocks)?);
+                Started::Send(Op::LoadBlocks, submission, Vec::new(), work)
             }
             Request::Store { first, parent, hashes, blocks, level } => {
                 if hashes.is_empty() || hashes.len() != blocks.len() || (parent == 0) != (first == 0) {
@@ -252,13 +264,15 @@ impl State {
                 let count = hashes.len() as u32;
                 let words = hashes.iter().flat_map(|hash| hash_words(*hash)).chain(blocks.iter().copied()).collect();
                 let submission = Submission { first, count, flags: level as u16, hash: halves(parent), ..plain };
-                let work = Work::Copy { doing: "store blocks, so many", count, level, words };
+                let copying = session.hold(blocks)?;
+                let work = Work::Copy { doing: "store blocks, so many", count, level, words, copying };
                 Started::Send(Op::StoreBlocks, submission, Vec::new(), work)
             }
             Request::Fetch { lease, first, count } => {
                 self.steady(lease)?;
                 let submission = Submission { seq: lease, first, count, ..plain };
-                Started::Send(Op::FetchBlocks, submission, Vec::new(), copy("fetch blocks, so many", Vec::new(), count))
+                let work = copy("fetch blocks, so many", Vec::new(), count, session.hold(&[])?);
+                Started::Send(Op::FetchBlocks, submission, Vec::new(), work)
             }
             Request::Tier0Resize { class, frames } => resize(session, class, frames)?,
         })
@@ -362,7 +376,7 @@ impl State {
             return;
         }
         if let Some(Started::Send(op, submission, hashes, work)) = self.refill(session, level - there) {
-            let call = Call { ticket: None, user: 0, timeout: Duration::ZERO, work };
+            let call = Call::of_nobody(work);
             if let Err((_, call)) = self.send(op, submission, &hashes, call) {
                 self.take_back(session, &call.work); // the next append asks again
             }
@@ -452,8 +466,8 @@ pub(in crate::client) fn contract_of(seq: u32, contract: Contract) -> Submission
 }
 
 /// Copies between blocks of the engine's own memory and ours.
-fn copy(doing: &'static str, words: Vec<u32>, count: u32) -> Work {
-    Work::Copy { doing, count, level: Level::Published, words }
+fn copy(doing: &'static str, words: Vec<u32>, count: u32, copying: Copying) -> Work {
+    Work::Copy { doing, count, level: Level::Published, words, copying }
 }
 
 fn halves(hash: u128) -> [u64; 2] {

@@ -16,7 +16,7 @@ use kvtide_wire::{
 use std::time::{Duration, Instant};
 
 /// How long a call looks for its answer before it sleeps: a few round trips between two processes that are awake.
-const SPIN: Duration = Duration::from_micros(250);
+pub(super) const SPIN: Duration = Duration::from_micros(250);
 
 impl State {
     /// Waits until `ready` finds something.
@@ -46,12 +46,10 @@ impl State {
                 spin_from = now;
             } else if now >= deadline {
                 return Err(Status::TimedOut);
-            } else if now.duration_since(spin_from) >= SPIN {
+            } else if !self.spin.pause(now.duration_since(spin_from)) {
                 helping = None;
                 self.port.sleep(session, None, deadline.saturating_duration_since(now), || !session.alive());
                 spin_from = Instant::now();
-            } else {
-                std::hint::spin_loop();
             }
         }
     }

@@ -120,6 +120,7 @@ impl State {
     /// out first, within the session's timeout.
     pub(super) fn begin_reader(&mut self, session: &Session, seqs: &[StepSeq]) -> std::result::Result<bool, Status> {
         let mut deadline = None;
+        let mut helping = None;
         loop {
             if !session.shared.wants_quiet() {
                 match self.reader.begin(seqs) {
@@ -132,7 +133,7 @@ impl State {
                 session.pump().mover().give_up_moves();
                 continue;
             }
-            let _helping = session.helping();
+            helping.get_or_insert_with(|| session.helping());
             let deadline = *deadline.get_or_insert_with(|| crate::client::options::deadline(session.timeout));
             if session.try_round().progress {
                 continue;

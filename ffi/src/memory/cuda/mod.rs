@@ -344,8 +344,8 @@ impl TierMemory for CudaMemory {
         !self.gone.contains(&slab) && self.slabs.get(&slab).is_some_and(|s| s.holds(class, slot))
     }
 
-    fn set_blocks(&mut self, blocks: Option<EngineBlocks>) -> std::result::Result<(), Status> {
-        if blocks.is_some() { Err(Status::Invalid) } else { Ok(()) }
+    fn set_blocks(&mut self, blocks: Option<EngineBlocks>) -> std::result::Result<Option<EngineBlocks>, Status> {
+        if blocks.is_some() { Err(Status::Invalid) } else { Ok(None) }
     }
 
     fn own_block(&mut self, _: u32, _: u16) -> Option<&mut [u8]> {

@@ -1,7 +1,8 @@
 //! The system calls that both processes need, behind safe types: shared memory, the attach socket, doorbells, waiting, and the
 //! two sides of a session built from them.
 //!
-//! `unsafe` of this crate stands in here only: mapping memory as atomics, putting it on huge pages, an allocator that asks for them, and one `getsockopt`. Errors carry what was tried, on
+//! `unsafe` of this crate stands in here only: mapping memory as atomics, putting it on huge pages, an allocator that asks for them, the scheduler's
+//! attributes of a thread, and one `getsockopt`. Errors carry what was tried, on
 //! what, and errno. Nothing in here blocks without a bound.
 
 pub mod bell;
@@ -12,6 +13,7 @@ pub mod memfd;
 pub mod poll;
 pub mod session;
 pub mod socket;
+pub mod spin;
 pub mod token;
 
 use crate::error::Error;

@@ -1,0 +1,106 @@
+//! Looking again and again for what is about to come, without keeping a core from whoever needs it; and a short turn for a thread that
+//! others wait for.
+
+use super::failed;
+use crate::error::Error;
+use rustix::io::Errno;
+use std::format;
+use std::time::{Duration, Instant};
+
+/// How long it keeps its core to itself: an answer from a core that is awake takes some microseconds.
+const ALONE: Duration = Duration::from_micros(20);
+/// A core that was offered and came back so much later was somebody else's meanwhile: offering it to nobody takes a microsecond.
+const TAKEN: Duration = Duration::from_micros(20);
+/// How long cores count as short after that.
+const CROWDED: Duration = Duration::from_millis(4);
+
+/// One thread's looking.
+#[derive(Clone, Copy, Debug)]
+pub struct Spin {
+    limit: Duration,
+    crowded_until: Option<Instant>,
+}
+
+impl Spin {
+    /// For so long at a time.
+    #[must_use]
+    pub const fn new(limit: Duration) -> Spin {
+        Spin { limit, crowded_until: None }
+    }
+
+    /// A moment between two looks, `waited` after the last that found something. False: it is time to sleep, because that was long enough,
+    /// or because others need the core.
+    pub fn pause(&mut self, waited: Duration) -> bool {
+        if waited >= self.limit {
+            return false;
+        }
+        if waited < ALONE {
+            std::hint::spin_loop();
+            return true;
+        }
+        let now = Instant::now();
+        if self.crowded_until.is_some_and(|until| now < until) {
+            return false;
+        }
+        std::thread::yield_now();
+        let away = now.elapsed();
+        if away >= TAKEN {
+            self.crowded_until = Some(now + away + CROWDED);
+        }
+        // What it waits for may have come while it was away.
+        true
+    }
+}
+
+/// Makes the calling thread's turns on a core so long at most, where others compete for it (0.1 to 100 ms; Linux 6.12 and later; older
+/// ones know no such thing, and nothing changes). When it wakes, it goes before those whose turns are longer: it gets no more of the
+/// core than before, and gets it sooner.
+///
+/// # Errors
+/// The system's.
+pub fn short_turns(turn: Duration) -> Result<(), Error> {
+    let on = || format!("this thread, turns of {turn:?}");
+    // SAFETY: all bits zero are a value of it: numbers alone.
+    let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
+    let size = size_of::<libc::sched_attr>() as u32;
+    // SAFETY: the kernel writes at most `size` bytes there, which the structure has.
+    let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) };
+    if got != 0 {
+        return Err(failed("sched_getattr", on(), last_error()));
+    }
+    attributes.size = size;
+    attributes.sched_runtime = u64::try_from(turn.as_nanos()).unwrap_or(u64::MAX);
+    // SAFETY: the kernel reads `size` bytes there and keeps no reference.
+    let set = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
+    if set != 0 {
+        return Err(failed("sched_setattr", on(), last_error()));
+    }
+    Ok(())
+}
+
+fn last_error() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_sleeps_after_its_time_and_where_cores_are_short() {
+        let mut spin = Spin::new(Duration::from_millis(1));
+        assert!(spin.pause(Duration::ZERO) && spin.pause(ALONE), "there is time");
+        assert!(!spin.pause(Duration::from_millis(1)), "its time is over");
+        spin.crowded_until = Some(Instant::now() + Duration::from_secs(60));
+        assert!(spin.pause(Duration::ZERO), "an answer may be a moment away");
+        assert!(!spin.pause(ALONE), "others need the core");
+        spin.crowded_until = Some(Instant::now());
+        assert!(spin.pause(ALONE), "that is over");
+    }
+
+    #[test]
+    fn a_thread_gets_short_turns() {
+        let turn = std::thread::spawn(|| short_turns(Duration::from_micros(100)));
+        turn.join().expect("it does not panic").expect("any thread may");
+    }
+}
