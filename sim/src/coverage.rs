@@ -180,14 +180,51 @@ kinds! {
     MapHit => "map: found",
     /// A lookup found nothing.
     MapMiss => "map: missed",
+    /// A session without tier 0 attached.
+    AttachedBare => "session: attached without tier 0",
+    /// A session died while blocks of its own were copied.
+    SessionDiedCopying => "session: died while its blocks were copied",
+    /// The daemon died while blocks of a session's own were copied.
+    DaemonDiedCopying => "daemon: died while blocks were copied",
+    /// A lookup has found a prefix.
+    LookupHit => "blocks: prefix found",
+    /// A lookup has found nothing.
+    LookupMiss => "blocks: nothing found",
+    /// The hashes of a lookup were asked for one by one at one moment.
+    LookupEach => "blocks: presence closed under ancestors",
+    /// A lookup found all of what a lease holds.
+    LeaseHeld => "lease: all of it found while it is held",
+    /// Part of what was leased was on NVMe alone.
+    LeaseOnDisk => "lease: on NVMe in part",
+    /// Part of what was leased was in another session's tier 0 alone.
+    LeaseElsewhere => "lease: in another tier 0 in part",
+    /// What was to be leased was not cached, or not any more.
+    LeaseMissed => "lease: not there",
+    /// A lease has ended by itself.
+    LeaseExpired => "lease: ended by itself",
+    /// A lease was given up while it was loaded from.
+    LeaseDroppedInUse => "lease: given up under a load",
+    /// A page was loaded into memory of an engine's own and compared.
+    BlockRead => "blocks: page loaded and compared",
+    /// A page that its window has left behind was not loaded.
+    WindowLeft => "blocks: page out of its window not loaded",
+    /// A block of a lease was loaded.
+    LoadOfLease => "load: block of a lease",
+    /// A block of a sequence that steps read was loaded.
+    LoadOfSequence => "load: block of a sequence",
+    /// Some blocks of a load came, others did not.
+    LoadInPart => "load: in part",
+    /// A block was loaded whose planes are numbered apart.
+    MembersApart => "load: into planes that are numbered apart",
+    /// A store has made its blocks findable.
+    StorePublished => "store: published",
+    /// A store has brought its blocks to NVMe.
+    StoreKept => "store: stored or durable",
+    /// A block of a store failed, and with it all behind it.
+    StoreCut => "store: cut short",
     /// The recorder's dump was replayed with the same actions.
     Replayed => "recorder: replayed",
 }
-
-/// What engines with memory of their own ask for. The simulator's have none: the core's side is in its chaos test, the agent's in the
-/// model of its protocol, and both together in the daemon's tests.
-const ELSEWHERE: (&[Op], &[JobKind]) =
-    (&[Op::Lookup, Op::Lease, Op::LoadBlocks, Op::StoreBlocks, Op::FetchBlocks], &[JobKind::Gather, JobKind::Scatter]);
 
 /// Counters of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -240,10 +277,8 @@ impl Coverage {
     /// What never happened: operations and jobs that never succeeded, and kinds that were never met.
     #[must_use]
     pub fn missing(&self) -> Vec<String> {
-        let asked = |op: &&Op| !ELSEWHERE.0.contains(op) && self.ops[**op as usize][1] == 0;
-        let sent = |kind: &&JobKind| !ELSEWHERE.1.contains(kind) && self.jobs[**kind as usize][1] == 0;
-        let ops = Op::ALL.iter().filter(asked).map(|op| format!("request {op:?}"));
-        let jobs = JobKind::ALL.iter().filter(sent).map(|k| format!("job {k:?}"));
+        let ops = Op::ALL.iter().filter(|op| self.ops[**op as usize][1] == 0).map(|op| format!("request {op:?}"));
+        let jobs = JobKind::ALL.iter().filter(|k| self.jobs[**k as usize][1] == 0).map(|k| format!("job {k:?}"));
         let met = Met::ALL.iter().filter(|m| self.met[**m as usize] == 0).map(|m| m.name().to_owned());
         ops.chain(jobs).chain(met).collect()
     }

@@ -1,6 +1,7 @@
 //! Random spaces: every shape that the design names, small enough that a thousand operations meet every corner.
 
 use crate::base::Rng;
+use crate::own::Own;
 use kvtide_tiering::api::{
     Admission, Attention, Eviction, Limits, Plane, PlaneKind, Policy, Retention, Scoring, SpaceConfig,
 };
@@ -55,6 +56,8 @@ pub struct Geometry {
     pub drops: bool,
     /// Whether every page fits everywhere: no request may then be refused for want of room.
     pub roomy: bool,
+    /// What engines do with memory of their own.
+    pub own: Own,
 }
 
 impl Geometry {
@@ -107,22 +110,28 @@ impl Geometry {
             .zip(&class_planes)
             .map(|(bytes, planes)| u64::from(wire::stride(*bytes)) * u64::from(planes * seq_blocks * seqs * sessions))
             .sum();
-        let blocks = seq_blocks * seqs * sessions;
+        let own = Own::draw(rng, deep, replicas, seq_blocks);
+        // What is stored from memory of their own comes on top, and is cached as long as there is room.
+        let stored = if own.share > 0 { 4 } else { 1 };
+        let blocks = seq_blocks * seqs * sessions * if roomy { stored } else { 1 };
         let disk = Disk::draw(rng, &planes, blocks, room);
         let slab_each: u64 = class_bytes.iter().map(|b| u64::from(wire::stride(*b) * SLAB_FRAMES)).sum();
         // With a disk below it, host memory may be a fraction of what lives; a slab or two of each class at the least.
         let host_bytes_max = match (roomy, disk.bytes_max > 0) {
             _ if deep => slab_each * rng.between(1, 2),
             (true, true) if rng.chance(600) => slab_each * rng.between(2, 6),
-            (true, _) => whole * 16 + (1 << 24),
+            (true, _) => whole * 16 * u64::from(stored) + (1 << 24),
             (false, true) if rng.chance(600) => slab_each * rng.between(1, 3),
             (false, true) => slab_each.max(whole * rng.between(1, 10) / 10),
             (false, false) => whole * rng.between(2, 30) / 10,
         };
         let limits = Limits {
             sessions_max: 8,
-            blocks_max: (seq_blocks + 2) * (seqs + 2) * sessions * if roomy { 8 } else { rng.between(2, 4) as u32 },
-            seqs_max: seqs + 2,
+            blocks_max: (seq_blocks + 2)
+                * (seqs + 2)
+                * sessions
+                * if roomy { 8 * stored } else { rng.between(2, 4) as u32 },
+            seqs_max: seqs + 2 + own.leases,
             seq_blocks_max: seq_blocks + 4,
             lanes_max: 4,
             jobs_max: rng.pick(&[4, 8, 16, 64]),
@@ -160,7 +169,20 @@ impl Geometry {
             contracts: if deep && rng.chance(600) { 100 } else { rng.pick(&[0, 1, 20]) },
             drops,
             roomy,
+            own,
         }
+    }
+
+    /// Tier-0 frames by class of a session of a replica.
+    #[must_use]
+    pub fn tier0_of(&self, replica: usize) -> Vec<u32> {
+        if self.own.is_bare(replica) { vec![0; self.tier0.len()] } else { self.tier0.clone() }
+    }
+
+    /// Window frames, a class, of a session of a replica.
+    #[must_use]
+    pub fn windows_of(&self, replica: usize) -> u32 {
+        if self.own.is_bare(replica) { 0 } else { self.windows }
     }
 
     /// A policy that an operator might change to.
@@ -207,11 +229,12 @@ impl Geometry {
         self.tier0.iter().sum::<u32>() + self.windows * self.tier0.len() as u32
     }
 
-    /// What a session attaches with: tier-0 frames by class, then window frames by class, if there are any.
+    /// What a session of a replica attaches with: tier-0 frames by class, then window frames by class, if there are any.
     #[must_use]
-    pub fn attached_frames(&self) -> Vec<u32> {
-        let windows = if self.windows > 0 { self.tier0.len() } else { 0 };
-        self.tier0.iter().copied().chain(std::iter::repeat_n(self.windows, windows)).collect()
+    pub fn attached_frames(&self, replica: usize) -> Vec<u32> {
+        let each = self.windows_of(replica);
+        let windows = if each > 0 { self.tier0.len() } else { 0 };
+        self.tier0_of(replica).into_iter().chain(std::iter::repeat_n(each, windows)).collect()
     }
 
     /// The first frame of a class.

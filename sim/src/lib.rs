@@ -12,6 +12,7 @@ pub mod geometry;
 pub mod memory;
 pub mod model;
 pub mod mutant;
+pub mod own;
 pub mod ring;
 pub mod run;
 pub mod world;

@@ -50,6 +50,17 @@ fn a_shell_that_hides_what_its_disk_did_is_caught() {
     }
 }
 
+#[test]
+fn what_the_block_api_must_not_do_is_caught() {
+    for name in ["GatherEndsEarly", "StoreStandsOnNothing", "LeaseEndsEarly", "LookupTakesParts"] {
+        let mutant = Mutant::named(name).expect("it exists");
+        let (failure, done) = hunt(5, mutant, 100_000);
+        let failure = failure.unwrap_or_else(|| panic!("{name} survived {done} operations"));
+        let seen = [Caught::Overlap, Caught::WrongContent, Caught::WrongAnswer, Caught::UnjustifiedError];
+        assert!(seen.contains(&failure.caught), "{}", last_words(&failure));
+    }
+}
+
 /// The end of a failure's report: what was found and how to replay it.
 fn last_words(failure: &Failure) -> String {
     let text = failure.to_string();

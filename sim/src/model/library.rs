@@ -9,11 +9,14 @@ const PROMPTS: u64 = 4;
 /// Texts that were published lately and may be mapped.
 const RECENT: usize = 12;
 
+/// Shards of a space at most.
+const SHARDS_MAX: usize = 2;
+
 /// How far the publication of a hash has come, by shard.
 #[derive(Clone, Copy, Debug, Default)]
 struct Publication {
-    /// Shards that sent it: it may be found from now on.
-    sent: u32,
+    /// Requests that sent it, and may have made it findable.
+    sent: [u32; SHARDS_MAX],
     /// Shards that were told that it is published: it must be found, if nothing was dropped.
     done: u32,
 }
@@ -24,7 +27,8 @@ pub struct Library {
     seed: u64,
     shards: u16,
     published: HashMap<u128, Publication>,
-    recent: Vec<Text>,
+    /// With the salts of those whose they are.
+    recent: Vec<(u64, Text)>,
 }
 
 impl Library {
@@ -37,23 +41,24 @@ impl Library {
     /// Token `index` of prompt `prompt`.
     #[must_use]
     pub fn token(&self, prompt: u64, index: u64) -> u64 {
-        mix(mix(self.seed, prompt % PROMPTS), index)
+        mix(mix(self.seed, prompt), index)
     }
 
-    /// A prompt to start with.
-    pub fn prompt(&self, rng: &mut Rng) -> u64 {
-        rng.below(PROMPTS)
+    /// A prompt to start with. The prompts of another salt are others.
+    pub fn prompt(&self, rng: &mut Rng, salt: u64) -> u64 {
+        salt * PROMPTS + rng.below(PROMPTS)
     }
 
-    /// A text of at most `blocks` whole blocks that somebody may have published, and its prompt if it is one.
-    pub fn likely(&self, rng: &mut Rng, blocks: u32, page_tokens: u32) -> (Text, Option<u64>) {
+    /// A text of at most `blocks` whole blocks that somebody with this salt may have published, and its prompt if it is one.
+    pub fn likely(&self, rng: &mut Rng, salt: u64, blocks: u32, page_tokens: u32) -> (Text, Option<u64>) {
         let tokens = u64::from(blocks) * u64::from(page_tokens);
-        if !self.recent.is_empty() && rng.chance(500) {
-            let mut text = self.recent[rng.index(self.recent.len())].clone();
+        let ours: Vec<&Text> = self.recent.iter().filter(|(of, _)| *of == salt).map(|(_, text)| text).collect();
+        if !ours.is_empty() && rng.chance(500) {
+            let mut text = ours[rng.index(ours.len())].clone();
             text.truncate(tokens.min(text.len() / u64::from(page_tokens) * u64::from(page_tokens)), page_tokens);
             return (text, None);
         }
-        let prompt = self.prompt(rng);
+        let prompt = self.prompt(rng, salt);
         let mut text = Text::default();
         (0..tokens).for_each(|i| text.push(self.token(prompt, i), page_tokens));
         (text, Some(prompt))
@@ -61,7 +66,15 @@ impl Library {
 
     /// A shard sends a publication of `hash`.
     pub fn sent(&mut self, hash: u128, shard: u16) {
-        self.published.entry(hash).or_default().sent |= 1 << shard;
+        self.published.entry(hash).or_default().sent[usize::from(shard)] += 1;
+    }
+
+    /// A shard was told that what it sent is not published, and will not be.
+    pub fn failed(&mut self, hash: u128, shard: u16) {
+        if let Some(publication) = self.published.get_mut(&hash) {
+            let sent = &mut publication.sent[usize::from(shard)];
+            *sent = sent.saturating_sub(1);
+        }
     }
 
     /// A shard was told that `hash` is published.
@@ -69,20 +82,27 @@ impl Library {
         self.published.entry(hash).or_default().done |= 1 << shard;
     }
 
+    /// Whether a shard was told that its part of `hash` is published.
+    #[must_use]
+    pub fn is_done(&self, hash: u128, shard: u16) -> bool {
+        self.published.get(&hash).is_some_and(|p| p.done & 1 << shard != 0)
+    }
+
     /// Remembers a text that was published.
-    pub fn remember(&mut self, rng: &mut Rng, text: Text) {
+    pub fn remember(&mut self, rng: &mut Rng, salt: u64, text: Text) {
         if self.recent.len() < RECENT {
-            self.recent.push(text);
+            self.recent.push((salt, text));
         } else {
             let at = rng.index(RECENT);
-            self.recent[at] = text;
+            self.recent[at] = (salt, text);
         }
     }
 
     /// Whether a lookup may find `hash`: every shard has at least sent it.
     #[must_use]
     pub fn may_find(&self, hash: u128) -> bool {
-        self.published.get(&hash).is_some_and(|p| p.sent == self.all())
+        let shards = usize::from(self.shards);
+        self.published.get(&hash).is_some_and(|p| p.sent[..shards].iter().all(|&sent| sent > 0))
     }
 
     /// Whether a lookup must find `hash` if nothing was ever dropped: every shard was told that it is published.

@@ -53,6 +53,7 @@ impl Daemon {
     fn action(&mut self, cx: &mut Context, sessions: &mut [Session], action: Action) -> Check {
         match action {
             Action::Job { session, id, job } => self.send_job(cx, sessions, session, id, job),
+            Action::Complete { tag, value, .. } if self.is_own_answer(tag, value) => Ok(()),
             Action::Complete { session, channel, tag, status, value, list } => {
                 let Some(attached) = self.attached(session) else {
                     return wrong(Caught::Protocol, format!("a completion for session slot {session}, which is free"));
@@ -108,7 +109,7 @@ impl Daemon {
         {
             return wrong(Caught::Protocol, format!("{job:?} names a host frame that was not granted"));
         }
-        if let Some(id) = host_frame(&job).and_then(|f| self.transfer_with(f, matches!(job, Job::Store { .. }))) {
+        if let Some(id) = host_frame(&job).and_then(|f| self.transfer_with(f, writes_host(&job))) {
             return wrong(Caught::Overlap, format!("{job:?} beside transfer {id} on its host frame"));
         }
         let Some(attached) = self.attached(slot).filter(|a| !a.lost) else {
@@ -166,6 +167,11 @@ impl Daemon {
         cx.say(|| format!("node: slab {slab} is back"));
         Ok(())
     }
+}
+
+/// Whether a job writes its host frame.
+pub(super) fn writes_host(job: &Job) -> bool {
+    matches!(job, Job::Store { .. } | Job::Gather { .. })
 }
 
 /// The host frame that a job reads or writes.

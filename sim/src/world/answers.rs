@@ -43,11 +43,11 @@ impl Session {
         cx.coverage.op(pending.op, status);
         self.count(cx, status);
         if pending.declared {
-            self.justified(cx, &pending, status)?;
+            self.justified(cx, &pending, (status, &list))?;
             return self.declared(&pending, status, &list);
         }
         if pending.op == Op::Tier0Resize && !pending.nonsense {
-            self.justified(cx, &pending, status)?;
+            self.justified(cx, &pending, (status, &list))?;
             return self.resized(cx, &pending, status, entry.value);
         }
         if pending.nonsense {
@@ -55,6 +55,10 @@ impl Session {
                 Status::Ok => wrong(Caught::WrongAnswer, format!("s{me}: nonsense {:?} succeeded", pending.op)),
                 _ => Ok(()),
             };
+        }
+        if let Some(asked) = &pending.blocks {
+            self.justified(cx, &pending, (status, &list))?;
+            return self.blocks_answered(cx, (&pending, asked), status, entry.value, &list);
         }
         if let Some(seq) = self.seqs.get_mut(pending.seq as usize).and_then(Option::as_mut) {
             if exclusive(pending.op) {
@@ -78,7 +82,7 @@ impl Session {
         if pending.op == Op::Acquire {
             self.acquired(&pending, status)?;
         }
-        self.justified(cx, &pending, status)?;
+        self.justified(cx, &pending, (status, &list))?;
         if status == Status::Lost && self.given_up(&pending) {
             cx.coverage.met(Met::GivenUp);
         }
@@ -102,7 +106,7 @@ impl Session {
     }
 
     /// Whether this request may have ended like this.
-    fn justified(&self, cx: &Context, pending: &Pending, status: Status) -> Check {
+    fn justified(&self, cx: &Context, pending: &Pending, (status, list): (Status, &[u32])) -> Check {
         let faults = &cx.faults;
         // A peer that invents the end of a job is thrown out, which loses what only it had, as a death does.
         let deaths = faults.die + faults.babble;
@@ -149,7 +153,8 @@ impl Session {
             Status::State => damaged,
             _ => false,
         };
-        if explained {
+        let of_blocks = pending.blocks.as_ref();
+        if explained || of_blocks.is_some_and(|asked| self.blocks_explained(cx, pending, asked, (status, list))) {
             return Ok(());
         }
         let me = self.index;
@@ -278,7 +283,8 @@ impl Session {
         (pending.first..end)
             .filter_map(|block| text.hash(block, page_tokens))
             .for_each(|hash| cx.library.done(hash, shard));
-        cx.library.remember(&mut cx.rng, text);
+        let salt = cx.geometry.own.salt(self.replica);
+        cx.library.remember(&mut cx.rng, salt, text);
         Ok(())
     }
 
@@ -356,7 +362,7 @@ impl Session {
         }
     }
 
-    fn impossible(&self, pending: &Pending, detail: String) -> Check {
+    pub(super) fn impossible(&self, pending: &Pending, detail: String) -> Check {
         let me = self.index;
         wrong(Caught::WrongAnswer, format!("s{me}: {:?} of seq {}: {detail}", pending.op, pending.seq))
     }

@@ -13,7 +13,8 @@ use kvtide_daemon::translate::{self, Ask, SCORES_TURN, ScoreAreas, Scratch};
 use kvtide_tiering::ActionBuf;
 use kvtide_tiering::api::{Event, HostFrame, Job, SessionId};
 use kvtide_tiering::{Core, Error, Recorder, Recording};
-use kvtide_wire::entry::{JobDone, JobKind, Submission};
+use kvtide_wire::entry::{JobDone, JobKind, Op, Submission};
+use kvtide_wire::lists::{HASH_WORDS, hash_of};
 use kvtide_wire::score::{ScoreReader, ScoreSlot};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -61,6 +62,8 @@ pub struct Daemon {
     recorder: Option<Recorder>,
     /// When the clock wakes it next.
     pub(super) due_us: u64,
+    /// What its own lookups have found.
+    pub(super) probed: Vec<bool>,
 }
 
 impl Daemon {
@@ -85,6 +88,7 @@ impl Daemon {
             transfers: Queue::new(cx.rng.pick(&[1, 2, 4, 16, 64])),
             recorder,
             due_us: 0,
+            probed: Vec::new(),
         })
     }
 
@@ -96,14 +100,15 @@ impl Daemon {
 
     /// Attaches a session to a free slot.
     pub fn attach(&mut self, cx: &mut Context, sessions: &mut [Session], index: usize, slot: SessionId) -> Check {
-        let (shard, lanes, frames) = (sessions[index].shard, cx.geometry.lanes, cx.geometry.attached_frames());
+        let (shard, lanes) = (sessions[index].shard, cx.geometry.lanes);
+        let frames = cx.geometry.attached_frames(sessions[index].replica);
         let event = Event::Attach { session: slot, shard, lanes, frames: &frames };
         let lanes_of = sessions[index].lanes.iter();
         let scores = ScoreAreas::new(lanes_of.map(|lane| ScoreReader::new(lane.signals.slots())).collect());
         let (jobs, requests) = (BTreeMap::new(), BTreeMap::new());
         self.slots[usize::from(slot)] = Some(Attached { session: index, jobs, requests, scores, lost: false });
         self.handle(cx, sessions, event)?;
-        cx.coverage.met(Met::SessionAttached);
+        cx.coverage.met(if sessions[index].bare { Met::AttachedBare } else { Met::SessionAttached });
         Ok(())
     }
 
@@ -166,7 +171,12 @@ impl Daemon {
             }
         };
         self.scratch = scratch;
-        outcome
+        outcome?;
+        if entry.op == Op::Lookup as u16 && cx.rng.chance(150) && list.len() == entry.count as usize * HASH_WORDS {
+            let hashes: Vec<u128> = list.as_chunks::<HASH_WORDS>().0.iter().copied().map(hash_of).collect();
+            return self.is_closed(cx, sessions, slot, &hashes);
+        }
+        Ok(())
     }
 
     fn job_done(&mut self, cx: &mut Context, sessions: &mut [Session], slot: SessionId, done: &JobDone) -> Check {
@@ -296,6 +306,17 @@ impl Daemon {
     /// The core's own invariants.
     pub fn check(&self) -> Check {
         self.core.check().or_else(|broken| wrong(Caught::Invariant, broken.to_string()))
+    }
+
+    /// No session is attached: of what there is only what can be found is left, and nobody may still write there.
+    pub fn all_back(&self) -> Check {
+        let o = self.core.occupancy();
+        let findable = (o.published - o.cold) * u32::from(self.core.config().shards);
+        let moving = o.transfers > 0 || o.notes > 0;
+        if o.pins > 0 || o.host_frames_quarantined > 0 || o.blocks > findable && !moving {
+            return wrong(Caught::Leak, format!("nobody is attached, and left are: {o:?}"));
+        }
+        Ok(())
     }
 
     /// Whether the slot is that session's, and its lease has not ended.

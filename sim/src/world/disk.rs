@@ -1,7 +1,7 @@
 //! The daemon's disk: transfers that the core asks for, checked against the books of slots and of host frames, carried out on the
 //! simulated device, and their ends, told to the core.
 
-use super::actions::host_frame;
+use super::actions::{host_frame, writes_host};
 use super::context::{Check, Context, Ev, wrong};
 use super::daemon::Daemon;
 use super::session::Session;
@@ -137,7 +137,7 @@ impl Daemon {
         if let Some((id, transfer)) = transfer {
             return Some(format!("transfer {id}, a {:?}", transfer.kind));
         }
-        let clash = |job: &&Job| host_frame(job) == Some(frame) && (writes || matches!(job, Job::Store { .. }));
+        let clash = |job: &&Job| host_frame(job) == Some(frame) && (writes || writes_host(job));
         self.slots.iter().flatten().flat_map(|a| a.jobs.values()).find(clash).map(|job| format!("{job:?}"))
     }
 

@@ -96,6 +96,9 @@ impl World {
             if daemon.as_ref().is_some_and(|daemon| !daemon.transfers.is_empty()) {
                 cx.coverage.met(Met::SessionDiedTransferring);
             }
+            if session.copies_blocks() {
+                cx.coverage.met(Met::SessionDiedCopying);
+            }
             let (replica, shard) = (session.replica, session.shard);
             let delay = cx.rng.between(0, 20_000);
             cx.queue.after(delay, Ev::Attach { replica, shard });
@@ -109,6 +112,7 @@ impl World {
         cx.say(|| format!("s{index}: has exited"));
         cx.devices.stop(index);
         cx.arenas.remove(sessions[index].tier0);
+        cx.arenas.remove(sessions[index].own.arena);
         match daemon {
             Some(daemon) => daemon.exited(cx, sessions, index),
             None => Ok(()),
@@ -127,6 +131,9 @@ impl World {
         for session in sessions.iter_mut() {
             session.slot = None;
             if session.alive {
+                if session.copies_blocks() {
+                    cx.coverage.met(Met::DaemonDiedCopying);
+                }
                 session.daemon_gone(cx)?;
             }
         }
@@ -197,6 +204,7 @@ impl World {
     pub(super) fn finish(&mut self) -> Check {
         let Some(daemon) = &self.daemon else { return Ok(()) };
         daemon.check()?;
+        daemon.all_back()?;
         daemon.replay(&mut self.cx)
     }
 

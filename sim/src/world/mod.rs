@@ -7,6 +7,7 @@
 mod actions;
 mod answers;
 mod attention;
+mod blocks;
 mod context;
 mod daemon;
 mod disk;

@@ -19,7 +19,7 @@ impl Session {
         let garbage = cx.rng.bits();
         let mut list: Vec<u32> = Vec::new();
         let mut entry = Submission { seq: nobody, ..Submission::default() };
-        let op = match cx.rng.below(23) {
+        let op = match cx.rng.below(32) {
             0 => {
                 entry.op = Op::ALL.len() as u16 + (garbage % 1000) as u16;
                 None
@@ -103,6 +103,7 @@ impl Session {
                 entry.value = u64::from(cx.geometry.depth) + garbage % 100;
                 Some(Op::Cancel)
             }
+            23..32 => Some(self.nonsense_of_blocks(cx, (somebody, blocks), &mut entry, &mut list)),
             _ => {
                 (entry.seq, list) = (somebody, vec![cx.geometry.frames() + (garbage % 99) as u32]);
                 entry.value = garbage;
@@ -114,6 +115,61 @@ impl Session {
         pending.nonsense = true;
         if self.send(cx, channel, entry, &list, pending) {
             cx.coverage.met(Met::NonsenseRequest);
+        }
+    }
+
+    /// The same about blocks. No copy is asked for of blocks that the engine has.
+    fn nonsense_of_blocks(
+        &self,
+        cx: &mut Context,
+        (somebody, blocks): (u32, u32),
+        entry: &mut Submission,
+        list: &mut Vec<u32>,
+    ) -> Op {
+        let hash = vec![cx.rng.bits() as u32, 2, 3, 4];
+        match cx.rng.below(9) {
+            0 => {
+                (entry.count, *list) = (2, hash);
+                Op::Lookup
+            }
+            1 => {
+                // A sequence that there is, or one that there cannot be; nothing, or for no time.
+                (entry.seq, entry.count, entry.value) = (somebody, cx.rng.below(2) as u32, cx.rng.below(2));
+                Op::Lease
+            }
+            2 => {
+                (entry.count, *list) = (1, vec![0]);
+                Op::LoadBlocks
+            }
+            3 => {
+                (entry.seq, entry.first, entry.count, *list) = (somebody, blocks, 1, vec![0]);
+                Op::LoadBlocks
+            }
+            4 => {
+                (entry.seq, entry.count, *list) = (somebody, 1, vec![NONE_U32]);
+                Op::LoadBlocks
+            }
+            5 => {
+                // A root has no parent, and what is not one has.
+                let root = cx.rng.chance(500);
+                (entry.first, entry.hash) = if root { (0, [1, 2]) } else { (1, [0, 0]) };
+                (entry.count, *list) = (1, [hash, vec![0]].concat());
+                Op::StoreBlocks
+            }
+            6 => {
+                (entry.count, entry.flags, *list) = (1, 3 + cx.rng.below(9) as u16, [hash, vec![0]].concat());
+                Op::StoreBlocks
+            }
+            7 => {
+                // More hashes than blocks, or a hash that is none.
+                let none = vec![0, 0, 0, 0, 0];
+                (entry.count, *list) = if cx.rng.chance(500) { (2, [hash.clone(), hash].concat()) } else { (1, none) };
+                Op::StoreBlocks
+            }
+            _ => {
+                (entry.seq, entry.first, entry.count) = (somebody, blocks, 1 + cx.rng.below(9) as u32);
+                Op::FetchBlocks
+            }
         }
     }
 
@@ -138,6 +194,9 @@ impl Session {
 
 /// Requests whose engine goes on after a cancel; the others are told and forgotten.
 fn cancellable(op: Op) -> bool {
-    use Op::{Acquire, Fork, Map, Park, Publish, Reserve, Resume, Truncate};
-    matches!(op, Reserve | Fork | Truncate | Publish | Map | Park | Resume | Acquire)
+    use Op::{
+        Acquire, FetchBlocks, Fork, Lease, LoadBlocks, Map, Park, Publish, Reserve, Resume, StoreBlocks, Truncate,
+    };
+    let blocks = matches!(op, Lease | LoadBlocks | StoreBlocks | FetchBlocks);
+    blocks || matches!(op, Reserve | Fork | Truncate | Publish | Map | Park | Resume | Acquire)
 }

@@ -103,7 +103,8 @@ impl Session {
     pub(super) fn map(&mut self, cx: &mut Context, channel: usize, slot: u32) {
         let page_tokens = cx.geometry.config.page_tokens;
         let blocks = cx.rng.between(1, u64::from(cx.geometry.seq_blocks)) as u32;
-        let (text, prompt) = cx.library.likely(&mut cx.rng, blocks, page_tokens);
+        let salt = cx.geometry.own.salt(self.replica);
+        let (text, prompt) = cx.library.likely(&mut cx.rng, salt, blocks, page_tokens);
         let (mut entry, mut pending) = request(Op::Map, slot);
         let whole = (text.len() / u64::from(page_tokens)) as u32;
         let mut hashes: Vec<u128> = (0..whole).map_while(|block| text.hash(block, page_tokens)).collect();
@@ -213,18 +214,18 @@ pub(super) fn closing(op: Op) -> bool {
 }
 
 /// A deadline: none of its own, or one that is likely to pass.
-fn hurry(cx: &mut Context) -> u64 {
+pub(super) fn hurry(cx: &mut Context) -> u64 {
     if cx.rng.chance(cx.faults.hurry) { cx.rng.between(1, 300) } else { 0 }
 }
 
 /// A range that is not empty, within `0..len`.
-fn range(cx: &mut Context, len: u32) -> (u32, u32) {
+pub(super) fn range(cx: &mut Context, len: u32) -> (u32, u32) {
     let first = cx.rng.below(u64::from(len)) as u32;
     (first, cx.rng.between(1, u64::from(len - first)) as u32)
 }
 
 /// Hashes as the list area has them: four words each, low word first.
-fn words(hashes: &[u128]) -> Vec<u32> {
+pub(super) fn words(hashes: &[u128]) -> Vec<u32> {
     let words = |hash: &u128| (0..4).map(|i| (*hash >> (32 * i)) as u32).collect::<Vec<u32>>();
     let words: Vec<u32> = hashes.iter().flat_map(words).collect();
     debug_assert!(words.len() <= LIST_WORDS);

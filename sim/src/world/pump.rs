@@ -69,7 +69,7 @@ impl Session {
         if !there(copy.from) || !there(copy.to) {
             return wrong(Caught::Protocol, format!("s{me}: {copy:?} names a frame whose memory has gone"));
         }
-        let (Some(from), Some(to)) = (self.place(copy.from), self.place(copy.to)) else {
+        let (Some(from), Some(to)) = (self.place(copy.from, copy.plane), self.place(copy.to, copy.plane)) else {
             return wrong(Caught::Protocol, format!("s{me}: {copy:?} names memory that was not granted"));
         };
         if let Some(other) = cx.devices.conflict(from, to, |owner| !cx.dead.contains(&owner)) {
@@ -94,7 +94,7 @@ impl Session {
 
     /// Has a window show a page where it is, or nothing; that moves no bytes.
     fn show(&mut self, cx: &mut Context, copy: &agent::CopyOp, frame: u32) -> Check {
-        let place = self.place(copy.from);
+        let place = self.place(copy.from, copy.plane);
         let named = matches!(copy.from, agent::Place::Nothing);
         if place.is_none() && !named {
             let detail = format!("s{}: {copy:?} names memory that was not granted", self.index);
@@ -120,13 +120,20 @@ impl Session {
     }
 
     /// Where the agent's memory is.
-    fn place(&self, place: agent::Place) -> Option<Place> {
+    fn place(&self, place: agent::Place, plane: u16) -> Option<Place> {
         match place {
             agent::Place::Frame(frame) => Some(Place { arena: self.tier0, frame }),
-            // No engine of the simulator's asks for copies to memory of its own; those of the core are in its chaos test.
-            agent::Place::Window(_) | agent::Place::Nothing | agent::Place::Engine(_) => None,
+            // None that a request in flight does not name.
+            agent::Place::Engine(block) => self.own.place(block, plane),
+            agent::Place::Window(_) | agent::Place::Nothing => None,
             agent::Place::Host { slab, slot } => Some(Place { arena: *self.slabs.get(&slab)?, frame: slot }),
         }
+    }
+
+    /// Whether blocks of the engine's own are being copied.
+    pub(super) fn copies_blocks(&self) -> bool {
+        let own = |place| matches!(place, agent::Place::Engine(_));
+        self.copies.iter().flatten().any(|copy| own(copy.from) || own(copy.to))
     }
 
     /// A device has ended a copy.

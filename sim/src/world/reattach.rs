@@ -126,7 +126,8 @@ impl Session {
 
     /// Tells a new daemon of a class that is smaller than it was when the session attached; false if all have been told.
     fn declare_size(&mut self, cx: &mut Context) -> bool {
-        let smaller = |class: &usize| self.sizes[*class] < cx.geometry.tier0[*class] && !self.sizes_told[*class];
+        let smaller =
+            |class: &usize| !self.bare && self.sizes[*class] < cx.geometry.tier0[*class] && !self.sizes_told[*class];
         let Some(class) = (0..self.sizes.len()).find(smaller) else { return false };
         let (mut entry, mut pending) = request(Op::Tier0Resize, NONE_U32);
         (entry.first, entry.count) = (class as u32, self.sizes[class]);

@@ -63,6 +63,9 @@ impl Session {
         if cx.rng.chance(cx.faults.cancel) && self.cancel_something(cx, channel) {
             return;
         }
+        if self.bare || cx.rng.chance(cx.geometry.own.share) {
+            return self.use_blocks(cx, channel);
+        }
         if !self.draining && cx.rng.chance(cx.geometry.resizes) && self.resize(cx, channel) {
             return;
         }
@@ -91,7 +94,8 @@ impl Session {
         let Some(slot) = self.free_slot() else { return };
         let (entry, pending) = request(Op::SeqCreate, slot);
         if self.send(cx, channel, entry, &[], pending) {
-            let prompt = cx.rng.chance(700).then(|| cx.library.prompt(&mut cx.rng));
+            let salt = cx.geometry.own.salt(self.replica);
+            let prompt = cx.rng.chance(700).then(|| cx.library.prompt(&mut cx.rng, salt));
             self.seqs[slot as usize] = Some(Seq::new(channel, prompt));
             self.shared.seqs().create(slot);
         }
@@ -100,8 +104,9 @@ impl Session {
     pub(super) fn free_slot(&self) -> Option<u32> {
         // A slot whose drop or fork is still in flight is not free: the daemon may see the two in another order.
         let taken = |slot: u32| {
-            let named = |p: &Pending| p.other == slot || (p.op == Op::SeqDrop && p.seq == slot);
-            self.channels.iter().flat_map(|c| c.pending.iter().flatten()).any(named)
+            let named = |p: &Pending| p.other == slot || (matches!(p.op, Op::SeqDrop | Op::Lease) && p.seq == slot);
+            self.own.leases.contains_key(&slot)
+                || self.channels.iter().flat_map(|c| c.pending.iter().flatten()).any(named)
         };
         (0..self.seqs.len() as u32).find(|slot| self.seqs[*slot as usize].is_none() && !taken(*slot))
     }

@@ -1,5 +1,6 @@
 //! One engine process: its rings, its sequences as the plain model has them, and the shipped agent that serves it.
 
+use super::blocks::{Asked, OwnMemory};
 use super::context::{Check, Context, Ev, Wrong, wrong};
 use super::reattach::Declaring;
 use super::steps::Lane;
@@ -101,6 +102,8 @@ pub struct Pending {
     pub hole: Option<u32>,
     /// The hashes of a lookup that must be found.
     pub must_find: u32,
+    /// It is about blocks.
+    pub blocks: Option<Box<Asked>>,
 }
 
 /// A channel: a pair of rings and what is in flight on it.
@@ -133,6 +136,8 @@ pub struct Session {
     pub shard: u16,
     /// Its slot at the daemon, while that knows it.
     pub slot: Option<SessionId>,
+    /// It has no tier 0.
+    pub bare: bool,
     /// Its process has not been killed.
     pub alive: bool,
     /// It only drops what it has.
@@ -157,6 +162,8 @@ pub struct Session {
     pub seqs: Vec<Option<Seq>>,
     /// Blocks of the session's own reserve.
     pub reserve: Vec<u32>,
+    /// Memory of the engine's own, and what it holds of what is cached.
+    pub own: OwnMemory,
     /// The agent's page table, sequences and pins.
     pub shared: Arc<Shared>,
     /// The agent's mover.
@@ -192,10 +199,11 @@ impl Session {
             log_entries: (2 * u32::from(cx.geometry.planes()) + 4).next_power_of_two() << cx.rng.below(3),
             pins_max: 8,
         };
+        let tier0 = cx.geometry.tier0_of(replica);
         let bad =
             |why: String| Wrong { caught: Caught::Protocol, detail: format!("the agent refused its geometry: {why}") };
-        let geometry = Geometry::new(&cx.geometry.specs, &cx.geometry.tier0, bounds)
-            .and_then(|geometry| geometry.with_windows(cx.geometry.windows))
+        let geometry = Geometry::new(&cx.geometry.specs, &tier0, bounds)
+            .and_then(|geometry| geometry.with_windows(cx.geometry.windows_of(replica)))
             .map_err(|e| bad(e.to_string()))?;
         let shared = Arc::new(Shared::new(geometry).map_err(|e| bad(e.to_string()))?);
         let depth = cx.geometry.depth;
@@ -206,15 +214,18 @@ impl Session {
         let (Some(lanes), Some(mover), Some(history)) = (lanes, Mover::new(shared.clone()), history) else {
             return Err(bad("no room".to_owned()));
         };
+        let (blocks, members) = (cx.geometry.own.blocks, cx.geometry.own.members);
+        let own = OwnMemory::new(&mut cx.arenas, blocks, members, cx.geometry.planes(), cx.geometry.slots());
         Ok(Session {
             index,
             replica,
             shard,
             slot: None,
+            bare: cx.geometry.own.is_bare(replica),
             alive: true,
             draining: false,
-            tier0: cx.arenas.add(cx.geometry.frames(), cx.geometry.slots()),
-            sizes: cx.geometry.tier0.clone(),
+            tier0: cx.arenas.add(shared.geometry().frames(), cx.geometry.slots()),
+            sizes: tier0,
             resizing: vec![false; cx.geometry.tier0.len()],
             sizes_told: vec![false; cx.geometry.tier0.len()],
             channels: (0..channels).map(|_| Channel::new(depth)).collect(),
@@ -223,6 +234,7 @@ impl Session {
             lanes,
             seqs: vec![None; limits.seqs_max as usize],
             reserve: Vec::new(),
+            own,
             mover,
             shared,
             slabs: BTreeMap::new(),
@@ -241,6 +253,7 @@ impl Session {
         self.channels = (0..self.channels.len()).map(|_| Channel::new(cx.geometry.depth)).collect();
         (self.jobs, self.done) = (Ring::new(jobs_max), Ring::new(jobs_max));
         self.reserve.clear();
+        self.own.reset();
         self.slabs.clear();
         self.windows.clear();
         self.resizing.fill(false);
@@ -254,7 +267,7 @@ impl Session {
             let delay = cx.rng.between(0, 50);
             cx.queue.after(delay, Ev::Channel { session, channel });
         }
-        for lane in 0..self.lanes.len() {
+        for lane in (0..self.lanes.len()).filter(|_| !self.bare) {
             let delay = cx.rng.between(0, 100);
             cx.queue.after(delay, Ev::Lane { session, lane });
         }
@@ -336,6 +349,7 @@ impl Pending {
             lane: None,
             hole: None,
             must_find: 0,
+            blocks: None,
         }
     }
 }

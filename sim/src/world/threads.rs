@@ -1,10 +1,10 @@
 //! What an engine's threads do between their calls, and what an auditor expects of them.
 
 use super::context::{Check, Context, Ev, wrong};
-use super::session::Session;
+use super::session::{Pending, Session};
 use crate::coverage::Met;
 use crate::failure::Caught;
-use kvtide_wire::entry::JobDone;
+use kvtide_wire::entry::{JobDone, Op};
 
 impl Session {
     /// The engine thread of a channel acts, and will again.
@@ -34,6 +34,10 @@ impl Session {
 
     /// Drops what the channel has, one thing at a time.
     fn drain(&mut self, cx: &mut Context, channel: usize) {
+        let lease = self.own.leases.iter().find(|(_, lease)| lease.channel == channel).map(|(slot, _)| *slot);
+        if let Some(slot) = lease {
+            return self.end_lease(cx, channel, slot);
+        }
         let mine: Vec<u32> =
             self.idle_seqs(channel).filter(|s| self.seq(*s).is_some_and(|q| q.lane.is_none())).collect();
         if let Some(slot) = mine.first() {
@@ -65,7 +69,9 @@ impl Session {
         if self.draining {
             return;
         }
-        if cx.rng.below(10_000) < cx.faults.die {
+        // Whose requests all wait for a copy that never ends is killed by whoever looks after it.
+        let waits_for_ever = self.stuck && (0..usize::from(cx.geometry.channels)).all(|c| self.free_tag(c).is_none());
+        if waits_for_ever || cx.rng.below(10_000) < cx.faults.die {
             cx.queue.after(0, Ev::Die { session: self.index });
         }
         if cx.rng.below(10_000) < cx.faults.daemon {
@@ -86,7 +92,10 @@ impl Session {
     pub fn audit(&self, cx: &Context) -> Check {
         for (at, channel) in self.channels.iter().enumerate() {
             for (tag, pending) in channel.pending.iter().enumerate() {
-                let Some(pending) = pending.as_ref().filter(|p| cx.now() > p.until_us) else { continue };
+                // Copies to or from an engine's own memory are waited for, however long they take: one takes for ever.
+                let waits = |p: &Pending| self.stuck && matches!(p.op, Op::LoadBlocks | Op::StoreBlocks);
+                let due = |p: &&Pending| cx.now() > p.until_us && !waits(p);
+                let Some(pending) = pending.as_ref().filter(due) else { continue };
                 let detail = format!(
                     "s{}.c{at} tag {tag}: {:?} of seq {} was sent at {} us and has not ended",
                     self.index, pending.op, pending.seq, pending.sent_us
@@ -102,6 +111,7 @@ impl Session {
     pub fn quiet(&self) -> bool {
         self.channels.iter().all(|c| c.pending.iter().all(Option::is_none))
             && self.seqs.iter().all(Option::is_none)
+            && self.own.leases.is_empty()
             && self.jobs.is_empty()
             && self.done.is_empty()
             && self.mover.in_flight() == 0
@@ -119,9 +129,10 @@ impl Session {
             .map(|p| format!("{:?} {}", p.op, p.seq))
             .collect();
         format!(
-            "s{}: pending {pending:?}, {} sequences, {} jobs unseen, {} in the mover, {} ended, lanes idle {:?}",
+            "s{}: pending {pending:?}, {} sequences, {} leases, {} jobs unseen, {} in the mover, {} ended, lanes idle {:?}",
             self.index,
             self.seqs.iter().flatten().count(),
+            self.own.leases.len(),
             self.jobs.len(),
             self.mover.in_flight(),
             self.done.len(),

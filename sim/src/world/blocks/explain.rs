@@ -1,0 +1,65 @@
+//! Which errors a request on blocks may end with: those that an injected fault explains, or a shortage that the space is drawn with.
+
+use super::Asked;
+use crate::world::context::Context;
+use crate::world::session::{Pending, Session};
+use kvtide_wire::entry::{Level, Op};
+use kvtide_wire::status::Status;
+
+/// Whether nothing of this episode takes away what is in host memory or on NVMe while it is held.
+pub(in crate::world) fn nothing_is_lost(cx: &Context) -> bool {
+    let faults = &cx.faults;
+    faults.copy + faults.endless + faults.die + faults.babble + faults.daemon == 0 && !cx.ledger.any_harm()
+}
+
+/// Whether what was published stays, unless it makes room for something else: there is room for everything.
+pub(in crate::world) fn everything_stays(cx: &Context) -> bool {
+    cx.geometry.roomy && cx.faults.none()
+}
+
+impl Session {
+    /// Whether a request on blocks may have ended like this, beside what explains the errors of all requests.
+    pub(in crate::world) fn blocks_explained(
+        &self,
+        cx: &Context,
+        pending: &Pending,
+        asked: &Asked,
+        (status, list): (Status, &[u32]),
+    ) -> bool {
+        let over = cx.now() >= asked.until_us;
+        match (pending.op, status) {
+            // It has ended by itself.
+            (Op::SeqDrop, Status::NotFound) => over,
+            // What was begun while it stood ends before it does.
+            (Op::LoadBlocks | Op::FetchBlocks, Status::NotFound) => asked.dropped || over && list.is_empty(),
+            (Op::LoadBlocks | Op::FetchBlocks, Status::Lost) => self.text_harmed(cx, pending),
+            // It is a hint.
+            (Op::FetchBlocks, Status::NoSpace) => true,
+            // What it was asked for has made room meanwhile, was not whole over all shards yet, or lacks a window or a snapshot.
+            (Op::Lease, Status::NotFound) => {
+                !everything_stays(cx) || cx.geometry.retires() || asked.known < asked.whole
+            }
+            (Op::Lease, Status::Again) => !everything_stays(cx),
+            (Op::StoreBlocks, Status::NotAdmitted) => {
+                let kept = asked.level == Some(Level::Published) || cx.geometry.disk();
+                !everything_stays(cx) || !kept || asked.known < pending.first
+            }
+            (Op::StoreBlocks, Status::NoSpace) => cx.ledger.errors > 0,
+            _ => false,
+        }
+    }
+
+    /// Whether the disk failed to deliver a page of the text that a request was about.
+    fn text_harmed(&self, cx: &Context, pending: &Pending) -> bool {
+        let Some(text) = &pending.text else { return false };
+        let page_tokens = cx.geometry.config.page_tokens;
+        let blocks = (text.len() / u64::from(page_tokens)) as u32;
+        let harmed = |plane: u16, block: u32| {
+            let spec = cx.geometry.specs[usize::from(plane)];
+            let mut tags = (0..cx.geometry.slots())
+                .filter_map(|at| text.expected(&spec, plane, self.shard, (block, at), text.len(), page_tokens));
+            tags.any(|tag| cx.ledger.harmed(tag))
+        };
+        (0..cx.geometry.planes()).any(|plane| (0..blocks).any(|block| harmed(plane, block)))
+    }
+}
