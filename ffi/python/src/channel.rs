@@ -1,16 +1,15 @@
 //! A channel as a Python object: the calls of one engine thread.
 
 use crate::{
+    blocks::{self, Copied, Done, Found, Lease},
     error::{self, raise, value},
     options::seconds,
 };
-use kvtide_client::{Channel as Native, PageRange, Result};
-use kvtide_wire::{
-    entry::{Advice, Level},
-    status::Status,
-};
+use kvtide_client::{Channel as Native, PageRange, Request, Result, Ticket};
+use kvtide_wire::{entry::Advice, status::Status};
 use pyo3::{prelude::*, types::PyTuple};
 use std::{
+    os::fd::AsRawFd,
     sync::{Mutex, MutexGuard, TryLockError},
     time::Duration,
 };
@@ -27,15 +26,6 @@ pub struct Channel {
 #[pyclass(frozen, module = "kvtide")]
 pub struct Pin {
     raw: u64,
-}
-
-fn level(name: &str) -> PyResult<Level> {
-    match name {
-        "published" => Ok(Level::Published),
-        "stored" => Ok(Level::Stored),
-        "durable" => Ok(Level::Durable),
-        name => Err(value(format!("level {name:?} is none of \"published\", \"stored\", \"durable\""))),
-    }
 }
 
 fn advice(name: &str) -> PyResult<Advice> {
@@ -76,6 +66,12 @@ impl Channel {
             return Err(raise(Status::State, &format!("channel {} is closed", self.index)));
         };
         py.detach(|| call(native)).map_err(|e| error::from(&e))
+    }
+
+    /// Sends a request without waiting for its end.
+    fn start(&self, py: Python<'_>, request: Request<'_>, timeout: Option<f64>, user: u64) -> PyResult<u64> {
+        let timeout = self.timeout(timeout)?;
+        Ok(self.call(py, |channel| channel.submit(request, timeout, user))?.into_raw())
     }
 
     fn timeout(&self, timeout: Option<f64>) -> PyResult<Duration> {
@@ -160,13 +156,9 @@ impl Channel {
         level: &str,
         timeout: Option<f64>,
     ) -> PyResult<&'static str> {
-        let (level, timeout) = (self::level(level)?, self.timeout(timeout)?);
+        let (level, timeout) = (blocks::level(level)?, self.timeout(timeout)?);
         let reached = self.call(py, |channel| channel.publish(seq, first, parent, &hashes, level, timeout))?;
-        Ok(match reached {
-            Level::Published => "published",
-            Level::Stored => "stored",
-            Level::Durable => "durable",
-        })
+        Ok(blocks::level_name(reached))
     }
 
     /// Attaches the longest cached prefix of `hashes` to an empty sequence; returns its blocks.
@@ -233,6 +225,171 @@ impl Channel {
     /// Frames that a size class of tier 0 has memory for now.
     fn tier0_frames(&self, py: Python<'_>, size_class: usize) -> PyResult<u32> {
         self.call(py, |channel| Ok(channel.tier0_frames(size_class)))
+    }
+
+    /// How many blocks of a prefix are cached.
+    #[pyo3(signature = (hashes, *, timeout=None))]
+    fn lookup(&self, py: Python<'_>, hashes: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<Found> {
+        let (hashes, timeout) = (blocks::hashes(hashes)?, self.timeout(timeout)?);
+        Ok(self.call(py, |channel| channel.lookup(&hashes, timeout))?.into())
+    }
+
+    /// Holds a cached prefix for `seconds`: its `count` blocks, `hash` being that of the last one.
+    #[pyo3(signature = (hash, count, seconds, *, timeout=None))]
+    fn lease(&self, py: Python<'_>, hash: &[u8], count: u32, seconds: f64, timeout: Option<f64>) -> PyResult<Lease> {
+        let hash = blocks::hash(format_args!("hash"), hash)?;
+        let (time, timeout) = (self::seconds("seconds", seconds)?, self.timeout(timeout)?);
+        Ok(self.call(py, |channel| channel.lease(hash, count, time, timeout))?.into())
+    }
+
+    /// Copies blocks of a lease, from block index `first` on, into blocks of the engine's own memory.
+    #[pyo3(signature = (lease, first, blocks, *, timeout=None))]
+    fn load(&self, py: Python<'_>, lease: u32, first: u32, blocks: Vec<u32>, timeout: Option<f64>) -> PyResult<Copied> {
+        let timeout = self.timeout(timeout)?;
+        Ok(self.call(py, |channel| channel.load(lease, first, &blocks, timeout))?.into())
+    }
+
+    /// Makes blocks of the engine's own memory cached under their hashes.
+    #[pyo3(signature = (first, parent, hashes, blocks, *, level="published", timeout=None))]
+    #[allow(clippy::too_many_arguments)] // the call's own, by keyword
+    fn store(
+        &self,
+        py: Python<'_>,
+        first: u32,
+        parent: Option<&[u8]>,
+        hashes: &Bound<'_, PyAny>,
+        blocks: Vec<u32>,
+        level: &str,
+        timeout: Option<f64>,
+    ) -> PyResult<Copied> {
+        let at = blocks::place(first, parent)?;
+        let (hashes, level, timeout) = (blocks::hashes(hashes)?, blocks::level(level)?, self.timeout(timeout)?);
+        blocks::as_many(&hashes, &blocks)?;
+        Ok(self.call(py, |channel| channel.store(at, &hashes, &blocks, level, timeout))?.into())
+    }
+
+    /// Brings blocks of a lease that are on NVMe up into host memory.
+    #[pyo3(signature = (lease, first, count, *, timeout=None))]
+    fn fetch(&self, py: Python<'_>, lease: u32, first: u32, count: u32, timeout: Option<f64>) -> PyResult<Copied> {
+        let timeout = self.timeout(timeout)?;
+        Ok(self.call(py, |channel| channel.fetch(lease, first, count, timeout))?.into())
+    }
+
+    /// Returns when nothing that has ended without the daemon's word touches the engine's own memory any more.
+    #[pyo3(signature = (*, timeout=None))]
+    fn settle_blocks(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        let timeout = self.timeout(timeout)?;
+        self.call(py, |channel| channel.settle_blocks(timeout))
+    }
+
+    /// Begins a lookup; returns its ticket.
+    #[pyo3(signature = (hashes, *, timeout=None, user=0))]
+    fn start_lookup(
+        &self,
+        py: Python<'_>,
+        hashes: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+        user: u64,
+    ) -> PyResult<u64> {
+        let hashes = blocks::hashes(hashes)?;
+        self.start(py, Request::Search { hashes: &hashes }, timeout, user)
+    }
+
+    /// Begins a lease.
+    #[pyo3(signature = (hash, count, seconds, *, timeout=None, user=0))]
+    #[allow(clippy::too_many_arguments)] // the call's own, by keyword
+    fn start_lease(
+        &self,
+        py: Python<'_>,
+        hash: &[u8],
+        count: u32,
+        seconds: f64,
+        timeout: Option<f64>,
+        user: u64,
+    ) -> PyResult<u64> {
+        let hash = blocks::hash(format_args!("hash"), hash)?;
+        let time = self::seconds("seconds", seconds)?;
+        self.start(py, Request::Lease { hash, count, time }, timeout, user)
+    }
+
+    /// Begins a load of at most 512 blocks.
+    #[pyo3(signature = (lease, first, blocks, *, timeout=None, user=0))]
+    #[allow(clippy::too_many_arguments)] // the call's own, by keyword
+    fn start_load(
+        &self,
+        py: Python<'_>,
+        lease: u32,
+        first: u32,
+        blocks: Vec<u32>,
+        timeout: Option<f64>,
+        user: u64,
+    ) -> PyResult<u64> {
+        self.start(py, Request::Load { lease, first, blocks: &blocks }, timeout, user)
+    }
+
+    /// Begins a store of at most 102 blocks.
+    #[pyo3(signature = (first, parent, hashes, blocks, *, level="published", timeout=None, user=0))]
+    #[allow(clippy::too_many_arguments)] // the call's own, by keyword
+    fn start_store(
+        &self,
+        py: Python<'_>,
+        first: u32,
+        parent: Option<&[u8]>,
+        hashes: &Bound<'_, PyAny>,
+        blocks: Vec<u32>,
+        level: &str,
+        timeout: Option<f64>,
+        user: u64,
+    ) -> PyResult<u64> {
+        let (first, parent) = blocks::place(first, parent)?;
+        let (hashes, level) = (blocks::hashes(hashes)?, blocks::level(level)?);
+        blocks::as_many(&hashes, &blocks)?;
+        self.start(py, Request::Store { first, parent, hashes: &hashes, blocks: &blocks, level }, timeout, user)
+    }
+
+    /// Begins a fetch of at most 512 blocks.
+    #[pyo3(signature = (lease, first, count, *, timeout=None, user=0))]
+    #[allow(clippy::too_many_arguments)] // the call's own, by keyword
+    fn start_fetch(
+        &self,
+        py: Python<'_>,
+        lease: u32,
+        first: u32,
+        count: u32,
+        timeout: Option<f64>,
+        user: u64,
+    ) -> PyResult<u64> {
+        self.start(py, Request::Fetch { lease, first, count }, timeout, user)
+    }
+
+    /// The ends of requests that have ended; does not wait.
+    fn poll(&self, py: Python<'_>) -> PyResult<Vec<Done>> {
+        let ended = self.call(py, |channel| Ok(std::iter::from_fn(|| channel.poll_any()).collect::<Vec<_>>()))?;
+        ended.into_iter().map(|done| Done::of(py, done)).collect()
+    }
+
+    /// Waits for the end of one request and takes it.
+    #[pyo3(signature = (ticket, *, timeout=None))]
+    fn wait(&self, py: Python<'_>, ticket: u64, timeout: Option<f64>) -> PyResult<Done> {
+        let timeout = self.timeout(timeout)?;
+        let done = self.call(py, |channel| channel.wait(Ticket::from_raw(ticket), timeout))?;
+        Done::of(py, done)
+    }
+
+    /// Asks to cancel a request, which still ends.
+    fn cancel(&self, py: Python<'_>, ticket: u64) -> PyResult<()> {
+        self.call(py, |channel| channel.cancel(Ticket::from_raw(ticket)))
+    }
+
+    /// The descriptor that becomes readable when a request ends after `arm`, or the daemon is gone.
+    fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
+        let fd = self.call(py, |channel| Ok(channel.fd().map(|fd| fd.as_raw_fd())))?;
+        fd.ok_or_else(|| raise(Status::State, &format!("channel {} has no descriptor", self.index)))
+    }
+
+    /// Asks for a wake-up through `fileno`; true: something has ended already, so poll first.
+    fn arm(&self, py: Python<'_>) -> PyResult<bool> {
+        self.call(py, Native::arm)
     }
 
     /// Gives the channel back; its sequences stay. Closing twice is fine.

@@ -4,6 +4,7 @@
 //! time (a second one gets an error, not a race), and every tensor keeps the memory that it shows alive.
 
 mod attention;
+mod blocks;
 mod channel;
 mod cuda;
 mod dlpack;
@@ -23,6 +24,10 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<session::PlaneLayout>()?;
     module.add_class::<channel::Channel>()?;
     module.add_class::<channel::Pin>()?;
+    module.add_class::<blocks::Found>()?;
+    module.add_class::<blocks::Lease>()?;
+    module.add_class::<blocks::Copied>()?;
+    module.add_class::<blocks::Done>()?;
     module.add_class::<lane::Lane>()?;
     module.add_class::<lane::Pass>()?;
     module.add_class::<dlpack::Memory>()?;

@@ -4,7 +4,7 @@ use crate::error::value;
 use kvtide_client::{DeviceChoice, Options, SpaceSpec};
 use kvtide_wire::geometry::{PlaneKind, PlaneSpec};
 use pyo3::prelude::*;
-use std::{path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
 /// Seconds as a duration.
 ///
@@ -40,7 +40,7 @@ pub struct Given {
     planes: Vec<Plane>,
     shards: u16,
     shard: u16,
-    tier0_frames: Vec<u32>,
+    tier0_frames: Option<Vec<u32>>,
     lanes: u16,
     channels: u16,
     depth: u16,
@@ -78,6 +78,9 @@ impl Given {
         let fingerprint =
             self.fingerprint.try_into().map_err(|_| value(format!("fingerprint: {bytes} bytes, must be 32")))?;
         let planes = self.planes.into_iter().enumerate().map(plane).collect::<PyResult<Vec<_>>>()?;
+        // Without tier 0: no frames in any class.
+        let classes: BTreeSet<u32> = planes.iter().map(|plane| plane.page_bytes).collect();
+        let tier0_frames = self.tier0_frames.unwrap_or_else(|| vec![0; classes.len()]);
         let space = SpaceSpec {
             name: self.name,
             fingerprint,
@@ -94,7 +97,7 @@ impl Given {
             seqs_max: self.seqs_max,
             timeout: seconds("timeout", self.timeout)?,
             device,
-            ..Options::new(self.socket, space, self.tier0_frames)
+            ..Options::new(self.socket, space, tier0_frames)
         })
     }
 }

@@ -1,13 +1,14 @@
 //! A session as a Python object.
 
 use crate::{
+    blocks,
     channel::Channel,
     dlpack::{Device, Memory, U8},
     error::{self, raise},
     lane::Lane,
     options::Given,
 };
-use kvtide_client::Client;
+use kvtide_client::{Client, Owner};
 use kvtide_wire::status::Status;
 use pyo3::{prelude::*, types::PyDict};
 use std::path::PathBuf;
@@ -119,6 +120,37 @@ impl Session {
     /// The block ids of a sequence, in order.
     fn seq_blocks(&self, seq: u32) -> PyResult<Vec<u32>> {
         self.client.seq_blocks(seq).map_err(|e| error::from(&e))
+    }
+
+    /// Says where the engine's own blocks are, and keeps `keep` until they are touched no more.
+    #[pyo3(signature = (count, pieces, *, keep=None))]
+    fn set_blocks(
+        &self,
+        py: Python<'_>,
+        count: u32,
+        pieces: Vec<blocks::Given>,
+        keep: Option<Py<PyAny>>,
+    ) -> PyResult<()> {
+        let pieces = blocks::pieces(&pieces);
+        let owner = keep.map(|keep| Box::new(keep) as Owner);
+        // SAFETY: `kvtide.Session.set_blocks` says that `keep` owns the memory, or that the caller does.
+        let set = py.detach(|| unsafe { self.client.set_blocks_of(count, &pieces, owner) });
+        set.map_err(|e| error::from(&e))
+    }
+
+    /// Says what blocks' names stand for, where the pieces have several members.
+    fn name_blocks(&self, py: Python<'_>, first: u32, ids: Vec<u32>) -> PyResult<()> {
+        py.detach(|| self.client.name_blocks(first, &ids)).map_err(|e| error::from(&e))
+    }
+
+    /// Blocks in memory of the session's own: one tensor of bytes [count, page_bytes] a plane.
+    fn allocate_blocks(&self, py: Python<'_>, count: u32) -> PyResult<Vec<Memory>> {
+        let bytes: Vec<u32> = self.client.layout().planes.iter().map(|plane| plane.page_bytes).collect();
+        let (shown, pieces, owner) = py.detach(|| blocks::allocate(bytes.into_iter(), count))?;
+        // SAFETY: the owner is the memory's.
+        let set = py.detach(|| unsafe { self.client.set_blocks_of(count, &pieces, Some(owner)) });
+        set.map_err(|e| error::from(&e))?;
+        Ok(shown)
     }
 
     /// A new session around this one's tier 0, after its daemon has died.

@@ -23,7 +23,8 @@ PLANES = 2
 @pytest.fixture(scope="session")
 def daemon() -> Iterator[PrivateDaemon]:
     """One that all tests share which do not harm it."""
-    with PrivateDaemon(256 << 20, slab_bytes=4 << 20) as daemon:
+    # Spaces with content stay when nobody is attached, and there is one for each fingerprint.
+    with PrivateDaemon(256 << 20, slab_bytes=4 << 20, config="[limits]\nspaces_max = 256\n") as daemon:
         yield daemon
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import threading
 
 import pytest
@@ -170,7 +169,7 @@ def test_waits_release_the_interpreter() -> None:
                 except BaseException as error:  # noqa: BLE001
                     ended.append(error)
 
-        os.kill(daemon.pid, signal.SIGSTOP)
+        daemon.freeze()
         thread = threading.Thread(target=wait)
         thread.start()
         refused = None
@@ -182,7 +181,7 @@ def test_waits_release_the_interpreter() -> None:
             except errors.TimedOut:
                 pass
         thread.join()
-        os.kill(daemon.pid, signal.SIGCONT)
+        daemon.thaw()
         assert refused is not None and "another thread" in str(refused)
         assert [type(error) for error in ended] == [errors.TimedOut]
         channel.nop()

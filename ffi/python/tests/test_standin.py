@@ -5,8 +5,6 @@ Skipped where there is a real GPU: there the other tests run on it.
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 
 import pytest
@@ -164,7 +162,10 @@ def test_waits_are_the_streams_where_everything_fits(device: Device, fate: str) 
             paging.resize(1)
         waited, loaded = found.totals.planes_waited_in_stream, on_cuda.stats()["jobs_host_to_tier0"]
         if fate != "runs":
-            os.kill(daemon.pid, signal.SIGKILL if fate == "is killed" else signal.SIGSTOP)
+            if fate == "is killed":
+                daemon.kill()
+            else:
+                daemon.freeze()
             with pytest.raises(errors.DaemonGone if fate == "is killed" else errors.TimedOut):
                 step(found, [1], 5)
             found.abandon()

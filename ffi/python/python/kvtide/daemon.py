@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import selectors
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -33,6 +34,22 @@ def binary(given: str | os.PathLike[str] | None = None) -> Path:
     if found is None:
         raise DaemonError("no kvtided on the PATH; build it (cargo build --release) and name it in KVTIDED")
     return Path(found)
+
+
+def stopped(pid: int) -> None:
+    """Returns when no thread of a process that was sent SIGSTOP runs any more. DaemonError: one still does after `END_S`."""
+    deadline = time.monotonic() + END_S
+    while not all(_stopped(task) for task in Path(f"/proc/{pid}/task").iterdir()):
+        if time.monotonic() > deadline:
+            raise DaemonError(f"process {pid} does not stop within {END_S:g} s of SIGSTOP")
+
+
+def _stopped(task: Path) -> bool:
+    """Whether a thread does not run: it is stopped, or over."""
+    try:
+        return (task / "stat").read_text().rpartition(")")[2].split()[0] in "TZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 class PrivateDaemon:
@@ -106,6 +123,15 @@ class PrivateDaemon:
             return (self.directory / "daemon.log").read_text(errors="replace")[-LOG_SHOWN:]
         except FileNotFoundError:
             return ""
+
+    def freeze(self) -> None:
+        """Stops it in its tracks, as a machine that hangs would. Returns when none of its threads runs any more."""
+        self._process.send_signal(signal.SIGSTOP)
+        stopped(self.pid)
+
+    def thaw(self) -> None:
+        """Lets it go on."""
+        self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """Ends it as a crash would."""

@@ -1,0 +1,74 @@
+"""`python -m e2e`: runs the cases, prints a line for each, and how many passed. README.md says what they are."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from . import cases, cases_faults, cases_trace
+from .world import Result, World
+
+CASES: dict[str, Callable[[World], Result]] = {
+    "again": cases.again,
+    "engine-restarted": cases.engine_restarted,
+    "daemon-restarted": cases.daemon_restarted,
+    "host-too-small": cases.host_too_small,
+    "two-engines": cases.two_engines,
+    "hybrid": cases.hybrid,
+    "daemon-killed": cases_faults.daemon_killed,
+    "bytes-flipped": cases_faults.bytes_flipped,
+    "trace": cases_trace.trace,
+    "engine-killed": cases_faults.engine_killed,
+}
+#: Run by name alone.
+MORE: dict[str, Callable[[World], Result]] = {"trace-small": cases_trace.trace_small}
+
+
+def main() -> int:
+    """0 if all passed, 1 otherwise."""
+    parser = argparse.ArgumentParser(prog="python -m e2e", description=__doc__)
+    parser.add_argument("--kvtided", type=Path, required=True, help="the daemon's binary")
+    parser.add_argument("--model", type=Path, required=True, help="folder with config.json and model.safetensors")
+    parser.add_argument("--case", choices=[*CASES, *MORE], action="append", help="this one only; may be given again")
+    parser.add_argument("--keep", type=Path, help="leave logs and directories here")
+    parser.add_argument("--json", action="store_true", help="print one JSON object, and the lines on stderr")
+    args = parser.parse_args()
+    shown = sys.stderr if args.json else sys.stdout
+    results: list[dict[str, object]] = []
+    ratio: float | None = None
+    failed = 0
+    with tempfile.TemporaryDirectory(prefix="kvtide-e2e-") as temporary:
+        directory = args.keep or Path(temporary)
+        directory.mkdir(parents=True, exist_ok=True)
+        world = World(directory.resolve(), args.kvtided.resolve(), args.model.resolve())
+        try:
+            for name in args.case or CASES:
+                began = time.monotonic()
+                try:
+                    line = (CASES | MORE)[name](world).line() | {"passed": True}
+                except Exception as error:
+                    traceback.print_exc()
+                    failed += 1
+                    line = {"name": name, "equal": False, "passed": False, "why": f"{type(error).__name__}: {error}"}
+                line["seconds"] = round(time.monotonic() - began, 1)
+                results.append(line)
+                print(json.dumps(line), file=shown, flush=True)
+            if args.case is None:
+                ratio = round(cases_trace.throughput_ratio(world), 4)
+                print(f"throughput with the connector and no hits over that without: {ratio}", file=shown, flush=True)
+        finally:
+            world.close()
+    if args.json:
+        print(json.dumps({"cases": results, "throughput_ratio": ratio}))
+    print(f"{len(results) - failed} passed, {failed} failed", file=shown)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

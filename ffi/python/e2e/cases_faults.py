@@ -1,0 +1,168 @@
+"""What must hold when something dies or is damaged. Nobody waits by the clock: a process's end is its pidfd's, a state the daemon's metrics'."""
+
+from __future__ import annotations
+
+import random
+import struct
+import time
+from pathlib import Path
+
+from .cases import written
+from .daemons import LOOK_S, Daemon
+from .engines import Answer, Engine, Prompt
+from .trace import prompt
+from .world import Failed, Result, World, attached, check, full
+
+#: Where docs/format.md says that a store's regions begin, and its unit.
+REGIONS_AT = 56
+SECTOR = 4096
+#: How often the two take turns until a store was asked for.
+FREEZES_MAX = 40
+
+
+def daemon_killed(world: World) -> Result:
+    """(f) The daemon is killed while vLLM loads and stores: nobody sees an error, outputs are equal, and it is used again when it is back."""
+    result = Result("daemon-killed")
+    old, new = (world.steady(name, *[500] * 10) for name in ("kill", "kill new"))
+    prompts = [p for pair in zip(old, new, strict=True) for p in pair]
+    reference = world.reference(prompts)
+    with world.daemon() as daemon, world.engine("survives", daemon) as engine:
+        first = engine.run(old)
+        written(daemon, old, first)
+
+        def kill(index: int, answer: Answer) -> None:
+            if index == 5:
+                daemon.kill()
+
+        engine.forget()
+        engine.start_run(prompts, at_once=2)
+        answers, _ = engine.finish_run(kill)
+        result.compare(answers, reference)
+        before = engine.run(prompts, forget=True)
+        result.compare(before, reference)
+        check(all(answer.cached == 0 for answer in before), "blocks were hit after the daemon's death")
+        daemon.start()
+        attached(daemon)
+        # What it had in host memory alone is gone; what it had written may have come back. From here on it is a cache again.
+        filled = engine.run(prompts, forget=True)
+        result.compare(filled, reference)
+        written(daemon, prompts, filled)
+        last = engine.run(prompts, forget=True)
+        result.compare(last, reference)
+        result.hits(last, full(prompts))
+        result.times(last, world.native(prompts))
+    return result
+
+
+def flip(store: Path, one_in: int, seed: int) -> int:
+    """Changes a byte in one of so many sectors of a store's regions that hold anything; returns how many."""
+    numbers, flipped = random.Random(seed), 0
+    with store.open("r+b") as file:
+        superblock = file.read(SECTOR)
+        check(superblock[:8] == b"kvtstore", f"{store} is no store: it begins with {superblock[:8]!r}")
+        (at,) = struct.unpack_from("<Q", superblock, REGIONS_AT)
+        file.seek(at)
+        while sector := file.read(SECTOR):
+            if any(sector) and numbers.randrange(one_in) == 0:
+                byte = numbers.randrange(len(sector))
+                file.seek(at + byte)
+                file.write(bytes([sector[byte] ^ 0x40]))
+                file.seek(at + SECTOR)
+                flipped += 1
+            at += SECTOR
+    return flipped
+
+
+def bytes_flipped(world: World) -> Result:
+    """(g) Bytes on disk change while the daemon is down: what does not match its checksum is computed, never served."""
+    result = Result("bytes-flipped")
+    prompts = world.steady("flip", *[700] * 6)
+    reference = world.reference(prompts)
+    with world.daemon() as daemon, world.engine("reads", daemon) as engine:
+        first = engine.run(prompts)
+        count = written(daemon, prompts, first, stored=True)
+        daemon.stop()
+        result.more["sectors_flipped"] = flip(daemon.nvme / "kvtide.store", one_in=200, seed=7)
+        check(result.more["sectors_flipped"] > 0, "no sector of the store holds anything")
+        # An idle engine sees with its next request that the daemon went, and then looks for another.
+        engine.run([prompt("meanwhile", 40)])
+        daemon.start()
+        attached(daemon)
+        daemon.until(f"{count} blocks restored", lambda m: m.get("kvtide_published_blocks", 0) >= count)
+        second = engine.run(prompts, forget=True)
+        result.compare(second, reference)
+        failures = daemon.metrics().get("kvtide_checksum_failures_total", 0)
+        check(failures > 0, "no page was read whose checksum is wrong")
+        result.more["checksum_failures"] = int(failures)
+        # What was lost was computed and stored again: now everything is there.
+        written(daemon, prompts, second)
+        third = engine.run(prompts, forget=True)
+        result.compare(third, reference)
+        result.hits(third, full(prompts))
+        result.times(third, world.native(prompts))
+    return result
+
+
+def stores(metrics: dict[str, float]) -> bool:
+    """Whether an engine is copying."""
+    return metrics.get("kvtide_jobs_in_flight", 0) > 0
+
+
+def frozen_in_a_store(engine: Engine, daemon: Daemon, asked: Prompt) -> None:
+    """Has an engine compute a prompt and stops it when it has been told to copy blocks out and has not done it.
+
+    The daemon stands while the engine computes, so that the store waits for it; then the engine stands, so that the copies wait.
+    """
+    before = daemon.metrics().get("kvtide_requests_total", 0)
+    engine.start_run([asked])
+    daemon.until("the prompt's lookup", lambda m: m.get("kvtide_requests_total", 0) > before, pause_s=0)
+    daemon.freeze()
+    next(engine.answers())
+    for _ in range(FREEZES_MAX):
+        # Only one of the two runs at a time: what the engine asks for is heard, and not done.
+        engine.freeze()
+        daemon.thaw()
+        if copies(daemon):
+            return
+        daemon.freeze()
+        engine.thaw()
+        time.sleep(LOOK_S)  # nobody tells when it has asked
+    daemon.thaw()
+    raise Failed(f"an engine that had answered asked for no store in {FREEZES_MAX} turns")
+
+
+def copies(daemon: Daemon) -> bool:
+    """Whether copies are under way of an engine that is stopped: the daemon has heard before the last look what it had said."""
+    return all(stores(daemon.metrics()) for _ in range(3))
+
+
+def engine_killed(world: World) -> Result:
+    """(i) vLLM is killed in the middle of a store: its frames come back, and no part of a block is ever served."""
+    result = Result("engine-killed")
+    prompts = world.steady("torn", *[3000] * 3, max_tokens=1)
+    reference = world.reference(prompts)
+    with world.daemon() as daemon:
+        engine = world.engine("killed", daemon)
+        try:
+            engine.run(prompts[:-1])
+            frozen_in_a_store(engine, daemon, prompts[-1])
+        finally:
+            engine.kill()
+        after = daemon.until("the session's end", lambda m: m.get("kvtide_sessions", 0) == 0 and not stores(m))
+        check(after.get("kvtide_quarantines_total", 0) > 0, "no frame was in quarantine though the engine died while it copied")
+        check(daemon.labelled("kvtide_pages", 'state="quarantined"') == 0, "frames are still in quarantine")
+        result.more["frames_quarantined"] = int(after["kvtide_quarantines_total"])
+        with world.engine("heir", daemon) as heir:
+            second = heir.run(prompts, forget=True)
+            result.compare(second, reference)
+            check(second[-1].cached < full(prompts)[-1], "all of a prompt was hit, though the engine died before it had stored it")
+            written(daemon, prompts, second)
+            third = heir.run(prompts, forget=True)
+            result.compare(third, reference)
+            result.hits(third, full(prompts))
+            result.times(third, world.native(prompts))
+        held = daemon.until("the session's end", lambda m: m.get("kvtide_sessions", 0) == 0)
+        pages = sum(v for k, v in held.items() if k.startswith("kvtide_pages{") and 'tier="host"' in k and 'state="free"' not in k)
+        blocks = held["kvtide_published_blocks"]
+        check(pages % blocks == 0 and pages > 0, f"host memory holds {pages:g} pages of {blocks:g} blocks: some belong to none")
+    return result

@@ -1,0 +1,161 @@
+"""A kvtided that a case starts, stops, kills, starts again, and asks how it stands."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import re
+import selectors
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from kvtide.daemon import stopped
+
+#: How long it may take to listen, to end, and to come to a state that a case waits for. Seconds.
+START_S = 60.0
+END_S = 60.0
+STATE_S = 60.0
+#: Pause between two looks at its metrics.
+LOOK_S = 0.02
+#: Bytes of the end of its log that an error shows.
+LOG_SHOWN = 4000
+
+MIB = 1 << 20
+LINE = re.compile(r"^(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)$")
+
+
+class DaemonError(RuntimeError):
+    """The daemon could not be started, or did not come to a state; the text holds the end of its log."""
+
+
+class Daemon:
+    """`kvtided` on one socket and one directory of NVMe, unless that has no room; both outlive its process."""
+
+    def __init__(self, program: Path, directory: Path, *, host_mib: int, nvme_mib: int, config: str = "") -> None:
+        directory.mkdir()
+        self._program, self._directory = program, directory
+        self.socket = directory / "kvtide.sock"
+        self.nvme = directory / "nvme"
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port: int = probe.getsockname()[1]
+        (directory / "kvtided.toml").write_text(config)
+        self._arguments = ["--config", str(directory / "kvtided.toml"), "--dir", str(directory), "--http", f"127.0.0.1:{self._port}"]
+        self._arguments += ["--host-bytes", str(host_mib * MIB), "--slab-bytes", str(min(4, host_mib) * MIB)]
+        self._arguments += ["--parent", str(os.getpid())]
+        if nvme_mib:
+            self._arguments += ["--nvme-dir", str(self.nvme), "--nvme-bytes", str(nvme_mib * MIB)]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def log(self) -> str:
+        """The end of what it wrote."""
+        path = self._directory / "daemon.log"
+        return path.read_text(errors="replace")[-LOG_SHOWN:] if path.exists() else ""
+
+    def start(self) -> None:
+        """Starts it; it accepts engines when this returns."""
+        assert self._process is None, "it runs"
+        with (self._directory / "daemon.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [str(self._program), *self._arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log
+            )
+        assert self._process.stdout is not None
+        heard, deadline = b"", time.monotonic() + START_S
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            while b"kvtided is ready on" not in heard:
+                chunk = b""
+                if selector.select(max(0.0, deadline - time.monotonic())):
+                    chunk = os.read(self._process.stdout.fileno(), 4096)
+                if not chunk:
+                    self.kill()
+                    raise DaemonError(f"kvtided did not listen; its log:\n{self.log()}")
+                heard += chunk
+
+    def _end(self, signal_number: int) -> None:
+        assert self._process is not None, "it does not run"
+        process, self._process = self._process, None
+        process.send_signal(signal_number)
+        try:
+            process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise DaemonError(f"kvtided did not end in {END_S:g} s; its log:\n{self.log()}") from None
+        finally:
+            if process.stdout is not None:
+                process.stdout.close()
+
+    def stop(self) -> None:
+        """SIGTERM; returns when it has ended."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL; returns when it has ended."""
+        self._end(signal.SIGKILL)
+
+    def freeze(self) -> None:
+        """SIGSTOP; returns when none of its threads runs."""
+        assert self._process is not None, "it does not run"
+        self._process.send_signal(signal.SIGSTOP)
+        stopped(self._process.pid)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        assert self._process is not None, "it does not run"
+        self._process.send_signal(signal.SIGCONT)
+
+    def metrics(self) -> dict[str, float]:
+        """Its metrics: each name, summed over its labels, and each name with its labels, as `name{labels}`."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
+        with contextlib.closing(connection):
+            connection.request("GET", "/metrics")
+            text = connection.getresponse().read().decode()
+        found: dict[str, float] = {}
+        for line in text.splitlines():
+            match = LINE.match(line)
+            if match is None or match["name"].endswith("_bucket"):
+                continue
+            value = float(match["value"])
+            found[match["name"]] = found.get(match["name"], 0.0) + value
+            if match["labels"]:
+                found[f"{match['name']}{{{match['labels']}}}"] = value
+        return found
+
+    def labelled(self, name: str, label: str) -> float:
+        """A metric summed over the lines that bear this label (`state="free"`)."""
+        return sum(value for key, value in self.metrics().items() if key.startswith(name + "{") and label in key)
+
+    def until(
+        self, state: str, reached: Callable[[dict[str, float]], bool], *, pause_s: float = LOOK_S
+    ) -> dict[str, float]:
+        """Returns the metrics in which `reached` is true, looked at again and again: a daemon tells nobody when they change."""
+        deadline = time.monotonic() + STATE_S
+        while True:
+            metrics = self.metrics()
+            if reached(metrics):
+                return metrics
+            if time.monotonic() > deadline:
+                shown = {k: v for k, v in metrics.items() if "{" not in k and v and not k.endswith(("_sum", "_count"))}
+                raise DaemonError(f"kvtided did not come to this state in {STATE_S:g} s: {state}; {shown}; its log:\n{self.log()}")
+            time.sleep(pause_s)
+
+    def close(self) -> None:
+        """Ends it if it runs."""
+        if self._process is not None:
+            self.stop()
+
+    def __enter__(self) -> Daemon:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

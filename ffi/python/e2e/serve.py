@@ -1,0 +1,176 @@
+"""vLLM in a process of its own that does what it is told over a socket.
+
+`python -m e2e.serve` imports vLLM once, which takes longer than all that the tests do with it, and forks a process for each line on its stdin:
+{"socket": PATH, "log": PATH, "environment": {NAME: VALUE}}. That process has imported and nothing more: no engine, no thread, no device. It
+connects to the socket and speaks JSON lines: one request, then its answers. It ends with the connection, and with the process that forked it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+PR_SET_PDEATHSIG = 1
+#: How long what a connector has under way may take when all requests have ended. Seconds.
+SETTLE_S = 90.0
+
+
+class Engine:
+    """One `vllm.LLM`; requests run through its engine's own loop, so that the time of the first token is seen as it comes."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        from vllm import LLM
+
+        self._llm = LLM(skip_tokenizer_init=True, enforce_eager=True, disable_log_stats=False, **options)
+        self._next = 0
+
+    def _add(self, prompt: dict[str, Any]) -> str:
+        from vllm import SamplingParams
+        from vllm.inputs import TokensPrompt
+
+        self._next += 1
+        name = str(self._next)
+        tokens = TokensPrompt(prompt_token_ids=prompt["tokens"])
+        if "salt" in prompt:
+            tokens["cache_salt"] = prompt["salt"]
+        likely = 2 if prompt.get("margins") else None
+        sampling = SamplingParams(max_tokens=prompt["max_tokens"], temperature=0, ignore_eos=True, detokenize=False, logprobs=likely)
+        self._llm.llm_engine.add_request(name, tokens, sampling)
+        return name
+
+    def run(self, prompts: list[dict[str, Any]], at_once: int, forget: bool) -> Iterator[dict[str, Any]]:
+        """Each prompt's answer as it ends: which it was, its tokens, milliseconds to the first, and how many of the prompt's came from a cache.
+
+        At most `at_once` run together. With `forget` vLLM drops its own prefix cache before each.
+        """
+        engine, waiting = self._llm.llm_engine, list(enumerate(prompts))
+        began: dict[str, tuple[int, float]] = {}
+        first: dict[str, float] = {}
+        while waiting or began:
+            while waiting and len(began) < at_once:
+                index, prompt = waiting.pop(0)
+                if forget:
+                    self.forget()
+                began[self._add(prompt)] = (index, time.monotonic())
+            for output in engine.step():
+                now = time.monotonic()
+                index, start = began[output.request_id]
+                if output.outputs[0].token_ids:
+                    first.setdefault(output.request_id, now)
+                if output.finished:
+                    del began[output.request_id]
+                    ttft = (first.pop(output.request_id, now) - start) * 1e3
+                    tokens = list(output.outputs[0].token_ids)
+                    cached, margin = output.num_cached_tokens or 0, _margin(output.outputs[0].logprobs)
+                    yield {"index": index, "tokens": tokens, "ttft_ms": ttft, "cached": cached, "margin": margin}
+
+        self.settle()
+
+    def settle(self) -> None:
+        """Steps until the connector has nothing under way, as the loop of a vLLM server does when it is idle."""
+        engine, deadline = self._llm.llm_engine, time.monotonic() + SETTLE_S
+        scheduler = engine.engine_core.engine_core.scheduler
+        while scheduler.has_requests():
+            engine.step()
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{SETTLE_S:g} s after the last answer the connector still has work under way")
+
+    def forget(self) -> None:
+        """Drops vLLM's own prefix cache; what a connector keeps stays."""
+        self.settle()
+        if not self._llm.reset_prefix_cache():
+            raise RuntimeError("vLLM did not drop its prefix cache: blocks are in use")
+
+    def metrics(self) -> dict[str, float]:
+        """vLLM's counters and gauges, summed over their labels."""
+        sums: dict[str, float] = {}
+        for metric in self._llm.get_metrics():
+            value = getattr(metric, "value", None)
+            if value is not None:
+                sums[metric.name] = sums.get(metric.name, 0) + value
+        return sums
+
+
+def _margin(logprobs: Sequence[Mapping[int, Any]] | None) -> float | None:
+    """By how much the likeliest token was ahead of the next one where that was least, in nats."""
+    if logprobs is None:
+        return None
+    ahead = []
+    for position in logprobs:
+        best, second = sorted((token.logprob for token in position.values()), reverse=True)[:2]
+        ahead.append(best - second)
+    return float(min(ahead))
+
+
+def serve(connection: socket.socket) -> None:
+    """Requests until the connection ends: {"do": "start", "run", "forget" or "metrics"}. Answers are lines; the last has "done"."""
+    engine: Engine | None = None
+    with connection.makefile("r") as requests:
+        for line in requests:
+            request = json.loads(line)
+
+            def say(answer: dict[str, Any]) -> None:
+                connection.sendall(json.dumps(answer).encode() + b"\n")
+
+            try:
+                if request["do"] == "start":
+                    engine = Engine(request["options"])
+                    say({"done": True})
+                    continue
+                assert engine is not None, "start first"
+                if request["do"] == "run":
+                    began = time.monotonic()
+                    for answer in engine.run(request["prompts"], request["at_once"], request["forget"]):
+                        say(answer)
+                    say({"done": True, "seconds": time.monotonic() - began})
+                elif request["do"] == "forget":
+                    engine.forget()
+                    say({"done": True})
+                elif request["do"] == "metrics":
+                    say({"done": True, "metrics": engine.metrics()})
+                else:
+                    raise ValueError(f"no request {request['do']!r}")
+            except Exception as error:
+                import traceback
+
+                traceback.print_exc()
+                say({"error": f"{type(error).__name__}: {error}"})
+
+
+def _child(order: dict[str, Any]) -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for fd, to in ((null, 0), (log, 1), (log, 2)):
+        os.dup2(fd, to)
+    os.environ.update(order["environment"])
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(order["socket"])
+    serve(connection)
+    # What vLLM leaves to the interpreter's end (threads, exit handlers) runs as it does for users.
+    sys.exit(0)
+
+
+def main() -> None:
+    """Forks an engine's process for each line of stdin, until it ends."""
+    import vllm  # noqa: F401 - what takes long
+    import vllm.v1.engine.llm_engine  # noqa: F401
+    import vllm.v1.worker.cpu_worker  # noqa: F401
+
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        if os.fork() == 0:
+            _child(json.loads(line))
+
+
+if __name__ == "__main__":
+    main()

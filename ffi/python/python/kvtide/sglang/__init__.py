@@ -1,0 +1,23 @@
+"""kvtide for SGLang: `KvtideStorage`, a storage backend of HiCache whose pages survive the server and are shared between servers.
+
+    --enable-hierarchical-cache --hicache-storage-backend dynamic --hicache-storage-backend-extra-config
+    '{"backend_name": "kvtide", "module_path": "kvtide.sglang", "class_name": "KvtideStorage", "interface_v1": 1}'
+
+docs/sglang.md has the rest. This package imports without SGLang; what needs it is imported when it is first asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .storage import KvtideStorage
+
+__all__ = ["KvtideStorage"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "KvtideStorage":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return importlib.import_module(f"{__name__}.storage").KvtideStorage

@@ -1,0 +1,292 @@
+"""`KvtideStorage`: HiCache's third level in kvtide, in host memory and on NVMe.
+
+SGLang's host pools are the blocks: pages are copied straight between a pool and the daemon's memory (`interface_v1` in the extra
+configuration; without it SGLang hands out tensors, which are copied once more). Each pool has a space and a session of its own, so that
+a page of one is found, evicted and lost without the others'. Pages are kept under their keys alone: SGLang's hashes are chained, but
+what stands before a page is told only on request, and a page's parents may never have been stored.
+
+SGLang calls from several threads. None of the calls raises for want of a daemon, and each is bounded: by `timeout_s`, and by the time for which
+copies that a call gave up are waited for.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from sglang.srt.mem_cache.hicache_storage import (
+    HiCacheStorage,
+    HiCacheStorageConfig,
+    HiCacheStorageExtraInfo,
+    PoolHitPolicy,
+    PoolName,
+    PoolTransfer,
+    PoolTransferResult,
+)
+
+from kvtide.keyed import KeyedBlocks, Target
+from kvtide.keyed.blocks import CHANNELS, DEPTH
+
+from . import config as configuration
+from . import pools
+from .bounce import Bounce
+from .identity import Identity, cleared
+
+logger = logging.getLogger(__name__)
+
+KV = "kv"
+#: Keys that are looked up at once: beyond the first that is missing nobody asks.
+LOOKUPS = 128
+#: Samples of bandwidth that are kept between two calls of `get_stats`.
+SAMPLES_MAX = 1024
+
+
+class _Pool:
+    """A host pool that was registered."""
+
+    def __init__(self, pool: Any, name: str, identity: Identity, config: configuration.Config) -> None:
+        self.pool, self.name = pool, name
+        self.memory = pools.memory(pool)
+        space, parts = identity.space(pool, name, self.memory)
+        self.target = Target(
+            config.socket, space, self.memory, config.token_file, channels=CHANNELS, depth=DEPTH, timeout=config.attach_timeout_s
+        )
+        self.blocks = KeyedBlocks(self.target, f"pool {space.name!r}", timeout=config.timeout_s, level=config.level)
+        self.config = config
+        logger.info(
+            "kvtide: pool %r, %d pages of %d bytes in %d pieces, shard %d of %d; fingerprint of %s",
+            name,
+            self.memory.count,
+            self.memory.block_bytes,
+            len(self.memory.pieces),
+            space.shard,
+            space.shards,
+            parts,
+        )
+
+    def close(self) -> None:
+        self.blocks.close()
+
+
+class KvtideStorage(HiCacheStorage):
+    """A dynamic storage backend of HiCache. SGLang makes one in each rank's scheduler process."""
+
+    def __init__(self, storage_config: HiCacheStorageConfig, given: Any = None) -> None:
+        """`given` is what the factory was given besides, and not used. ValueError: see `config.parse` and `Identity`."""
+        self._config = configuration.parse(storage_config.extra_config)
+        self._identity = Identity(storage_config, self._config)
+        self._metrics = bool(storage_config.enable_storage_metrics)
+        self._pools: dict[str, _Pool] = {}
+        self._bounce: Bounce | None = None
+        self._lock = threading.Lock()
+        self._cleared = 0
+        self._prefix = b""
+        #: (pages, GB/s) of loads and of stores since the last `get_stats`.
+        self._samples: tuple[list[tuple[int, float]], list[tuple[int, float]]] = ([], [])
+
+    # Pools.
+
+    def register_mem_pool_host(self, mem_pool_host: Any) -> None:
+        """The pool of KV. Unsupported: its pages cannot be read in place. Kvtide's errors: the daemon's refusal."""
+        super().register_mem_pool_host(mem_pool_host)
+        self._register(mem_pool_host, KV)
+
+    def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
+        """A pool by name, as `register_mem_pool_host`."""
+        super().register_mem_host_pool_v2(host_pool, host_pool_name)
+        self._register(host_pool, str(host_pool_name))
+
+    def _register(self, pool: Any, name: str) -> None:
+        with self._lock:
+            known = self._pools.get(name)
+            if known is not None and known.pool is pool:
+                return
+            bounce, self._bounce = (self._bounce, None) if name == KV else (None, self._bounce)
+        for old in (bounce, known):
+            if old is not None:
+                old.close()
+        fresh = _Pool(pool, name, self._identity, self._config)
+        with self._lock:
+            self._pools[name] = fresh
+
+    def _pool(self, name: object) -> _Pool:
+        found = self._pools.get(str(name))
+        if found is None:
+            raise ValueError(f"kvtide: no host pool {str(name)!r} is registered; there are {', '.join(self._pools) or 'none'}")
+        return found
+
+    # Pages in place.
+
+    def batch_exists(self, keys: list[str], extra_info: HiCacheStorageExtraInfo | None = None) -> int:
+        """How many of the keys, from the first on, have their page of KV."""
+        return self._leading(self._pool(KV), keys)
+
+    def batch_get_v1(
+        self, keys: list[str], host_indices: torch.Tensor, extra_info: HiCacheStorageExtraInfo | None = None
+    ) -> list[bool]:
+        """Loads pages of KV into their slots; of each whether all its bytes are there."""
+        return self._move(self._pool(KV), keys, host_indices, load=True)
+
+    def batch_set_v1(
+        self, keys: list[str], host_indices: torch.Tensor, extra_info: HiCacheStorageExtraInfo | None = None
+    ) -> list[bool]:
+        """Stores pages of KV from their slots; of each whether it is kept."""
+        return self._move(self._pool(KV), keys, host_indices, load=False)
+
+    def batch_exists_v2(
+        self,
+        keys: list[str],
+        pool_transfers: list[PoolTransfer] | None = None,
+        extra_info: HiCacheStorageExtraInfo | None = None,
+    ) -> PoolTransferResult:
+        """The longest prefix of `keys` whose pages are there in every pool as its policy wants it, and each pool's own."""
+        pages = self._leading(self._pool(KV), keys)
+        hits: dict[str, int] = {PoolName.KV: pages} if pages else {}
+        usable = list(range(1, pages + 1))
+        for transfer in pool_transfers or []:
+            if not usable:
+                break
+            fits = self._fitting(transfer, keys[:pages])
+            if fits:
+                hits[transfer.name] = max(fits)
+            usable = [length for length in usable if length in fits]
+        return PoolTransferResult(usable[-1] if usable else 0, hits, usable)
+
+    def _fitting(self, transfer: PoolTransfer, keys: Sequence[str]) -> set[int]:
+        """The lengths of prefixes that a pool has what it needs for."""
+        pool = self._pool(transfer.name)
+        if transfer.hit_policy == PoolHitPolicy.ALL_PAGES:
+            return set(range(1, self._leading(pool, keys) + 1))
+        if transfer.hit_policy != PoolHitPolicy.TRAILING_PAGES:
+            raise ValueError(f"kvtide: hit policy {transfer.hit_policy} of pool {transfer.name} is not supported")
+        needed, run, fits = max(1, len(transfer.keys or ())), 0, set()
+        for length, there in enumerate(pool.blocks.exists(self._keys(keys)), start=1):
+            run = run + 1 if there else 0
+            if run >= min(needed, length):
+                fits.add(length)
+        return fits
+
+    def batch_get_v2(
+        self, transfers: list[PoolTransfer], extra_info: HiCacheStorageExtraInfo | None = None
+    ) -> dict[str, list[bool]]:
+        """Loads pages of several pools; of each whether all its bytes are there."""
+        return {t.name: self._move(self._pool(t.name), t.keys or [], t.host_indices, load=True) for t in transfers}
+
+    def batch_set_v2(
+        self, transfers: list[PoolTransfer], extra_info: HiCacheStorageExtraInfo | None = None
+    ) -> dict[str, list[bool]]:
+        """Stores pages of several pools; of each whether it is kept."""
+        return {t.name: self._move(self._pool(t.name), t.keys or [], t.host_indices, load=False) for t in transfers}
+
+    def _keys(self, keys: Sequence[str]) -> list[bytes]:
+        prefix = self._prefix
+        return [prefix + key.encode() for key in keys]
+
+    def _leading(self, pool: _Pool, keys: Sequence[str]) -> int:
+        """How many of the keys, from the first on, have their page."""
+        for start in range(0, len(keys), LOOKUPS):
+            there = pool.blocks.exists(self._keys(keys[start : start + LOOKUPS]))
+            if not all(there):
+                return start + there.index(False)
+        return len(keys)
+
+    def _move(self, pool: _Pool, keys: Sequence[str], host_indices: Any, *, load: bool) -> list[bool]:
+        blocks = pools.blocks_of(pool.pool, len(keys), host_indices)
+        if blocks is None:
+            raise ValueError(
+                f"kvtide: {len(keys)} keys of pool {pool.name!r} came with"
+                f" {0 if host_indices is None else int(host_indices.numel())} slots that are not whole pages of"
+                f" {pools.slots_a_page(pool.pool)}, one a key"
+            )
+        began = time.monotonic()
+        went = (pool.blocks.load if load else pool.blocks.store)(self._keys(keys), blocks)
+        self._sample(sum(went), pool.memory.block_bytes, time.monotonic() - began, load=load)
+        return went
+
+    # Pages as tensors.
+
+    def get(self, key: str, target_location: Any | None = None, target_sizes: Any | None = None) -> torch.Tensor | None:
+        """The page's numbers in `target_location` (any shape, a page's bytes), or in a new tensor of bytes; None if it is not there."""
+        return self.batch_get([key], [target_location])[0]
+
+    def batch_get(
+        self, keys: list[str], target_locations: Any | None = None, target_sizes: Any | None = None
+    ) -> list[torch.Tensor | None]:
+        """The same for several pages."""
+        targets = [None] * len(keys) if target_locations is None else list(target_locations)
+        return self._tensors().load(self._keys(keys), targets)
+
+    def set(
+        self, key: str, value: Any | None = None, target_location: Any | None = None, target_sizes: Any | None = None
+    ) -> bool:
+        """Stores a page from a tensor of its bytes. Whether it is kept."""
+        return self.batch_set([key], [value if value is not None else target_location])
+
+    def batch_set(
+        self,
+        keys: list[str],
+        values: Any | None = None,
+        target_locations: Any | None = None,
+        target_sizes: Any | None = None,
+    ) -> bool:
+        """The same for several pages. Whether all are kept."""
+        return all(self._tensors().store(self._keys(keys), list(values if values is not None else target_locations or [])))
+
+    def exists(self, key: str) -> bool:
+        """Whether the page of KV is there."""
+        return self._pool(KV).blocks.exists(self._keys([key]))[0]
+
+    def _tensors(self) -> Bounce:
+        pool = self._pool(KV)
+        with self._lock:
+            if self._bounce is None:
+                self._bounce = Bounce(pool.target, timeout=self._config.timeout_s, level=self._config.level)
+            return self._bounce
+
+    # The rest.
+
+    def clear(self) -> None:
+        """Nothing that was stored until now is found any more, by any rank of this server. Its room goes as it grows old."""
+        with self._lock:
+            self._cleared += 1
+            self._prefix = cleared(self._cleared)
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """What each pool has counted: see `KeyedBlocks.counts`."""
+        return {name: pool.blocks.counts() for name, pool in list(self._pools.items())}
+
+    def get_stats(self) -> Any:
+        """SGLang's StorageMetrics since the last call; None where metrics are off."""
+        if not self._metrics:
+            return None
+        from sglang.srt.observability.metrics_collector import StorageMetrics  # noqa: PLC0415
+
+        with self._lock:
+            (loads, stores), self._samples = self._samples, ([], [])
+        return StorageMetrics(
+            prefetch_pgs=[pages for pages, _ in loads],
+            backup_pgs=[pages for pages, _ in stores],
+            prefetch_bandwidth=[speed for _, speed in loads],
+            backup_bandwidth=[speed for _, speed in stores],
+        )
+
+    def _sample(self, pages: int, page_bytes: int, seconds: float, *, load: bool) -> None:
+        if self._metrics and pages:
+            with self._lock:
+                samples = self._samples[0 if load else 1]
+                if len(samples) < SAMPLES_MAX:
+                    samples.append((pages, pages * page_bytes / max(seconds, 1e-9) / 1e9))
+
+    def close(self) -> None:
+        """Ends the sessions. When it returns nothing touches the pools' memory any more."""
+        with self._lock:
+            ends: list[Callable[[], None]] = [pool.close for pool in self._pools.values()]
+            if self._bounce is not None:
+                ends.append(self._bounce.close)
+            self._pools, self._bounce = {}, None
+        for end in ends:
+            end()

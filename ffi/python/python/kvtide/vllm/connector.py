@@ -1,0 +1,227 @@
+"""What vLLM calls: each method belongs to one half, and is told what the other half has to know by vLLM's own messages."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1 import base
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorHandshakeMetadata,
+    KVConnectorMetadata,
+    KVConnectorRole,
+    KVConnectorWorkerMetadata,
+    SupportsHMA,
+)
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
+
+from .config import parse
+from .metadata import Geometry, StepMetadata, WorkerMetadata
+from .scheduler import SchedulerHalf
+from .stats import KvtidePromMetrics, KvtideStats
+from .worker import WorkerHalf
+
+logger = logging.getLogger(f"vllm.{__name__}")
+
+
+class KvtideConnector(KVConnectorBase_V1, SupportsHMA):
+    """vLLM's KV connector to a kvtide daemon. Its options are those of `kvtide.vllm.config.Config`."""
+
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        transfer = vllm_config.kv_transfer_config
+        config = parse(transfer.kv_connector_extra_config)
+        if getattr(transfer, "kv_load_failure_policy", "recompute") != "recompute":
+            raise ValueError(
+                "kvtide: with kv_load_failure_policy"
+                f" {transfer.kv_load_failure_policy!r} a block that the cache has lost would fail its request;"
+                ' set "kv_load_failure_policy": "recompute" in --kv-transfer-config'
+            )
+        self._scheduler: SchedulerHalf | None = None
+        self._worker: WorkerHalf | None = None
+        if role == KVConnectorRole.SCHEDULER:
+            self._scheduler = SchedulerHalf(config, vllm_config, kv_cache_config)
+        else:
+            self._worker = WorkerHalf(config, vllm_config, kv_cache_config)
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        """A cache: what is not stored is computed again."""
+        return False
+
+    @classmethod
+    def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
+        """No: nothing is done layer by layer."""
+        return False
+
+    @classmethod
+    def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:
+        """None: every layout in which blocks are pieces of memory."""
+        return None
+
+    @classmethod
+    def supports_sleep_mode(cls, *_: Any) -> bool:
+        """Yes: `release_kv_caches` and `restore_kv_caches`."""
+        return True
+
+    # ---- worker
+
+    def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
+        """The tensors of this rank's layers."""
+        if self._worker is not None:
+            self._worker.register(kv_caches)
+
+    def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
+        """What the scheduler's half must know of this rank."""
+        return None if self._worker is None else self._worker.geometry
+
+    def release_kv_caches(self) -> None:
+        """The engine goes to sleep: its tensors lose their memory."""
+        if self._worker is not None:
+            self._worker.release()
+
+    #: What it is called elsewhere.
+    unregister_kv_caches = release_kv_caches
+
+    def restore_kv_caches(self) -> None:
+        """The engine is awake: its tensors have memory, at the same addresses."""
+        if self._worker is not None:
+            self._worker.restore()
+
+    def _bound(self) -> StepMetadata:
+        found = self._get_connector_metadata()
+        assert isinstance(found, StepMetadata), type(found)
+        return found
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        """Begins the step's loads."""
+        if self._worker is not None:
+            self._worker.start_loads(self._bound())
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        """Nothing is loaded layer by layer."""
+
+    def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any) -> None:
+        """Nothing is stored layer by layer."""
+
+    def wait_for_save(self) -> None:
+        """Begins the step's stores; their blocks are held until they end."""
+        if self._worker is not None:
+            self._worker.start_stores(self._bound())
+
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
+        """Requests whose loads between steps have ended. Stores hold blocks, not requests."""
+        return (None, None) if self._worker is None else (None, self._worker.take_loaded()[0] or None)
+
+    def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
+        """The same, and which failed where blocks are numbered by group."""
+        assert self._worker is not None
+        loaded, failed = self._worker.take_loaded()
+        return base.KVConnectorTransferResults(finished_recving=loaded, failed_recving=failed)
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        """Blocks whose loads failed, with a single group."""
+        return set() if self._worker is None else self._worker.take_invalid_blocks()
+
+    def build_connector_worker_meta(self) -> KVConnectorWorkerMetadata | None:
+        """The jobs that ended."""
+        return None if self._worker is None else self._worker.take_metadata()
+
+    # ---- scheduler
+
+    def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
+        """vLLM's cache manager."""
+        super().bind_kv_cache_manager(kv_cache_manager)
+        if self._scheduler is not None:
+            self._scheduler.bind(kv_cache_manager)
+
+    def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[Any, KVConnectorHandshakeMetadata]) -> None:
+        """What the ranks' halves told."""
+        if self._scheduler is not None:
+            self._scheduler.meet([rank for rank in metadata.values() if isinstance(rank, Geometry)])
+
+    def set_xfer_handshake_metadata(self, metadata: dict[int, KVConnectorHandshakeMetadata]) -> None:
+        """The same, from a vLLM that knows of tensor parallelism alone."""
+        self.set_xfer_handshake_metadata_pp_aware(dict(metadata))
+
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
+        """Tokens that the cache has beyond vLLM's own."""
+        assert self._scheduler is not None
+        return self._scheduler.matched(request, num_computed_tokens)
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        """The request has blocks."""
+        assert self._scheduler is not None
+        self._scheduler.allocated(request, blocks, num_external_tokens)
+
+    def get_external_cache_hit_sources(self, request: Any, num_external_tokens: int) -> dict[CacheHitSource, int]:
+        """Where the tokens come from: host memory, or the disk if only a part of them does."""
+        if num_external_tokens == 0:
+            return {}
+        assert self._scheduler is not None
+        source = CacheHitSource.HOST if self._scheduler.in_host(request) else CacheHitSource.DISK
+        return {source: num_external_tokens}
+
+    def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
+        """What the step begins."""
+        assert self._scheduler is not None
+        return self._scheduler.step(scheduler_output.num_scheduled_tokens)
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        """What the workers report."""
+        reported = connector_output.kv_connector_worker_meta
+        if self._scheduler is not None and isinstance(reported, WorkerMetadata):
+            self._scheduler.ended(reported)
+
+    def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
+        """Its last full blocks are stored; vLLM may free what is not held."""
+        assert self._scheduler is not None
+        self._scheduler.finished(request)
+        return False, None
+
+    def request_finished_all_groups(
+        self, request: Any, block_ids: tuple[list[int], ...]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """The same with several groups."""
+        return self.request_finished(request, [])
+
+    def has_pending_push_work(self) -> bool:
+        """Stores hold blocks: an idle engine steps until they are back."""
+        return self._scheduler is not None and self._scheduler.pending()
+
+    def has_pending_block_frees(self) -> bool:
+        """Only stores hold some blocks: to wait for these is cheaper than to preempt."""
+        return self._scheduler is not None and self._scheduler.holds_alone()
+
+    def reset_cache(self) -> bool | None:
+        """What was stored is never found again: the weights may be others now."""
+        return None if self._scheduler is None else self._scheduler.reset()
+
+    # ---- both
+
+    def get_kv_connector_stats(self) -> Any:
+        """What was counted since the last call."""
+        if self._worker is not None:
+            return self._worker.stats.take()
+        assert self._scheduler is not None
+        return self._scheduler.stats.take()
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> KvtideStats:
+        """Counts from their numbers."""
+        return KvtideStats(data=data or {})
+
+    @classmethod
+    def build_prom_metrics(
+        cls, vllm_config: Any, metric_types: Any, labelnames: list[str], per_engine_labelvalues: dict[int, list[object]]
+    ) -> KvtidePromMetrics:
+        """The counters for Prometheus."""
+        return KvtidePromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
+    def shutdown(self) -> None:
+        """Ends what is under way, and detaches."""
+        if self._worker is not None:
+            self._worker.shutdown()
+        if self._scheduler is not None:
+            self._scheduler.shutdown()

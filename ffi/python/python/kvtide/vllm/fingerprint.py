@@ -1,0 +1,154 @@
+"""What makes KV of one engine valid for another: weights, configuration, numbers' types, layout, parallelism, hashes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import pickle
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from . import weights
+from .config import Config
+from .hashes import RandomSeed, new_epoch, seed_of
+
+logger = logging.getLogger(f"vllm.{__name__}")
+
+#: Of a model's configuration, what says where it was found and not what it is.
+_NOT_THE_MODEL = ("_name_or_path", "transformers_version", "_commit_hash", "torch_dtype", "dtype")
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def _short(value: object) -> str:
+    return hashlib.blake2b(_text(value).encode(), digest_size=16).hexdigest()
+
+
+def _weights(model: Any, load: Any, config: Config) -> str:
+    if config.weights_id is not None:
+        return f"named {config.weights_id}"
+    if str(load.load_format) == "dummy":
+        return f"dummy, seed {model.seed}"
+    source = getattr(model, "model_weights", "") or model.model
+    try:
+        return weights.model_digest(source, model.revision, load.download_dir).hex()
+    except OSError as error:
+        raise ValueError(
+            f"kvtide: the weights are part of what KV is cached under, and cannot be hashed: {error}."
+            ' Name them by "weights_id" in kv_connector_extra_config, with another name for other weights'
+        ) from error
+
+
+def _model(model: Any, load: Any, config: Config) -> dict[str, str]:
+    described = {k: v for k, v in model.hf_config.to_dict().items() if k not in _NOT_THE_MODEL}
+    return {
+        "weights": _weights(model, load, config),
+        "model configuration": _short(described),
+        "load format": str(load.load_format),
+        "dtype": str(model.dtype),
+        "quantization": str(model.quantization),
+        # Rotary embeddings that scale for long contexts choose their factors by it.
+        "longest request": str(model.max_model_len),
+    }
+
+
+def _processor() -> str:
+    """Processors that vLLM's kernels tell apart: on a CPU they pack keys as its vector unit likes them."""
+    machine = platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return machine
+    flags = next((line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features"))), [])
+    return machine + " " + " ".join(sorted(f for f in flags if f.startswith(("amx", "avx512", "avx2", "sve", "i8mm", "bf16"))))
+
+
+def _device() -> str:
+    from vllm.platforms import current_platform  # noqa: PLC0415
+
+    if current_platform.is_cpu():
+        return f"cpu {_processor()}"
+    capability = current_platform.get_device_capability()
+    return f"{current_platform.device_name} {capability}"
+
+
+def _hashing(vllm_config: Any, config: Config) -> str:
+    from vllm.v1.core import kv_cache_utils  # noqa: PLC0415
+
+    algorithm = str(vllm_config.cache_config.prefix_caching_hash_algo)
+    try:
+        seed = seed_of(algorithm, constant_default=getattr(kv_cache_utils, "DEFAULT_NONE_HASH_SEED", None))
+    except RandomSeed:
+        if not config.private:
+            raise
+        seed = f"private {new_epoch().hex()}"
+    return f"{algorithm}, pickle {pickle.HIGHEST_PROTOCOL}, {seed}"
+
+
+def parts(vllm_config: Any, config: Config, layout: str) -> dict[str, str]:
+    """Everything that counts, by name, readable. `layout` describes a rank's pages.
+
+    ValueError: weights that cannot be hashed, KV scales that are found at run time, block hashes that are seeded at random.
+    """
+    cache, parallel = vllm_config.cache_config, vllm_config.parallel_config
+    if getattr(cache, "calculate_kv_scales", False):
+        raise ValueError(
+            "kvtide: with --calculate-kv-scales the scales of the KV cache depend on the first request, so that no other engine"
+            " can use what this one stores; use scales from the checkpoint"
+        )
+    import vllm  # noqa: PLC0415
+
+    found = {"vllm": str(getattr(vllm, "__version__", "unknown")), "device": _device()}
+    found |= _model(vllm_config.model_config, vllm_config.load_config, config)
+    if (speculative := vllm_config.speculative_config) is not None:
+        found["speculative method"] = str(speculative.method)
+        draft = speculative.draft_model_config
+        if draft is not None and draft.model != vllm_config.model_config.model:
+            found |= {f"draft {name}": text for name, text in _model(draft, vllm_config.load_config, config).items()}
+    found["kv cache dtype"] = str(cache.cache_dtype)
+    found["layout"] = layout
+    sizes = ("tensor", "pipeline", "prefill_context", "decode_context")
+    split = {name: getattr(parallel, f"{name}_parallel_size", 1) for name in sizes}
+    # Where context is interleaved over ranks, and whether experts are, changes which token a rank's page holds, or what computes it.
+    split["interleave"] = getattr(parallel, "cp_kv_cache_interleave_size", 1)
+    described = [f"{name} {size}" for name, size in split.items() if size != 1]
+    described += ["experts"] * bool(getattr(parallel, "enable_expert_parallel", False))
+    found["parallelism"] = ", ".join(described) or "none"
+    found["attention backend"] = str(getattr(getattr(vllm_config, "attention_config", None), "backend", None))
+    found["block hashes"] = _hashing(vllm_config, config)
+    return found
+
+
+def digest(found: Mapping[str, str]) -> bytes:
+    """The 32 bytes of a fingerprint."""
+    return hashlib.blake2b(_text(found).encode(), digest_size=32, person=b"kvtide-vllm").digest()
+
+
+def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """What differs, a line each: names, then and now."""
+    names: Sequence[str] = sorted(before.keys() | now.keys())
+    return [f"{n}: {before.get(n, '-')} -> {now.get(n, '-')}" for n in names if before.get(n) != now.get(n)]
+
+
+def remember(name: str, now: Mapping[str, str]) -> list[str]:
+    """Keeps the parts as those of the last engine of this name; what differs from the one before it. Empty for the first."""
+    folder = weights.cache_dir() / "fingerprints"
+    path = folder / f"{hashlib.blake2b(name.encode(), digest_size=16).hexdigest()}.json"
+    before: dict[str, str] = {}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            before = dict(json.loads(path.read_text()))
+        fresh = path.with_suffix(f".{os.getpid()}")
+        fresh.write_text(_text(now))
+        fresh.replace(path)
+    except (OSError, ValueError, TypeError) as error:
+        logger.warning("kvtide: the last fingerprint of %r is not known: %s: %s", name, path, error)
+        return []
+    return differences(before, now) if before else []

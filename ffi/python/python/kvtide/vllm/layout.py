@@ -1,0 +1,188 @@
+"""How vLLM's cache groups become planes, and its blocks blocks of kvtide."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+#: Kinds of attention whose pages mean the same in every request with the same prefix. By name: what a version lacks is not asked for.
+_FULL = frozenset({"FullAttentionSpec", "MLAAttentionSpec", "ChunkedLocalAttentionSpec", "SinkFullAttentionSpec"})
+_WINDOW = frozenset({"SlidingWindowSpec", "SlidingWindowMLASpec"})
+_CHUNKED = frozenset({"ChunkedLocalAttentionSpec"})
+#: Most of vLLM's blocks that one block of kvtide is made of.
+MEMBERS_MAX = 64
+
+
+@dataclass(frozen=True)
+class Group:
+    """A cache group: layers that share vLLM's block ids."""
+
+    layers: tuple[str, ...]
+    #: Tokens of one of its blocks, over all ranks that share a sequence.
+    block_tokens: int
+    kind: str
+    window_tokens: int
+    #: One line, for the fingerprint.
+    text: str
+    #: vLLM takes blocks away that its attention will not read again: their places show the null block.
+    leaves: bool = False
+
+
+@dataclass(frozen=True)
+class Groups:
+    """All cache groups of an engine."""
+
+    groups: tuple[Group, ...]
+    #: Tokens of a block of kvtide: the least that is whole blocks of every group.
+    page_tokens: int
+    #: vLLM's ids in a block of kvtide, a number for each group.
+    members: tuple[int, ...]
+    #: Tokens of one of vLLM's block hashes.
+    hash_tokens: int
+    #: A drafter reads one token ahead, so that the last block of a prefix is not the same for all that share it.
+    drafts: bool
+
+    @property
+    def ids(self) -> int:
+        """vLLM's ids in a block of kvtide."""
+        return sum(self.members)
+
+    @property
+    def plain(self) -> bool:
+        """Each of vLLM's ids is one block of one request, at the place of its tokens: only then can it be told of blocks that failed."""
+        return len(self.groups) == 1 and not self.groups[0].leaves
+
+    def describe(self) -> str:
+        """One line, for the fingerprint."""
+        return "; ".join(group.text for group in self.groups)
+
+    def flatten(self, ids: Sequence[Sequence[Any]], first: int, count: int) -> list[Any]:
+        """Of each group's blocks in order of tokens: those of `count` blocks of kvtide from `first` on, block by block.
+
+        IndexError: a group has not so many.
+        """
+        if len(ids) == 1 and self.members[0] == 1:
+            if first + count > len(ids[0]):
+                raise IndexError(f"blocks {first} to {first + count - 1} of {len(ids[0])}")
+            return list(ids[0][first : first + count])
+        return [
+            group[index * members + at]
+            for index in range(first, first + count)
+            for group, members in zip(ids, self.members, strict=True)
+            for at in range(members)
+        ]
+
+
+def _specs(spec: Any) -> list[Any]:
+    """The specs of a group's layers: its own, unless each layer has one."""
+    return list(getattr(spec, "kv_cache_specs", {}).values()) or [spec]
+
+
+def _group(index: int, group: Any, dcp: int) -> Group:
+    specs = _specs(group.kv_cache_spec)
+    names = {type(spec).__name__ for spec in specs}
+    transferred = getattr(group, "enable_kv_transfer", True) and not getattr(group, "host_resident", False)
+    if not names <= _FULL | _WINDOW or not transferred:
+        raise ValueError(
+            f"kvtide: cache group {index} ({', '.join(sorted(names))}; {len(group.layer_names)} layers, the first"
+            f" {group.layer_names[0] if group.layer_names else '-'}) cannot be cached; what can: {', '.join(sorted(_FULL | _WINDOW))}"
+        )
+    spec = specs[0]
+    windowed = names <= _WINDOW
+    window = spec.sliding_window + getattr(spec, "extra_retained_tokens", 0) if windowed else 0
+    tokens = spec.block_size * (dcp if getattr(spec, "dcp_sharded", True) else 1)
+    shape = ("num_kv_heads", "head_size", "head_size_v", "dtype", "kv_quant_mode", "tokens_per_state", "cache_dtype_str")
+    text = f"{'+'.join(sorted(names))} x{len(group.layer_names)} of {tokens} tokens"
+    text += "".join(f", {name} {value}" for name in shape if (value := getattr(spec, name, None)) is not None)
+    text += f", window {window}" * windowed
+    kind, leaves = "window" if windowed else "full", bool(names & (_WINDOW | _CHUNKED))
+    return Group(tuple(group.layer_names), tokens, kind, window, text, leaves)
+
+
+def groups(kv_cache_config: Any, vllm_config: Any) -> Groups:
+    """ValueError: a group's cache cannot be kept by prefix (recurrent state, cross attention), or blocks do not fit together."""
+    from vllm.v1.core import kv_cache_utils  # noqa: PLC0415
+
+    dcp = getattr(vllm_config.parallel_config, "decode_context_parallel_size", 1)
+    given = [_group(i, group, dcp) for i, group in enumerate(kv_cache_config.kv_cache_groups)]
+    if not given:
+        raise ValueError("kvtide: this model has no KV cache")
+    page_tokens = math.lcm(*(group.block_tokens for group in given))
+    members = tuple(page_tokens // group.block_tokens for group in given)
+    if sum(members) > MEMBERS_MAX:
+        sizes = ", ".join(str(group.block_tokens) for group in given)
+        raise ValueError(
+            f"kvtide: blocks of {sizes} tokens have {page_tokens} in common, {sum(members)} of them; at most {MEMBERS_MAX}"
+            " are supported: choose a --block-size that divides the others"
+        )
+    _, hash_tokens = kv_cache_utils.resolve_kv_cache_block_sizes(kv_cache_config, vllm_config)
+    if page_tokens % hash_tokens:
+        raise ValueError(f"kvtide: {page_tokens} tokens of a block are no whole number of hashes, of {hash_tokens} tokens each")
+    speculative = vllm_config.speculative_config
+    drafts = speculative is not None and bool(getattr(speculative, "use_eagle", lambda: False)())
+    return Groups(tuple(given), page_tokens, members, hash_tokens, drafts)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One layer's share of a plane's page: `bytes` bytes from `offset` on."""
+
+    plane: int
+    member: int
+    #: Blocks first: [vLLM's blocks, …]; the share is what one index of the first dimension shows, in its order.
+    tensor: Any
+    offset: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """Where the pages of this rank are."""
+
+    parts: tuple[Part, ...]
+    #: Bytes of each plane's page.
+    page_bytes: tuple[int, ...]
+    #: vLLM's block ids are below this.
+    blocks: int
+
+    def describe(self) -> str:
+        """One line, for the fingerprint: the order of a block's bytes."""
+        shapes = {f"{list(part.tensor.shape[1:])} by {list(part.tensor.stride()[1:])}": None for part in self.parts}
+        return f"pages of {', '.join(map(str, self.page_bytes))} bytes, blocks of {', '.join(shapes)}"
+
+
+def _blocks_first(tensor: Any, blocks: int, layer: str) -> Any:
+    """With vLLM's blocks as the first dimension: kernels may see them cut into equal smaller ones."""
+    if tensor.shape[0] == blocks:
+        return tensor
+    if tensor.shape[0] % blocks == 0:
+        return tensor.unflatten(0, (blocks, tensor.shape[0] // blocks))
+    raise ValueError(f"kvtide: layer {layer} has {list(tensor.shape)}; its first dimension is not a multiple of {blocks} blocks")
+
+
+def tensors(groups: Groups, kv_caches: Mapping[str, Any], blocks: int) -> Tensors:
+    """The parts of every plane: members in order, in each the layers in order. Layers that show another's memory count once.
+
+    ValueError: a layer without a tensor, or one that is not made of blocks.
+    """
+    parts: list[Part] = []
+    page_bytes: list[int] = []
+    for plane, (group, members) in enumerate(zip(groups.groups, groups.members, strict=True)):
+        views: dict[int, Any] = {}
+        for layer in group.layers:
+            if layer not in kv_caches:
+                raise ValueError(f"kvtide: layer {layer} has no KV cache; there are {', '.join(kv_caches)}")
+            cache = kv_caches[layer]
+            if not hasattr(cache, "data_ptr"):
+                raise ValueError(f"kvtide: the KV cache of layer {layer} is a {type(cache).__name__}, not a tensor")
+            views.setdefault(cache.data_ptr(), _blocks_first(cache, blocks, layer))
+        offset = 0
+        for member in range(members):
+            for view in views.values():
+                size = math.prod(view.shape[1:]) * view.element_size()
+                parts.append(Part(plane, member + sum(groups.members[:plane]), view, offset, size))
+                offset += size
+        page_bytes.append(offset)
+    return Tensors(tuple(parts), tuple(page_bytes), blocks)

@@ -1,0 +1,451 @@
+"""The half of the connector that runs with vLLM's scheduler: what is found, what is loaded, what is stored."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from .. import Channel, Session, attach
+from ..errors import Again, Error, LimitReached, NotFound, TimedOut
+from . import fingerprint, layout
+from .adapters import Adapters
+from .config import Config
+from .hashes import HASH_BYTES, Keys, named_epoch, new_epoch
+from .link import Link
+from .metadata import Ended, Geometry, LoadJob, StepMetadata, StoreJob, WorkerMetadata
+from .stats import Counts
+from .worker import space
+
+logger = logging.getLogger(f"vllm.{__name__}")
+
+#: Leases of the scheduler's session at once: a request each that is waiting for its load.
+LEASES_MAX = 1024
+#: How long a lease is taken for: a request that is not scheduled until then is looked up again.
+LEASE_S = 30.0
+#: After a lookup that was not answered in time the next ones are misses for so long, doubling up to the maximum. Seconds.
+REST_MIN_S, REST_MAX_S = 0.5, 30.0
+#: No load is taken to be faster: bytes a second that one core copies where nothing was measured. Figure of a plain server's memory.
+COPY_BYTES_S = 5e9
+#: Stores that are younger than this count as about to end. Seconds.
+STORE_SOON_S = 1.0
+#: Of vLLM's blocks at most one in so many is kept from reuse by stores.
+HELD_SHARE = 8
+
+
+@dataclass
+class Held:
+    """A lease. It is dropped on the channel that took it: another session's leases are numbered alike."""
+
+    channel: Channel
+    seq: int
+    until: float
+
+    def drop(self) -> bool:
+        """Ends it. False: the channel is full of requests; until it is dropped its number is in use."""
+        try:
+            self.channel.seq_drop(self.seq)
+        except Again:
+            return False
+        except Error as error:
+            logger.debug("kvtide: a lease ends with its session: %s", error)
+        return True
+
+
+@dataclass
+class Tracked:
+    """A request of vLLM's."""
+
+    request: Any
+    keys: Keys | None
+    #: The hashes of its full blocks so far.
+    hashes: bytearray = field(default_factory=bytearray)
+    #: The next block to be stored.
+    next: int = 0
+    #: Nothing more of it can be stored.
+    over: bool = False
+    #: A prefix that was found and promised: blocks, of them vLLM's own, whether in host memory, and what holds it.
+    hit: int = 0
+    local: int = 0
+    in_host: bool = True
+    held: Held | None = None
+    #: Jobs under way that load for it.
+    loading: int = 0
+    #: A load of it failed: it is computed, and not looked up again, or it might be promised the same for ever.
+    failed: bool = False
+
+    def key(self, index: int) -> bytes:
+        """The hash of a block."""
+        return bytes(self.hashes[index * HASH_BYTES : (index + 1) * HASH_BYTES])
+
+    def give_up(self) -> Held | None:
+        """Gives the promise up. What held it is to be dropped."""
+        self.hit = 0
+        held, self.held = self.held, None
+        return held
+
+
+@dataclass
+class UnderWay:
+    """A job that workers have yet to report."""
+
+    workers: Ended = field(default_factory=Ended)
+    #: A load: the request, and the first block.
+    request: str | None = None
+    first: int = 0
+    held: Held | None = None
+    #: When it was begun.
+    since: float = field(default_factory=time.monotonic)
+    #: A store: vLLM's blocks that it holds, how many bytes it stores, and their hashes.
+    blocks: list[Any] = field(default_factory=list)
+    size: int = 0
+    hashes: list[bytes] = field(default_factory=list)
+    tracked: Tracked | None = None
+
+
+class SchedulerHalf:
+    """One for each engine; all calls come from its thread."""
+
+    def __init__(self, config: Config, vllm_config: Any, kv_cache_config: Any) -> None:
+        self._config = config
+        self._vllm_config = vllm_config
+        self._groups = layout.groups(kv_cache_config, vllm_config)
+        self._page_tokens = self._groups.page_tokens
+        self._hashes_a_block = self._page_tokens // self._groups.hash_tokens
+        self._world = int(vllm_config.parallel_config.world_size)
+        self.stats = Counts()
+        self._link: Link | None = None
+        self._geometry: Geometry | None = None
+        self._manager: Any = None
+        self._pool: Any = None
+        self._epoch = named_epoch(config.epoch)
+        self._adapters = Adapters()
+        self._tracked: dict[str, Tracked] = {}
+        self._step = StepMetadata()
+        self._jobs = 0
+        self._under_way: dict[int, UnderWay] = {}
+        self._storing: set[bytes] = set()
+        self._stored_bytes = 0
+        self._held_blocks = 0
+        #: Leases that are over and could not be dropped yet.
+        self._undropped: list[Held] = []
+        #: vLLM kept blocks of before a reset: whatever is computed may stand on them.
+        self._stale = False
+        self._rest_until = 0.0
+        self._rest_s = REST_MIN_S
+
+    def bind(self, manager: Any) -> None:
+        """vLLM's cache manager: which blocks requests have, and the pool that they are of."""
+        self._manager = manager
+        self._pool = manager.block_pool
+
+    def meet(self, ranks: list[Geometry]) -> None:
+        """The workers know what they store. ValueError: their pages or fingerprints differ."""
+        first = min(ranks, key=lambda rank: rank.shard)
+        for rank in ranks:
+            if lines := fingerprint.differences(dict(first.parts), dict(rank.parts)):
+                raise ValueError(f"kvtide: ranks {first.shard} and {rank.shard} differ: {'; '.join(lines)}")
+            if (rank.planes, rank.page_tokens) != (first.planes, first.page_tokens):
+                raise ValueError(
+                    f"kvtide: ranks must have pages of the same sizes; rank {first.shard} has {first.planes}, rank"
+                    f" {rank.shard} {rank.planes}: with pipeline parallelism the stages need equally many layers of each kind"
+                )
+        self._geometry = first
+        name = self._config.space or f"vllm {self._vllm_config.model_config.model}"
+        readable = "; ".join(f"{part}: {text}" for part, text in first.parts)
+        logger.info("kvtide: fingerprint %s of %r (%s)", first.fingerprint.hex()[:16], name, readable)
+        for line in fingerprint.remember(name, dict(first.parts)):
+            logger.info("kvtide: since the last engine of %r this differs, and so does its cache: %s", name, line)
+        self._link = Link("the scheduler", self._attach, self._config.retry_max_s, self.stats)
+        self._link.start()
+
+    def _attach(self) -> Session:
+        assert self._geometry is not None
+        return attach(
+            self._config.socket,
+            space(self._config, self._vllm_config.model_config.model, self._geometry),
+            None,
+            channels=1,
+            seqs_max=LEASES_MAX,
+            timeout=self._config.attach_timeout_s,
+            token_file=self._config.token_file,
+        )
+
+    # ---- found
+
+    def matched(self, request: Any, computed: int) -> tuple[int | None, bool]:
+        """Tokens beyond `computed` that can be loaded, and whether that is between steps. None: ask again later."""
+        tracked = self._tracked.get(request.request_id)
+        if tracked is None:
+            adapter = self._adapters.digest(request.lora_request, request.request_id)
+            if adapter is None:
+                return None, False
+            keys = None if self._stale or isinstance(adapter, Exception) else Keys(self._epoch, adapter)
+            tracked = self._tracked[request.request_id] = Tracked(request, keys, over=keys is None)
+        if tracked.keys is None or tracked.failed:
+            return 0, False
+        tracked.request = request
+        if tracked.held is not None and (tracked.local, tracked.held.until > time.monotonic()) == (computed // self._page_tokens, True):
+            return self._promise(tracked)
+        self._let_go(tracked.give_up())
+        tracked.keys.extend(tracked.hashes, request.block_hashes, self._hashes_a_block)
+        tracked.local = computed // self._page_tokens
+        found = self._look_up(tracked)
+        tracked.next, tracked.over = found, False
+        if request.skip_reading_prefix_cache or computed % self._page_tokens:
+            return 0, False
+        # The last token is computed in any case: what follows it comes from there.
+        hit = min(found - self._groups.drafts, (request.num_tokens - 1) // self._page_tokens)
+        tokens = (hit - tracked.local) * self._page_tokens
+        if tokens <= 0:
+            return 0, False
+        if tokens < self._config.min_hit_tokens:
+            self.stats.add("hits_too_short")
+            return 0, False
+        return self._promise(tracked) if self._lease(tracked, hit) else (0, False)
+
+    def _promise(self, tracked: Tracked) -> tuple[int, bool]:
+        # Between steps: a load in front of one that fails would leave its blocks under their hashes in vLLM's own cache for a while.
+        return (tracked.hit - tracked.local) * self._page_tokens, True
+
+    def _channel(self) -> Channel | None:
+        if self._link is None or time.monotonic() < self._rest_until:
+            return None
+        return self._link.channel(0)
+
+    def _look_up(self, tracked: Tracked) -> int:
+        """Blocks of its prefix that are cached."""
+        channel = self._channel()
+        if channel is None or not tracked.hashes:
+            return 0
+        self.stats.add("lookups")
+        try:
+            found = channel.lookup(bytes(tracked.hashes), timeout=self._config.lookup_timeout_s)
+        except Error as error:
+            self._missed(channel, error)
+            return 0
+        self._rest_s = REST_MIN_S
+        return int(found.blocks)
+
+    def _lease(self, tracked: Tracked, hit: int) -> bool:
+        """Holds the first `hit` blocks, if loading them is worth it."""
+        channel = self._channel()
+        if channel is None:
+            return False
+        try:
+            lease = channel.lease(tracked.key(hit - 1), hit, LEASE_S, timeout=self._config.lookup_timeout_s)
+        except NotFound:
+            return False  # it went in between
+        except Error as error:
+            self._missed(channel, error)
+            return False
+        tracked.held = Held(channel, lease.seq, time.monotonic() + LEASE_S / 2)
+        tracked.hit = hit
+        tracked.in_host = lease.on_nvme == 0 and lease.elsewhere == 0
+        # The daemon's estimate is that of the whole prefix, and 0 before it has measured anything.
+        assert self._geometry is not None
+        size = (hit - tracked.local) * self._geometry.block_bytes
+        seconds = max(lease.load_seconds * (hit - tracked.local) / hit, size / COPY_BYTES_S)
+        if seconds > self._config.max_load_s:
+            self.stats.add("hits_too_slow")
+            self._let_go(tracked.give_up())
+            return False
+        return True
+
+    def _let_go(self, held: Held | None) -> None:
+        """Ends a lease, now or with a later step."""
+        if held is not None and not held.drop():
+            self._undropped.append(held)
+
+    def _missed(self, channel: Channel, error: Error) -> None:
+        """A question failed: it is a miss, and the daemon gets a rest if it did not answer."""
+        assert self._link is not None
+        if isinstance(error, TimedOut):
+            self.stats.add("lookup_misses_by_timeout")
+            self._rest_until = time.monotonic() + self._rest_s
+            logger.warning(
+                "kvtide: no answer within %g s; the next %g s are served without cache", self._config.lookup_timeout_s, self._rest_s
+            )
+            self._rest_s = min(self._rest_s * 2, REST_MAX_S)
+        else:
+            self.stats.add("lookup_errors")
+            logger.log(logging.WARNING if isinstance(error, LimitReached) else logging.DEBUG, "kvtide: a lookup failed: %s", error)
+        self._link.failed(channel, error)
+
+    # ---- loaded
+
+    def allocated(self, request: Any, blocks: Any, tokens: int) -> None:
+        """vLLM gave the request its blocks, of which those of `tokens` tokens are to be loaded."""
+        tracked = self._tracked.get(request.request_id)
+        if tracked is None:
+            return
+        if tokens == 0:
+            self._let_go(tracked.give_up())  # something else was chosen
+            return
+        count = tokens // self._page_tokens
+        end = tracked.local + count
+        ids = self._groups.flatten(blocks.get_block_ids(), tracked.local, count)
+        job = self._new_job(UnderWay(request=request.request_id, first=tracked.local, held=tracked.held, tracked=tracked))
+        self._step.loads.append(LoadJob(job, request.request_id, tracked.key(end - 1), end, tracked.local, ids))
+        tracked.loading += 1
+        tracked.held, tracked.hit = None, 0
+        self.stats.add("loads")
+        self.stats.add("hit_tokens_host" if tracked.in_host else "hit_tokens_nvme", tokens)
+
+    def in_host(self, request: Any) -> bool:
+        """Whether what the request was promised was all in host memory."""
+        tracked = self._tracked.get(request.request_id)
+        return tracked is None or tracked.in_host
+
+    def _new_job(self, under_way: UnderWay) -> int:
+        self._jobs += 1
+        self._under_way[self._jobs] = under_way
+        return self._jobs
+
+    # ---- stored
+
+    def step(self, scheduled: dict[str, int]) -> StepMetadata:
+        """What the step that computes so many tokens of each request begins."""
+        for name, tokens in scheduled.items():
+            tracked = self._tracked.get(name)
+            if tracked is not None and not tracked.over:
+                self._store(tracked, tracked.request.num_computed_tokens + tokens)
+        if self._undropped:
+            self._undropped = [held for held in self._undropped if not held.drop()]
+        step, self._step = self._step, StepMetadata()
+        step.idle = not scheduled
+        return step
+
+    def _store(self, tracked: Tracked, tokens: int) -> int:
+        """Chooses the full blocks of the first `tokens` tokens that are new. Those that must wait remain; how many."""
+        # Blocks have hashes once all their tokens are known: tokens that a drafter guessed are none of them.
+        known = len(tracked.request.block_hashes) // self._hashes_a_block
+        end = min(tokens // self._page_tokens, known)
+        if tracked.next >= end or tracked.over or self._geometry is None or tracked.keys is None:
+            return 0
+        if self._link is None or self._link.channel(0) is None:
+            return 0
+        tracked.keys.extend(tracked.hashes, tracked.request.block_hashes, self._hashes_a_block)
+        while tracked.next < end and tracked.key(tracked.next) in self._storing:
+            tracked.next += 1  # another request has the same block and is storing it
+        count = min(end - tracked.next, self._room())
+        if count <= 0:
+            return end - tracked.next
+        held = self._groups.flatten(self._manager.get_blocks(tracked.request.request_id).blocks, tracked.next, count)
+        each = self._groups.ids
+        gone = next((at for at, block in enumerate(held) if block.is_null), None)
+        if gone is not None:
+            # A window has left this block: what follows it has no parent, so this prefix ends here.
+            tracked.over = True
+            self.stats.add("blocks_store_windowed", end - tracked.next - gone // each)
+            count = gone // each
+            held = held[: count * each]
+        if count:
+            self._hold(tracked, count, held)
+        return end - tracked.next
+
+    def _hold(self, tracked: Tracked, count: int, held: list[Any]) -> None:
+        assert self._geometry is not None
+        self._pool.touch(held)
+        first = tracked.next
+        hashes = bytes(tracked.hashes[first * HASH_BYTES : (first + count) * HASH_BYTES])
+        each = [hashes[at : at + HASH_BYTES] for at in range(0, len(hashes), HASH_BYTES)]
+        size = count * self._geometry.block_bytes
+        job = self._new_job(UnderWay(blocks=held, size=size, hashes=each, tracked=tracked, first=first))
+        parent = tracked.key(first - 1) if first else None
+        ids = [block.block_id for block in held]
+        self._step.stores.append(StoreJob(job, first, parent, hashes, ids))
+        self._stored_bytes += size
+        self._held_blocks += len(held)
+        self._storing.update(each)
+        tracked.next += count
+
+    def _room(self) -> int:
+        """Blocks that stores may still take."""
+        assert self._geometry is not None
+        bytes_ = (self._config.store_bytes - self._stored_bytes) // self._geometry.block_bytes
+        blocks = (max(self._pool.num_gpu_blocks // HELD_SHARE, self._groups.ids) - self._held_blocks) // self._groups.ids
+        return int(min(bytes_, blocks))
+
+    # ---- ended
+
+    def ended(self, reports: WorkerMetadata) -> None:
+        """Jobs ended on some workers."""
+        for job, report in reports.ended.items():
+            under_way = self._under_way.get(job)
+            if under_way is None:
+                continue
+            under_way.workers.add(report)
+            if under_way.workers.workers < self._world:
+                continue
+            del self._under_way[job]
+            if under_way.request is not None:
+                self._load_ended(under_way)
+            else:
+                self._store_ended(under_way)
+
+    def _load_ended(self, load: UnderWay) -> None:
+        self._let_go(load.held)
+        assert load.tracked is not None
+        load.tracked.loading -= 1
+        if load.workers.failed is not None:
+            # What was promised is not there: it is computed, and may be stored.
+            load.tracked.failed = True
+            load.tracked.next = min(load.tracked.next, load.first + load.workers.failed)
+
+    def _store_ended(self, store: UnderWay) -> None:
+        self._pool.free_blocks(reversed(store.blocks))
+        self._held_blocks -= len(store.blocks)
+        self._stored_bytes -= store.size
+        self._storing.difference_update(store.hashes)
+        if store.workers.failed is not None and store.tracked is not None:
+            store.tracked.over = True  # without this block what follows it has no parent
+
+    def finished(self, request: Any) -> None:
+        """The request is over; vLLM still has its blocks."""
+        tracked = self._tracked.pop(request.request_id, None)
+        if tracked is None:
+            return
+        self._let_go(tracked.give_up())
+        # Of what a failed load had promised nothing is known to be there.
+        if tracked.loading == 0 and not tracked.over and not tracked.failed and (left := self._store(tracked, request.num_computed_tokens)):
+            self.stats.add("blocks_store_skipped", left)
+
+    def pending(self) -> bool:
+        """Whether blocks are held, so that the engine must go on stepping to get them back."""
+        return self._held_blocks > 0
+
+    def holds_alone(self) -> bool:
+        """Whether blocks are held that no request has, and that are about to be free: their stores end. Not those of stores that hang."""
+        young = time.monotonic() - STORE_SOON_S
+        return any(block.ref_cnt == 1 for job in self._under_way.values() if job.since > young for block in job.blocks)
+
+    def reset(self) -> bool:
+        """What was stored until now is never found again by this engine.
+
+        False: some of vLLM's blocks are in use, which is why its own cache, reset just before, still has what it had. Nothing is found
+        or stored until a reset that succeeds: it would be of before and after.
+        """
+        self._epoch = new_epoch()
+        for tracked in self._tracked.values():
+            self._let_go(tracked.give_up())
+            tracked.over = True  # its KV is of the old epoch, in part at least
+            tracked.keys = None
+        logger.info("kvtide: the cache was reset: a new epoch, %s", self._epoch.hex())
+        used = self._pool.num_gpu_blocks - self._pool.get_num_free_blocks() - 1  # but for the null block
+        self._stale = used != 0
+        if self._stale:
+            logger.warning(
+                "kvtide: vLLM's own cache was not reset, because %d of its blocks are in use, %d of them by stores under way:"
+                " nothing is found or stored until it is reset again",
+                used,
+                self._held_blocks,
+            )
+        return not self._stale
+
+    def shutdown(self) -> None:
+        """Detaches."""
+        self._adapters.close()
+        if self._link is not None:
+            self._link.close()

@@ -1,0 +1,150 @@
+"""Copies between vLLM's blocks and the cache through staging blocks in host memory.
+
+For tensors on a device, and for models with several cache groups, a block of which is not one of vLLM's. No line of it has run on
+a GPU.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils.dlpack import from_dlpack
+
+from .. import Channel, Session
+from .layout import Tensors
+from .mover import Lanes, rest
+
+#: Untyped in torch.
+_cuda: Any = torch.cuda
+
+logger = logging.getLogger(f"vllm.{__name__}")
+
+
+class _Lane:
+    """One thread's staging blocks, and its stream on the device."""
+
+    def __init__(self, first: int, count: int, device: torch.device) -> None:
+        self.first = first
+        self.count = count
+        self.stream: Any = _cuda.Stream(device) if device.type == "cuda" else None
+
+    def wait(self, event: Any) -> None:
+        """Copies that follow come after the event."""
+        if self.stream is not None and event is not None:
+            self.stream.wait_event(event)
+
+    def done(self) -> None:
+        """Every copy has ended."""
+        if self.stream is not None:
+            self.stream.synchronize()
+
+
+class StagedMover:
+    """The session's blocks are memory of its own, each lane has some of them."""
+
+    def __init__(self, tensors: Tensors, members: int, lanes: int, staging_bytes: int) -> None:
+        self._tensors = tensors
+        self._members = members
+        self._device = tensors.parts[0].tensor.device
+        each = max(1, staging_bytes // (sum(tensors.page_bytes) * lanes))
+        self._lanes = [_Lane(lane * each, each, self._device) for lane in range(lanes)]
+        self._planes: list[torch.Tensor] = []
+        self._users = Lanes(lanes)
+
+    def bind(self, session: Session) -> None:
+        with self._users.changing(session):
+            memory = session.allocate_blocks(sum(lane.count for lane in self._lanes))
+            self._planes = [from_dlpack(plane) for plane in memory]
+            if self._device.type == "cuda":
+                self._pin()
+
+    def _pin(self) -> None:
+        """Page-locks the staging blocks, so that copies run beside the host. Without it they are slower, and right."""
+        for plane in self._planes:
+            status = _cuda.cudart().cudaHostRegister(plane.data_ptr(), plane.numel(), 0)
+            if int(status) != 0:
+                logger.warning("kvtide: %d bytes of staging cannot be page-locked: error %s", plane.numel(), status)
+                return
+            # Before its memory goes: what comes to lie at the same addresses later is not that.
+            weakref.finalize(plane, _cuda.cudart().cudaHostUnregister, plane.data_ptr())
+
+    def _copy(self, lane: _Lane, ids: Sequence[int], *, out: bool) -> None:
+        """Between vLLM's blocks and the first staging blocks of the lane; `out`: from vLLM's."""
+        count = len(ids) // self._members
+        if count == 0:
+            return
+        table = torch.tensor(ids, dtype=torch.int64).view(count, self._members)
+        for part in self._tensors.parts:
+            index = table[:, part.member].to(self._device)
+            staged = self._planes[part.plane][lane.first : lane.first + count, part.offset : part.offset + part.bytes]
+            if out:
+                chosen = part.tensor.index_select(0, index).contiguous()
+                staged.copy_(chosen.view(count, -1).view(torch.uint8), non_blocking=True)
+            else:
+                came = staged.to(self._device, non_blocking=True).contiguous().view(part.tensor.dtype)
+                part.tensor.index_copy_(0, index, came.view(count, *part.tensor.shape[1:]))
+
+    def _run(self, lane: _Lane, ids: Sequence[int], *, out: bool) -> None:
+        if lane.stream is None:
+            self._copy(lane, ids, out=out)
+            return
+        with _cuda.stream(lane.stream):
+            self._copy(lane, ids, out=out)
+        lane.done()
+
+    def load(
+        self, on: tuple[Session, Channel], lane: int, lease: int, first: int, ids: Sequence[int], after: Any, until: float
+    ) -> int | None:
+        with self._users.using(lane, on[0]):
+            return self._load(on[1], self._lanes[lane], lease, first, ids, after, until)
+
+    def _load(
+        self, channel: Channel, mine: _Lane, lease: int, first: int, ids: Sequence[int], after: Any, until: float
+    ) -> int | None:
+        each = self._members
+        mine.wait(after)
+        for at in range(0, len(ids) // each, mine.count):
+            some = ids[at * each : (at + mine.count) * each]
+            staged = range(mine.first, mine.first + len(some) // each)
+            copied = channel.load(lease, first + at, staged, timeout=rest(until))
+            if copied.failed or copied.status != "ok":
+                good = min(copied.failed, default=0)
+                self._run(mine, some[: good * each], out=False)
+                return at + good
+            self._run(mine, some, out=False)
+        return None
+
+    def store(
+        self, on: tuple[Session, Channel], lane: int, first: int, parent: bytes | None, hashes: bytes, ids: Sequence[int],
+        after: Any, level: str, until: float,
+    ) -> int | None:  # fmt: skip
+        with self._users.using(lane, on[0]):
+            return self._store(on[1], self._lanes[lane], first, parent, hashes, ids, after, level, until)
+
+    def _store(
+        self, channel: Channel, mine: _Lane, first: int, parent: bytes | None, hashes: bytes, ids: Sequence[int],
+        after: Any, level: str, until: float,
+    ) -> int | None:  # fmt: skip
+        each = self._members
+        mine.wait(after)
+        for at in range(0, len(ids) // each, mine.count):
+            some = ids[at * each : (at + mine.count) * each]
+            self._run(mine, some, out=True)
+            staged = range(mine.first, mine.first + len(some) // each)
+            part = hashes[at * 16 : (at + mine.count) * 16]
+            copied = channel.store(first + at, parent, part, staged, level=level, timeout=rest(until))
+            if copied.failed or copied.status != "ok":
+                return at + min(copied.failed, default=0)
+            parent = part[-16:]
+        return None
+
+    def mark(self) -> Any:
+        if self._device.type != "cuda":
+            return None
+        event = _cuda.Event()
+        event.record(_cuda.current_stream(self._device))
+        return event

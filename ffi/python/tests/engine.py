@@ -1,0 +1,59 @@
+"""An engine with blocks of its own, for tests: what a block of a prefix holds, and whether it does."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+import kvtide
+from kvtide.blocks import HASH_BYTES, pieces
+
+#: Blocks of the engine, and its pages: K and V of a layer apart, and a plane of another size.
+BLOCKS = 64
+PAGES = (2 * 512, 384)
+
+
+def space(name: str, **changes: object) -> kvtide.Space:
+    """A space for these pages, and for nobody else's."""
+    fingerprint = hashlib.sha256(name.encode()).digest()
+    given: dict[str, object] = {"name": name, "fingerprint": fingerprint, "page_tokens": 16}
+    given["planes"] = [kvtide.Plane(page) for page in PAGES]
+    return kvtide.Space(**(given | changes))  # type: ignore[arg-type]
+
+
+def hashes(prefix: int, blocks: int) -> list[bytes]:
+    """Those of a prefix's blocks."""
+    return [(prefix << 64 | block + 1).to_bytes(HASH_BYTES, "little") for block in range(blocks)]
+
+
+class Tensors:
+    """The engine's memory: K and V in one tensor with the block's dimension in its middle, the rest blocks first."""
+
+    def __init__(self, blocks: int = BLOCKS) -> None:
+        self.kv = np.zeros((2, blocks, 16, 32), np.uint8)
+        self.state = np.zeros((blocks, 384), np.uint8)
+
+    def pieces(self) -> list[kvtide.Piece]:
+        return pieces(self.kv, plane=0, block_dim=1) + pieces(self.state, plane=1, block_dim=0)
+
+    @staticmethod
+    def content(prefix: int, index: int) -> np.ndarray:
+        """What a block of a prefix holds: no two the same."""
+        at = np.arange(sum(PAGES), dtype=np.uint64)
+        return ((at * 7 + at // 251 + prefix * 97 + index * 31) & 0xFF).astype(np.uint8)
+
+    def write(self, block: int, prefix: int, index: int) -> None:
+        content = self.content(prefix, index)
+        self.kv[:, block] = content[: PAGES[0]].reshape(2, 16, 32)
+        self.state[block] = content[PAGES[0] :]
+
+    def holds(self, block: int, prefix: int, index: int) -> bool:
+        held = np.concatenate([self.kv[:, block].ravel(), self.state[block]])
+        return bool((held == self.content(prefix, index)).all())
+
+    def store(self, channel: kvtide.Channel, prefix: int, blocks: int) -> kvtide.Copied:
+        """Stores a prefix from the first blocks on."""
+        for index in range(blocks):
+            self.write(index, prefix, index)
+        return channel.store(0, None, hashes(prefix, blocks), range(blocks))

@@ -1,0 +1,278 @@
+"""The block API against a real daemon."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from engine import BLOCKS, PAGES, Tensors, hashes, space
+
+import kvtide
+from kvtide import errors
+from kvtide.blocks import Piece
+from kvtide.daemon import PrivateDaemon
+
+Engine = tuple[kvtide.Session, kvtide.Channel, Tensors]
+
+
+def attach(socket: Path, name: str, **options: int) -> Engine:
+    session, tensors = kvtide.attach(socket, space(name), **options), Tensors()  # type: ignore[arg-type]
+    session.set_blocks(BLOCKS, tensors.pieces(), keep=tensors)
+    return session, session.channel(), tensors
+
+
+@pytest.fixture
+def engine(daemon: PrivateDaemon, request: pytest.FixtureRequest) -> Iterator[Engine]:
+    engine = attach(daemon.socket, request.node.name, channels=2)
+    yield engine
+    engine[0].detach()
+
+
+def test_what_is_stored_is_found_leased_and_loaded(engine: Engine) -> None:
+    _, channel, tensors = engine
+    chain = hashes(1, 20) + hashes(2, 3)
+    assert channel.lookup(chain).blocks == 0
+    stored = tensors.store(channel, 1, 20)
+    assert (stored.failed, stored.status, stored.code, stored.level) == ([], "ok", 0, "published")
+    for given in (chain, b"".join(chain)):
+        found = channel.lookup(given)
+        assert (found.blocks, found.in_host_permille) == (20, 1000)
+    lease = channel.lease(chain[19], 20, 60.0)
+    assert (lease.in_host, lease.on_nvme, lease.elsewhere) == (20, 0, 0) and lease.load_seconds >= 0.0
+    loaded = channel.load(lease.seq, 5, [40, 33, 63])
+    assert (loaded.failed, loaded.status) == ([], "ok")
+    assert all(tensors.holds(block, 1, 5 + i) for i, block in enumerate([40, 33, 63]))
+    assert channel.fetch(lease.seq, 0, 20).failed == []
+    channel.settle_blocks()
+    channel.seq_drop(lease.seq)
+    with pytest.raises(errors.NotFound, match="load blocks"):
+        channel.load(lease.seq, 0, [0])
+    assert "blocks=20" in repr(found) and "in_host=20" in repr(lease) and "'ok'" in repr(loaded).replace('"', "'")
+
+
+READER = """
+import sys, kvtide
+from engine import BLOCKS, Tensors, hashes, space
+socket, name, blocks = sys.argv[1], sys.argv[2], int(sys.argv[3])
+with kvtide.attach(socket, space(name)) as session:
+    tensors, channel = Tensors(), session.channel()
+    session.set_blocks(BLOCKS, tensors.pieces(), keep=tensors)
+    assert channel.lookup(hashes(1, blocks + 9)).blocks == blocks
+    lease = channel.lease(hashes(1, blocks)[-1], blocks, 60.0)
+    loaded = channel.load(lease.seq, 0, range(BLOCKS - 1, BLOCKS - 1 - blocks, -1))
+    assert loaded.failed == [] and all(tensors.holds(BLOCKS - 1 - i, 1, i) for i in range(blocks))
+"""
+
+
+def test_another_process_finds_it_after_the_writer_has_gone(daemon: PrivateDaemon) -> None:
+    session, channel, tensors = attach(daemon.socket, "restart")
+    assert tensors.store(channel, 1, 30).status == "ok"
+    session.detach()
+    environment = os.environ | {"PYTHONPATH": os.fspath(Path(__file__).parent)}
+    command = [sys.executable, "-c", READER, os.fspath(daemon.socket), "restart", "30"]
+    subprocess.run(command, env=environment, check=True, timeout=60)
+
+
+def test_the_example_runs(daemon: PrivateDaemon) -> None:
+    program = Path(__file__).parents[1] / "examples/blocks.py"
+    command = [sys.executable, os.fspath(program), os.fspath(daemon.socket)]
+    out = subprocess.run(command, check=True, timeout=60, stdout=subprocess.PIPE, text=True).stdout
+    assert "stored 40 blocks: ok" in out and "loaded 40 of 41 blocks" in out and "equal prompt: 0 blocks" in out
+
+
+def test_more_blocks_than_a_request_holds_go_in_parts(daemon: PrivateDaemon) -> None:
+    session, channel, tensors = attach(daemon.socket, "parts")
+    with session:
+        own = [index % BLOCKS for index in range(600)]
+        for block in range(BLOCKS):
+            tensors.write(block, 7, block)
+        chain = hashes(7, 600)
+        assert channel.store(0, None, chain[:250], own[:250]).status == "ok"
+        assert channel.store(250, chain[249], b"".join(chain[250:]), own[250:]).status == "ok"
+        assert channel.lookup(chain).blocks == 600
+        lease = channel.lease(chain[-1], 600, 60.0)
+        assert channel.fetch(lease.seq, 0, 600).status == "ok"
+        assert channel.load(lease.seq, 0, own).failed == []
+        # Indices are those of the whole list, in the part behind the first as well.
+        own[3] = own[555] = BLOCKS
+        loaded = channel.load(lease.seq, 0, own)
+        assert (loaded.failed, loaded.status) == ([3, 555], "io")
+        # The lease has no more blocks than that: what fits arrives, the part that does not is named.
+        loaded = channel.load(lease.seq, 80, [0] * 600)
+        assert (loaded.failed, loaded.status) == (list(range(512, 600)), "range")
+
+
+def test_a_store_fails_from_its_first_failed_block_on(engine: Engine) -> None:
+    _, channel, _ = engine
+    chain = hashes(3, 250)
+    own = [0] * 120 + [BLOCKS] + [0] * 129
+    stored = channel.store(0, None, chain, own)
+    assert (stored.failed, stored.status) == (list(range(120, 250)), "io")
+    assert channel.lookup(chain).blocks == 120
+    stored = channel.store(130, chain[129], chain[130:132], [0, 1])
+    assert (stored.failed, stored.status) == ([0, 1], "not_admitted")
+    assert errors.BY_CODE[stored.code] is errors.NotAdmitted
+
+
+def test_what_does_not_fit_together_is_refused_in_words(engine: Engine) -> None:
+    session, channel, tensors = engine
+    wrong: list[tuple[int, list[Piece], str]] = [
+        (BLOCKS, tensors.pieces()[:2], "plane 1: 0 pieces of 0 bytes, a page has 384"),
+        (BLOCKS, [Piece(2, 0, 4096, 384, 384)], "piece 0 is of plane 2 of 2"),
+        (BLOCKS, [Piece(0, 0, 4096, 8, 384)], "384 bytes every 8 bytes overlap"),
+        (BLOCKS, [Piece(0, 0, 0, 384, 384)], "no memory"),
+    ]
+    for count, pieces, says in wrong:
+        with pytest.raises(errors.Invalid, match=says):
+            session.set_blocks(count, pieces)
+    with pytest.raises(errors.Invalid, match="0 of them"):
+        session.allocate_blocks(0)
+    with pytest.raises(ValueError, match="hash 1: 15 bytes, a hash has 16"):
+        channel.lookup([bytes([1] * 16), bytes(15)])
+    with pytest.raises(ValueError, match="hashes: 17 bytes"):
+        channel.lookup(bytes(17))
+    with pytest.raises(ValueError, match="hash 0 is all zeroes"):
+        channel.lookup(bytes(32))
+    with pytest.raises(TypeError):
+        channel.lookup([1, 2])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="2 hashes for 1 blocks"):
+        channel.store(0, None, hashes(1, 2), [0])
+    with pytest.raises(ValueError, match="block 3 of a prefix has one"):
+        channel.store(3, None, hashes(1, 1), [0])
+    with pytest.raises(ValueError, match="block 0 of a prefix has none"):
+        channel.store(0, hashes(1, 1)[0], hashes(1, 1), [0])
+    with pytest.raises(ValueError, match='level "forever"'):
+        channel.store(0, None, hashes(1, 1), [0], level="forever")
+    with pytest.raises(errors.NotFound, match="lease"):
+        channel.lease(hashes(8, 1)[0], 1, 1.0)
+    assert (nothing := channel.store(0, None, [], [])).status == "ok" and not nothing.failed
+    tensors.store(channel, 1, 2)
+    with pytest.raises(errors.Invalid, match="lease"):
+        channel.lease(hashes(1, 2)[1], 1, 1.0)
+    lease = channel.lease(hashes(1, 2)[1], 2, 60.0)
+    with pytest.raises(errors.OutOfRange):
+        channel.load(lease.seq, 1, [0, 1])
+    with pytest.raises(errors.LimitReached):
+        channel.fetch(lease.seq, 0, 1 << 21)
+
+
+def test_another_model_finds_nothing(daemon: PrivateDaemon, engine: Engine) -> None:
+    _, channel, tensors = engine
+    tensors.store(channel, 1, 4)
+    name = "test_another_model_finds_nothing"
+    others: list[dict[str, object]] = [{"fingerprint": bytes([1] * 32)}, {"page_tokens": 32}, {"planes": [kvtide.Plane(512)]}]
+    for other in others:
+        with kvtide.attach(daemon.socket, space(name, **other)) as session:
+            assert session.channel().lookup(hashes(1, 4)).blocks == 0
+            if "planes" in other:
+                with pytest.raises(errors.Invalid, match="2 pieces of 1024 bytes, a page has 512"):
+                    session.set_blocks(BLOCKS, tensors.pieces()[:2])
+    assert channel.lookup(hashes(1, 4)).blocks == 4
+
+
+def test_memory_of_the_session_is_shown_and_outlives_it(daemon: PrivateDaemon) -> None:
+    session = kvtide.attach(daemon.socket, space("own"))
+    channel, memory = session.channel(), session.allocate_blocks(8)
+    assert [tuple(m.shape) for m in memory] == [(8, page) for page in PAGES]
+    shown = [np.from_dlpack(m) for m in memory]
+    for plane, array in enumerate(shown):
+        writable = np.frombuffer((np.ctypeslib.ctypes.c_uint8 * array.size).from_address(array.ctypes.data), np.uint8)
+        writable.reshape(array.shape)[2] = 50 + plane
+    assert channel.store(0, None, hashes(1, 1), [2]).status == "ok"
+    lease = channel.lease(hashes(1, 1)[0], 1, 60.0)
+    assert channel.load(lease.seq, 0, [7]).status == "ok"
+    session.set_blocks(0, [])
+    session.detach()
+    del session, channel, memory
+    gc.collect()
+    for plane, array in enumerate(shown):
+        assert (array[7] == 50 + plane).all() and not array[3:7].any()
+
+
+class Kept:
+    """Something that tells when it is gone."""
+
+
+def test_memory_is_kept_until_nothing_touches_it(engine: Engine) -> None:
+    session, channel, tensors = engine
+    pieces, kept = tensors.pieces(), [Kept(), Kept(), Kept()]
+    refs = [weakref.ref(one) for one in kept]
+    session.set_blocks(BLOCKS, pieces, keep=kept.pop(0))
+    gc.collect()
+    assert refs[0]() is not None
+    with pytest.raises(errors.Invalid):
+        session.set_blocks(BLOCKS, pieces[:1], keep=kept[0])
+    assert refs[0]() is not None, "a call that failed changes nothing"
+    session.set_blocks(BLOCKS, pieces, keep=kept.pop(0))
+    assert refs[0]() is None and refs[1]() is not None
+    session.set_blocks(BLOCKS, pieces, keep=kept.pop(0))
+    assert refs[1]() is None
+    tensors.store(channel, 1, 1)
+    session.detach()
+    assert refs[2]() is None
+    with pytest.raises(errors.DaemonGone):
+        channel.lookup(hashes(1, 1))
+
+
+def test_waits_release_the_interpreter() -> None:
+    with PrivateDaemon(64 << 20) as daemon:
+        _, channel, tensors = attach(Path(daemon.socket), "waits")
+        tensors.store(channel, 1, 4)
+        lease = channel.lease(hashes(1, 4)[3], 4, 60.0)
+        loaded: list[kvtide.Copied] = []
+
+        def wait() -> None:
+            while not loaded:
+                try:
+                    loaded.append(channel.load(lease.seq, 0, range(4, 8), timeout=60.0))
+                except errors.WrongState:
+                    continue  # the other thread was in the channel first
+
+        thread = threading.Thread(target=wait)
+        daemon.freeze()
+        try:
+            thread.start()
+            refused = None
+            while refused is None and thread.is_alive():
+                try:
+                    channel.tier0_frames(0)  # does not wait itself
+                except errors.WrongState as error:
+                    refused = error
+        finally:
+            daemon.thaw()
+        thread.join()
+        assert refused is not None and "another thread" in str(refused)
+        assert [one.status for one in loaded] == ["ok"] and tensors.holds(4, 1, 0)
+
+
+def test_a_daemon_that_hangs_is_waited_for_as_long_as_is_said() -> None:
+    with PrivateDaemon(64 << 20) as daemon:
+        session, channel, tensors = attach(Path(daemon.socket), "hangs")
+        tensors.store(channel, 1, 4)
+        lease = channel.lease(hashes(1, 4)[3], 4, 60.0)
+        daemon.freeze()
+        with pytest.raises(errors.TimedOut, match="load blocks"):
+            channel.load(lease.seq, 0, range(4), timeout=0.05)
+        with pytest.raises(errors.TimedOut, match="look up"):
+            channel.lookup(hashes(1, 4), timeout=0.05)
+        with pytest.raises(errors.TimedOut, match="settle"):
+            channel.settle_blocks(timeout=0.05)
+        with pytest.raises(errors.WrongState, match="blocks are"):
+            session.set_blocks(BLOCKS, tensors.pieces(), keep=tensors)
+        daemon.thaw()
+        channel.settle_blocks()
+        session.set_blocks(BLOCKS, tensors.pieces(), keep=tensors)
+        assert channel.lookup(hashes(1, 4)).blocks == 4
+        daemon.kill()
+        with pytest.raises(errors.DaemonGone):
+            channel.store(0, None, hashes(2, 1), [0])
+        channel.settle_blocks()
+        assert not session.alive

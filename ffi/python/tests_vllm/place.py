@@ -1,0 +1,82 @@
+"""A daemon that can be killed and started again at the same place: same socket, same disk."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from kvtide.daemon import binary
+
+MIB = 1 << 20
+#: What anything here may take at most. Seconds.
+PATIENCE_S = 60.0
+
+
+class Place:
+    """`kvtided` in a directory that stays, with an NVMe tier."""
+
+    def __init__(self, directory: Path, host_bytes: int = 64 * MIB, nvme_bytes: int = 256 * MIB) -> None:
+        self.directory, self.host_bytes, self.nvme_bytes = directory, host_bytes, nvme_bytes
+        self.socket = directory / "kvtide.sock"
+        self.disk = directory / "nvme"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Place:
+        """Starts it, and returns when it accepts engines."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        toml = self.directory / "kvtided.toml"
+        # Every page is followed, and what is stored is on disk before it counts as stored.
+        toml.write_text('[tiers.host]\nslab = "4MiB"\n[tiers.nvme]\nslab = "8MiB"\n[canary]\none_in = 1\n')
+        command = [str(binary()), "--config", str(toml), "--dir", str(self.directory), "--http", "", "--parent", str(os.getpid())]
+        command += ["--host-bytes", str(self.host_bytes)]
+        command += ["--nvme-dir", str(self.disk), "--nvme-bytes", str(self.nvme_bytes)]
+        with (self.directory / "daemon.log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log)
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert b"kvtided is ready on" in line, (self.directory / "daemon.log").read_text()[-4000:]
+        return self
+
+    def kill(self) -> None:
+        """Ends it as a crash would."""
+        self._end(9)
+
+    def stop(self) -> None:
+        """Ends it as its owner would."""
+        self._end(15)
+
+    def _end(self, signal: int) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal)
+            self._process.wait(PATIENCE_S)
+            assert self._process.stdout is not None
+            self._process.stdout.close()
+            self._process = None
+
+    def damage(self, most: int = 1 << 30) -> int:
+        """Flips a bit in each sector of the disk's file, `most` at most, but for its first slab, which holds what the store is, and
+        for sectors that hold nothing there; returns how many."""
+        (file,) = [path for path in self.disk.iterdir() if path.stat().st_size > 8 * MIB]
+        flipped = 0
+        with file.open("r+b") as data:
+            for at in range(8 * MIB, file.stat().st_size - 4096, 4096):
+                if flipped == most:
+                    break
+                data.seek(at + 100)
+                old = data.read(1)
+                if old != b"\0":
+                    data.seek(at + 100)
+                    data.write(bytes([old[0] ^ 0x40]))
+                    flipped += 1
+        return flipped
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Asks again and again until it holds."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not come about in {PATIENCE_S:g} s"
+        time.sleep(0.002)

@@ -1,0 +1,75 @@
+"""Options, keys, and what they refuse."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvtide.options import SOCKET
+from kvtide.vllm.config import Config, parse
+from kvtide.vllm.hashes import EPOCH_0, HASH_BYTES, Keys, RandomSeed, named_epoch, new_epoch, seed_of
+
+
+def test_without_options_everything_has_its_default() -> None:
+    assert parse(None) == parse({}) == Config()
+    assert parse({}).socket == SOCKET
+
+
+def test_options_are_taken_and_numbers_become_seconds() -> None:
+    config = parse({"socket": "/tmp/s", "max_load_s": 2, "min_hit_tokens": 0, "token_file": None, "private": True})
+    assert (config.socket, config.max_load_s, config.token_file, config.private) == ("/tmp/s", 2.0, None, True)
+    assert isinstance(config.max_load_s, float)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"sokcet": "/tmp/s"}, "'sokcet'.*known are socket, token_file"),
+        ({"socket": 1}, "socket is 1; it must be of type str"),
+        ({"min_hit_tokens": True}, "min_hit_tokens is True"),
+        ({"private": 1}, "private is 1; it must be of type bool"),
+        ({"level": "durable"}, "'published', 'stored'"),
+        ({"staging": "never"}, "'auto', 'always'"),
+        ({"store_bytes": 0}, "store_bytes is 0; it must be more than 0"),
+        ({"min_hit_tokens": -1}, "min_hit_tokens is -1; it must be at least 0"),
+    ],
+)
+def test_what_is_not_an_option_is_refused_and_the_text_says_what_is(given: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        parse(given)
+
+
+def test_a_key_depends_on_the_block_the_epoch_and_the_adapter() -> None:
+    block, other = b"b" * 32, b"c" * 32
+    made = [
+        Keys(EPOCH_0).key(block),
+        Keys(EPOCH_0).key(other),
+        Keys(EPOCH_0, b"a" * 32).key(block),
+        Keys(named_epoch("step 1")).key(block),
+        Keys(new_epoch()).key(block),
+    ]
+    assert len(set(made)) == len(made)
+    assert {len(key) for key in made} == {HASH_BYTES}
+    assert Keys(named_epoch("step 1")).key(block) == made[3], "the same in every process"
+
+
+def test_keys_are_those_of_the_last_hash_in_a_block() -> None:
+    keys, hashes = Keys(EPOCH_0), [bytes([i]) * 32 for i in range(7)]
+    found = bytearray()
+    keys.extend(found, hashes[:3], 2)
+    assert bytes(found) == keys.key(hashes[1])
+    keys.extend(found, hashes, 2)
+    assert bytes(found) == b"".join(keys.key(hashes[i]) for i in (1, 3, 5))
+
+
+def test_hashes_that_are_seeded_at_random_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    assert seed_of("sha256", constant_default="constant") == "constant"
+    with pytest.raises(RandomSeed, match="PYTHONHASHSEED"):
+        seed_of("xxhash", constant_default="constant")
+    with pytest.raises(RandomSeed, match="PYTHONHASHSEED"):
+        seed_of("sha256", constant_default=None)
+    monkeypatch.setenv("PYTHONHASHSEED", "random")
+    with pytest.raises(RandomSeed, match="'random'"):
+        seed_of("sha256", constant_default="constant")
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    assert seed_of("xxhash", constant_default=None) == "PYTHONHASHSEED=0"

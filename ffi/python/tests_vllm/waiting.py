@@ -1,0 +1,21 @@
+"""Waiting for what a thread of the connector does by itself."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from kvtide.vllm.link import Link
+
+#: What it may take at most. Seconds.
+PATIENCE_S = 60.0
+
+
+def attached(link: Link) -> None:
+    """Returns when the link has a session whose daemon is there."""
+    deadline, pause = time.monotonic() + PATIENCE_S, threading.Event()
+    while (session := link._session) is None or not session.alive:
+        thread = link._thread
+        assert thread is not None and thread.is_alive(), "its thread ended without a session"
+        assert time.monotonic() < deadline, "there is no session"
+        pause.wait(0.001)
