@@ -1,0 +1,160 @@
+#include "snapshots.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+namespace {
+
+// Bytes of a page: large enough that a disk reads them at full speed, small enough that the last one wastes little.
+constexpr size_t PAGE_BYTES = 256 << 10;
+// Blocks of one store and of one load at most, as kvtide.h says.
+constexpr uint32_t STORE_MAX = 102;
+constexpr uint32_t LOAD_MAX = 512;
+// How long a restore may take before its pages may be evicted under it.
+constexpr uint64_t LEASE_US = 60 * 1000 * 1000;
+
+// The first bytes of page 0.
+struct Header {
+    std::array<char, 8> magic;
+    uint64_t tokens;
+    uint64_t state_bytes;
+};
+constexpr std::array<char, 8> MAGIC{'k', 'v', 't', 'l', 'l', 'a', 'm', 'a'};
+
+void check(kvt_status status, const char *tried) {
+    if (status != KVT_OK) throw KvtideError(std::string(tried) + ": " + kvt_strerror(status) + ": " + kvt_last_error());
+}
+
+size_t pages_of(size_t state_bytes) { return (sizeof(Header) + state_bytes + PAGE_BYTES - 1) / PAGE_BYTES; }
+
+std::vector<kvt_hash> names(std::span<const int32_t> tokens, size_t pages) {
+    Sha256 prefix;
+    prefix.add(tokens.data(), tokens.size_bytes());
+    const Sha256::Digest content = prefix.digest();
+    std::vector<kvt_hash> found(pages);
+    for (uint64_t page = 0; page < pages; page++) {
+        Sha256 name;
+        name.add(content.data(), content.size());
+        name.add(&page, sizeof page);
+        const Sha256::Digest digest = name.digest();
+        std::memcpy(found[page].words, digest.data(), sizeof found[page].words);
+    }
+    return found;
+}
+
+// The client's view of a buffer as blocks of one page, for as long as this lives.
+class Blocks {
+  public:
+    Blocks(kvt_client *client, std::vector<uint8_t> &buffer) : client_(client) {
+        kvt_piece piece = {};
+        piece.base = buffer.data();
+        piece.stride = piece.bytes = PAGE_BYTES;
+        check(kvt_set_blocks(client, static_cast<uint32_t>(buffer.size() / PAGE_BYTES), &piece, 1), "describe a buffer");
+    }
+    // Refused only while copies are under way, and then the buffer must not go: they are over once a call has returned with another status than
+    // KVT_ETIMEDOUT or KVT_EDAEMON, and `settle` waits for those.
+    ~Blocks() { kvt_set_blocks(client_, 0, nullptr, 0); }
+    Blocks(const Blocks &) = delete;
+    Blocks &operator=(const Blocks &) = delete;
+
+  private:
+    kvt_client *client_;
+};
+
+kvt_status settled(kvt_channel *channel, kvt_status status) {
+    if (status == KVT_ETIMEDOUT || status == KVT_EDAEMON) check(kvt_settle_blocks(channel, 0), "wait for copies to end");
+    return status;
+}
+
+std::vector<uint32_t> numbers(uint32_t first, uint32_t count) {
+    std::vector<uint32_t> found(count);
+    for (uint32_t i = 0; i < count; i++) found[i] = first + i;
+    return found;
+}
+
+}  // namespace
+
+Snapshots::Snapshots(const std::string &socket, const Sha256::Digest &fingerprint) {
+    kvt_plane plane = {};
+    plane.page_bytes = PAGE_BYTES;
+    const uint32_t no_tier0 = 0;
+    kvt_options options = {};
+    options.struct_size = sizeof options;
+    options.page_tokens = 1;  // pages of a state stand for no number of tokens
+    options.socket = socket.c_str();
+    options.space = "llama.cpp";
+    std::copy(fingerprint.begin(), fingerprint.end(), options.fingerprint);
+    options.planes = &plane;
+    options.planes_count = 1;
+    options.tier0_frames = &no_tier0;
+    options.classes_count = 1;
+    check(kvt_attach(&options, &client_), "attach");
+    check(kvt_channel_open(client_, 0, &channel_), "open a channel");
+}
+
+Snapshots::~Snapshots() {
+    if (channel_ != nullptr) kvt_channel_close(channel_);
+    if (client_ != nullptr) kvt_detach(client_);
+}
+
+std::optional<Snapshots::Found> Snapshots::longest(std::span<const int32_t> tokens) {
+    if (tokens.empty()) return std::nullopt;
+    for (size_t held = (tokens.size() - 1) / STEP_TOKENS * STEP_TOKENS; held > 0; held -= STEP_TOKENS) {
+        // A chain's length is in its first page, so that is asked for and read first.
+        const auto prefix = tokens.first(held);
+        const std::vector<kvt_hash> first = names(prefix, 1);
+        uint32_t found = 0;
+        check(kvt_lookup(channel_, first.data(), 1, 0, &found, nullptr), "look a state up");
+        if (found == 0) continue;
+        std::vector<uint8_t> buffer(PAGE_BYTES);
+        kvt_lease_info lease;
+        const auto load = [&](const kvt_hash &last, uint32_t pages, std::vector<uint8_t> &into) {
+            const kvt_status leased = kvt_lease(channel_, &last, pages, LEASE_US, 0, &lease);
+            if (leased == KVT_ENOTFOUND) return false;  // gone since, or never whole
+            check(leased, "lease a state");
+            const Blocks blocks(client_, into);
+            kvt_status status = KVT_OK;
+            for (uint32_t at = 0; at < pages && status == KVT_OK; at += LOAD_MAX) {
+                const uint32_t count = std::min(LOAD_MAX, pages - at);
+                status = settled(channel_, kvt_load_blocks(channel_, lease.lease, at, numbers(at, count).data(), count, 0, nullptr, nullptr));
+            }
+            check(kvt_seq_drop(channel_, lease.lease), "end a lease");
+            // A page that did not arrive is as one that is not there: the tokens are decoded instead.
+            if (status == KVT_EIO) return false;
+            check(status, "load a state");
+            return true;
+        };
+        if (!load(first[0], 1, buffer)) continue;
+        Header header;
+        std::memcpy(&header, buffer.data(), sizeof header);
+        if (header.magic != MAGIC || header.tokens != held) throw KvtideError("a page of another format stands under this state's name");
+        const size_t pages = pages_of(header.state_bytes);
+        buffer.resize(pages * PAGE_BYTES);
+        if (pages > 1 && !load(names(prefix, pages).back(), static_cast<uint32_t>(pages), buffer)) continue;
+        buffer.erase(buffer.begin(), buffer.begin() + sizeof header);
+        buffer.resize(header.state_bytes);
+        return Found{held, std::move(buffer)};
+    }
+    return std::nullopt;
+}
+
+bool Snapshots::keep(std::span<const int32_t> tokens, std::span<const uint8_t> state) {
+    const auto pages = static_cast<uint32_t>(pages_of(state.size()));
+    const Header header{MAGIC, tokens.size(), state.size()};
+    std::vector<uint8_t> buffer(pages * PAGE_BYTES);
+    std::memcpy(buffer.data(), &header, sizeof header);
+    std::memcpy(buffer.data() + sizeof header, state.data(), state.size());
+    const std::vector<kvt_hash> chain = names(tokens, pages);
+    const Blocks blocks(client_, buffer);
+    for (uint32_t at = 0; at < pages; at += STORE_MAX) {
+        const uint32_t count = std::min(STORE_MAX, pages - at);
+        const kvt_hash *parent = at == 0 ? nullptr : &chain[at - 1];
+        const kvt_status status = settled(
+            channel_, kvt_store_blocks(channel_, at, parent, &chain[at], numbers(at, count).data(), count, KVT_LEVEL_PUBLISHED, 0, nullptr, nullptr));
+        // What was stored of the chain so far is of no use alone; nobody reads it, and it is evicted as all that nobody reads.
+        if (status == KVT_ENOSPC || status == KVT_NOT_ADMITTED) return false;
+        check(status, "store a state");
+    }
+    return true;
+}
