@@ -41,6 +41,9 @@ enum Which {
     Ring(Output),
     /// Blocks of an engine's own memory: look-ups and leases with a million cached, stores and loads against memcpy
     Blocks(blocks::BlocksArgs),
+    /// A client of `bench blocks` that is a process of its own, which that bench starts
+    #[command(name = "blocks-client", hide = true)]
+    BlocksClient(blocks::ClientArgs),
     /// The core alone, one thread, simulated devices: transitions, allocations, metadata
     Core(Output),
     /// Predictor and planner: what scores of attention cost, by page and plane
@@ -67,6 +70,7 @@ struct Output {
 pub fn run(args: &Args) -> ExitCode {
     let (measured, output) = match &args.which {
         Which::Gpu(args) => return gpu::run(args),
+        Which::BlocksClient(args) => return blocks::client(args),
         Which::Codec(args) => (codec::measure(args), args.output),
         Which::Ring(output) => (ring::measure(), *output),
         Which::Blocks(args) => (blocks::measure(args), args.output),

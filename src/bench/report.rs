@@ -27,6 +27,8 @@ struct Figure {
 pub(super) struct Report {
     figures: Vec<Figure>,
     words: Vec<(&'static str, &'static str, String)>,
+    /// What was not measured, and why.
+    missing: Vec<(&'static str, &'static str, &'static str)>,
     notes: Vec<String>,
 }
 
@@ -72,6 +74,11 @@ impl Report {
         self.words.push((key, what, words));
     }
 
+    /// Says that a figure was not measured, and why: `null` for programs.
+    pub(super) fn missing(&mut self, key: &'static str, what: &'static str, why: &'static str) {
+        self.missing.push((key, what, why));
+    }
+
     /// Adds a line below the table.
     pub(super) fn note(&mut self, note: String) {
         self.notes.push(note);
@@ -98,6 +105,9 @@ impl Report {
         for (key, _, words) in &self.words {
             object.insert((*key).into(), words.as_str().into());
         }
+        for (key, _, _) in &self.missing {
+            object.insert((*key).into(), serde_json::Value::Null);
+        }
         format!("{}\n", serde_json::Value::Object(object))
     }
 
@@ -118,6 +128,9 @@ impl Report {
         for (_, what, words) in &self.words {
             let _ = writeln!(text, "{what:<52} {words:>12}");
         }
+        for (_, what, why) in &self.missing {
+            let _ = writeln!(text, "{what:<52} not measured: {why}");
+        }
         for note in &self.notes {
             let _ = writeln!(text, "{note}");
         }
@@ -136,10 +149,13 @@ mod tests {
         report.number("ratio", "copies against memcpy", 0.8765, "×", Target::AtLeast(0.9));
         report.count("us.up", "up", 1, "us", None);
         report.count("us.down", "down", 2, "us", None);
-        assert_eq!(report.json(), "{\"a_ns\":900,\"ratio\":0.877,\"us\":{\"down\":2,\"up\":1}}\n");
+        report.missing("gone", "what is not there", "nobody asked");
+        let json = "{\"a_ns\":900,\"gone\":null,\"ratio\":0.877,\"us\":{\"down\":2,\"up\":1}}\n";
+        assert_eq!(report.json(), json);
         let table = report.table();
         let lines: Vec<&str> = table.lines().collect();
         assert!(lines[0].contains("≤ 2000") && !lines[0].contains("missed"), "{table}");
         assert!(lines[1].ends_with("missed") && lines[1].contains("0.88"), "{table}");
+        assert!(lines.last().unwrap().ends_with("not measured: nobody asked"), "{table}");
     }
 }

@@ -1,7 +1,8 @@
 //! Longest prefixes of 1,024 blocks, found and not, and leases on them, with many blocks cached.
 
 use super::super::percentile;
-use super::{BenchError, Engine, TIMEOUT, daemon, trying};
+use super::{BenchError, Engine, TIMEOUT, daemon, python, trying};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Blocks of a chain, and of what is looked up.
@@ -20,6 +21,8 @@ pub(super) struct Lookups {
     pub(super) p99_us: f64,
     pub(super) lease_us: f64,
     pub(super) stored_per_s: u64,
+    /// The same look-ups from Python, p50 and p99, if there is an interpreter.
+    pub(super) python_us: Option<(f64, f64)>,
 }
 
 fn chain(number: u32) -> Vec<u128> {
@@ -28,7 +31,7 @@ fn chain(number: u32) -> Vec<u128> {
     (0..CHAIN).map(|i| spread(i).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835) | 1).collect()
 }
 
-pub(super) fn measure(blocks: u32) -> Result<Lookups, BenchError> {
+pub(super) fn measure(blocks: u32, interpreter: Option<&Path>) -> Result<Lookups, BenchError> {
     let chains = blocks / CHAIN;
     let mut daemon = daemon(2 * u64::from(blocks) * u64::from(BLOCK_BYTES) + (128 << 20), blocks)?;
     let mut engine = Engine::attach(daemon.socket(), BLOCK_BYTES, STORE as u32)?;
@@ -64,11 +67,14 @@ pub(super) fn measure(blocks: u32) -> Result<Lookups, BenchError> {
         leases.push(nanos(began.elapsed()));
         trying("end a lease", engine.channel.seq_drop(lease.seq))?;
     }
+    let python = interpreter.map(|interpreter| python::measure(interpreter, daemon.socket(), BLOCK_BYTES, chains));
+    let python_us = python.transpose()?;
     daemon.stop()?;
     let us = |times: &mut [u64], percent| percentile(times, percent) as f64 / 1e3;
-    Ok(Lookups { p50_us: us(&mut times, 50), p99_us: us(&mut times, 99), lease_us: us(&mut leases, 50), stored_per_s })
+    let (p50_us, p99_us) = (us(&mut times, 50), us(&mut times, 99));
+    Ok(Lookups { p50_us, p99_us, lease_us: us(&mut leases, 50), stored_per_s, python_us })
 }
 
-fn nanos(time: Duration) -> u64 {
+pub(super) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -1,23 +1,32 @@
 //! The block API: an engine that keeps its KV in memory of its own, beside a private daemon.
 //!
-//! Look-ups are measured with as many blocks cached as the targets name, copies with blocks of 1 MiB, each alternated with memcpy of
-//! the same bytes between buffers of the same sizes.
+//! - `lookup`: look-ups and leases with as many blocks cached as the targets name; `python` the same look-ups from Python
+//! - `copies`: blocks of 1 MiB stored and loaded, alternated with memcpy of the same bytes
+//! - `nvme`: blocks of 1 MiB loaded from NVMe, alternated with reads of the NVMe tier alone
+//! - `index`: what the index takes in memory
+//! - `crowd`: threads and processes at once, each of them a `client`
 
+mod client;
 mod copies;
+mod crowd;
+mod index;
 mod lookup;
+mod nvme;
+mod python;
 
 use super::engine::{TIMEOUT, trying};
 use super::report::{Report, Target};
 use super::{BenchError, Output, progress};
 use crate::cli::private_daemon::{Options as DaemonOptions, PrivateDaemon};
+pub(super) use client::{ClientArgs, run as client};
 use kvtide_client::client::{Channel, Client, Options, SpaceSpec};
 use kvtide_wire::entry::Level;
 use kvtide_wire::geometry::PlaneSpec;
 use kvtide_wire::status::Status;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What `kvtide bench blocks` takes.
-#[derive(Clone, Copy, Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub(super) struct BlocksArgs {
     #[command(flatten)]
     pub(super) output: Output,
@@ -27,25 +36,82 @@ pub(super) struct BlocksArgs {
     /// MiB that are copied each way in a round
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(4..=4096))]
     mib: u32,
+    /// Directory on the disk whose loads are measured; two files of --nvme-mib and more are made there and removed at the end
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// MiB that are loaded from NVMe in a round
+    #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(256..=65536))]
+    nvme_mib: u32,
+    /// Interpreter with the package `kvtide`, by which look-ups from Python are measured
+    #[arg(long)]
+    python: Option<PathBuf>,
 }
 
 /// Measures.
 pub(super) fn measure(args: &BlocksArgs) -> Result<Report, BenchError> {
     let mut report = Report::default();
-    progress("look-ups");
-    let found = lookup::measure(args.blocks)?;
-    let what = "longest prefix of 1,024 blocks, p50";
-    report.number("lookup_1024_p50_us", what, found.p50_us, "us", Target::AtMost(10.0));
-    report.number("lookup_1024_p99_us", "the same, p99", found.p99_us, "us", None);
-    report.number("lease_1024_p50_us", "a lease on 1,024 blocks, p50", found.lease_us, "us", None);
+    look_up(args, &mut report)?;
+    progress("memory of the index");
+    let bytes = index::measure()?;
+    let what = "index, a block, beyond the NVMe tier's record";
+    report.number("index_bytes_per_block", what, bytes, "bytes", Target::AtMost(96.0));
     progress("copies");
     let mut copies = copies::measure(args.mib)?;
     let (store, load) = (copies.store_ratio(), copies.load_ratio());
     report.number("store_ratio_memcpy", "stores of 1 MiB blocks against memcpy", store, "x", Target::AtLeast(0.85));
     report.number("load_ratio_memcpy", "loads of 1 MiB blocks against memcpy", load, "x", Target::AtLeast(0.85));
     report.note(copies.note());
-    report.note(format!("look-ups with {} blocks cached, {} a second were stored", args.blocks, found.stored_per_s));
+    let what = "loads from NVMe against the NVMe tier alone";
+    match &args.dir {
+        Some(dir) => {
+            progress("loads from NVMe");
+            let loads = nvme::measure(dir, args.nvme_mib)?;
+            report.number("load_nvme_ratio", what, loads.ratio(), "x", Target::AtLeast(0.9));
+            report.note(loads.note());
+        }
+        None => report.missing("load_nvme_ratio", what, "--dir names no directory on a disk"),
+    }
+    progress("clients at once");
+    let crowd = crowd::measure()?;
+    let most = Target::AtMost(1000.0);
+    report.number("concurrent_lookup_max_us", "look-ups of 8 clients at once, the longest", crowd.max_us, "us", most);
+    report.number("concurrent_lookup_p99_us", "the same, p99", crowd.p99_us, "us", None);
+    let what = "a byte to a thread and back in their place, longest";
+    report.number("concurrent_machine_max_us", what, crowd.machine_max_us, "us", None);
+    report.number("concurrent_machine_p99_us", "the same, p99", crowd.machine_p99_us, "us", None);
+    let what = "what all of them load against one alone";
+    report.number("concurrent_throughput_ratio", what, crowd.ratio(), "x", Target::AtLeast(1.0));
+    report.note(crowd.note());
     Ok(report)
+}
+
+fn look_up(args: &BlocksArgs, report: &mut Report) -> Result<(), BenchError> {
+    progress("look-ups");
+    let found = lookup::measure(args.blocks, args.python.as_deref())?;
+    let what = "longest prefix of 1,024 blocks, p50";
+    report.number("lookup_1024_p50_us", what, found.p50_us, "us", Target::AtMost(10.0));
+    report.number("lookup_1024_p99_us", "the same, p99", found.p99_us, "us", None);
+    let what = "the same from Python, p50";
+    match found.python_us {
+        Some((p50, p99)) => {
+            report.number("lookup_python_1024_p50_us", what, p50, "us", Target::AtMost(30.0));
+            report.number("lookup_python_1024_p99_us", "the same, p99", p99, "us", None);
+        }
+        None => {
+            let why = "--python names no interpreter with the package";
+            report.missing("lookup_python_1024_p50_us", what, why);
+        }
+    }
+    report.number("lease_1024_p50_us", "a lease on 1,024 blocks, p50", found.lease_us, "us", None);
+    report.note(format!("look-ups with {} blocks cached, {} a second were stored", args.blocks, found.stored_per_s));
+    Ok(())
+}
+
+/// The median of some figures.
+fn median(figures: &[f64]) -> f64 {
+    let mut figures = figures.to_vec();
+    figures.sort_unstable_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied().unwrap_or(0.0)
 }
 
 /// An engine without tier 0, whose own blocks are one tensor.
@@ -57,6 +123,11 @@ struct Engine {
 impl Engine {
     /// A session over blocks of `block_bytes` in one plane, with `blocks` blocks of its own.
     fn attach(socket: &Path, block_bytes: u32, blocks: u32) -> Result<Engine, BenchError> {
+        Engine::with(socket, block_bytes, blocks, 1)
+    }
+
+    /// The same with so many channels, of which it takes the first.
+    fn with(socket: &Path, block_bytes: u32, blocks: u32, channels: u16) -> Result<Engine, BenchError> {
         let space = SpaceSpec {
             name: "bench-blocks".into(),
             fingerprint: [11; 32],
@@ -65,7 +136,7 @@ impl Engine {
             shards: 1,
             shard: 0,
         };
-        let options = Options { timeout: TIMEOUT, ..Options::new(socket.into(), space, vec![0]) };
+        let options = Options { timeout: TIMEOUT, channels, ..Options::new(socket.into(), space, vec![0]) };
         let client = trying("attach", Client::attach(options))?;
         let channel = trying("take the channel", client.channel(0))?;
         trying("allocate blocks", client.allocate_blocks(blocks))?;
@@ -73,8 +144,13 @@ impl Engine {
     }
 
     /// Stores a run of a chain from blocks of the engine's own, which all must become findable.
-    fn store(&mut self, (first, parent): (u32, u128), hashes: &[u128], own: &[u32]) -> Result<(), BenchError> {
-        let stored = self.channel.store((first, parent), hashes, own, Level::Published, TIMEOUT);
+    fn store(&mut self, at: (u32, u128), hashes: &[u128], own: &[u32]) -> Result<(), BenchError> {
+        self.store_at(at, hashes, own, Level::Published)
+    }
+
+    /// The same, up to a level.
+    fn store_at(&mut self, at: (u32, u128), hashes: &[u128], own: &[u32], level: Level) -> Result<(), BenchError> {
+        let stored = self.channel.store(at, hashes, own, level, TIMEOUT);
         let copied = trying("store blocks", stored)?;
         if copied.status == Status::Ok {
             return Ok(());

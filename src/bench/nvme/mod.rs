@@ -5,6 +5,7 @@
 //! depth, time, and rest of the device before), and ratios are those of neighbouring rounds, so that a noisy machine disturbs both. CPU is what the whole
 //! process used, driver included, less what the I/O thread spent in checksums, which is told apart.
 
+mod alone;
 mod drive;
 mod fio;
 mod records;
@@ -14,12 +15,14 @@ mod stop;
 
 use super::report::{Report, Target};
 use super::{BenchError, Output, percentile};
+pub(super) use alone::Alone;
 use records::Records;
 use rig::Rig;
 use rounds::{Encrypted, Mixed, Plain, Round};
 use std::path::PathBuf;
 use std::time::Duration;
 use stop::Stop;
+pub(super) use stop::failed;
 
 /// What `kvtide bench nvme` takes.
 #[derive(Clone, Debug, clap::Args)]

@@ -31,6 +31,6 @@ impl Stop {
 }
 
 /// A failed system call.
-pub(super) fn failed(tried: impl Into<String>, source: impl Into<io::Error>) -> BenchError {
+pub(in crate::bench) fn failed(tried: impl Into<String>, source: impl Into<io::Error>) -> BenchError {
     BenchError::System { tried: tried.into(), source: source.into() }
 }

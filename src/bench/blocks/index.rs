@@ -1,0 +1,100 @@
+//! What the index takes in memory: what the allocator gives for a core with so many contents on NVMe, less what it gives for one that has
+//! the same slots on the same disk, and nothing in them. No byte of it is computed from the size of a type.
+
+use super::BenchError;
+use kvtide_tiering::api::{
+    Admission, Attention, DiskSlot, Event, Eviction, Limits, Plane, PlaneKind, Policy, Retention, SpaceConfig,
+};
+use kvtide_tiering::{ActionBuf, Core};
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region};
+
+/// Contents.
+const BLOCKS: u32 = 1_000_000;
+/// Slots of a slab.
+const SLAB_SLOTS: u32 = 1000;
+/// Blocks of one chain.
+const CHAIN: u32 = 1000;
+const BLOCK_BYTES: u32 = 1 << 20;
+
+fn config(blocks: u32, contents: u32) -> SpaceConfig {
+    SpaceConfig {
+        page_tokens: 16,
+        planes: vec![Plane { page_bytes: BLOCK_BYTES, kind: PlaneKind::Full }],
+        shards: 1,
+        limits: Limits {
+            sessions_max: 4,
+            blocks_max: 4096,
+            seqs_max: 64,
+            seq_blocks_max: 4096,
+            lanes_max: 4,
+            jobs_max: 256,
+            requests_max: 256,
+            host_bytes_max: 4096 * u64::from(BLOCK_BYTES),
+            nvme_bytes_max: u64::from(blocks) * u64::from(BLOCK_BYTES),
+            ios_max: 64,
+            contents_max: contents,
+            notes_max: 16,
+        },
+        policy: Policy {
+            clean_low_percent: 25,
+            clean_high_percent: 50,
+            host_high_percent: 98,
+            host_low_percent: 95,
+            host_clean_low_percent: 10,
+            host_clean_high_percent: 20,
+            host_scan_frames: 8,
+            nvme_high_percent: 95,
+            nvme_low_percent: 90,
+            nvme_admission: Admission::All,
+            nvme_bytes_per_day: 0,
+            eviction: Eviction::Auto,
+            attention: Attention::default(),
+            retention: Retention::default(),
+            scan_frames: 256,
+            request_timeout_us: 10_000_000,
+        },
+    }
+}
+
+/// The hash of a chain's block; 0 above its first.
+fn hash(chain: u32, block: u32) -> u128 {
+    match block {
+        0 => 0,
+        _ => (u128::from(chain) << 32 | u128::from(block)).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835) | 1,
+    }
+}
+
+/// Bytes that a core has allocated whose disk has `blocks` slots, with a content in each or in none.
+fn allocated(blocks: u32, filled: bool) -> Result<u64, BenchError> {
+    let region = Region::new(&INSTRUMENTED_SYSTEM);
+    let (mut core, mut buf) = (Core::new(config(blocks, if filled { blocks } else { 1 }))?, ActionBuf::new(64, 0));
+    for first in (0..blocks).step_by(SLAB_SLOTS as usize) {
+        let slab = first / SLAB_SLOTS;
+        core.handle(1, Event::DiskAdopted { slab, slots: SLAB_SLOTS, disk: 0, generation: 0 }, &mut buf)?;
+        for slot in 0..if filled { SLAB_SLOTS.min(blocks - first) } else { 0 } {
+            let (chain, block) = ((first + slot) / CHAIN, (first + slot) % CHAIN + 1);
+            let at = DiskSlot { slab, slot, generation: 1 };
+            let (hash, parent) = (hash(chain, block), hash(chain, block - 1));
+            core.handle(1, Event::Restored { at, shard: 0, hash, parent, planes: &[1] }, &mut buf)?;
+        }
+    }
+    let expected = if filled { blocks } else { 0 };
+    if core.occupancy().cold != expected {
+        let found = core.occupancy().cold;
+        return Err(BenchError::Odd(format!("{found} of {expected} contents are in the index")));
+    }
+    let change = region.change();
+    // What a growing table gave back was counted when it was taken; a table that moved was counted by how much it grew.
+    let bytes = change.bytes_allocated as i64 - change.bytes_deallocated as i64;
+    drop(core);
+    u64::try_from(bytes).map_err(|_| BenchError::Odd(format!("a core has allocated {bytes} bytes")))
+}
+
+/// Bytes that each of a million blocks takes in the index.
+pub(super) fn measure() -> Result<f64, BenchError> {
+    let (with, without) = (allocated(BLOCKS, true)?, allocated(BLOCKS, false)?);
+    if with <= without {
+        return Err(BenchError::Odd("allocations are not counted: this binary has another global allocator".into()));
+    }
+    Ok((with - without) as f64 / f64::from(BLOCKS))
+}
