@@ -84,9 +84,10 @@ bundle_on_stand_in() {
 
 # Prints every figure beside its target. A noisy machine fails no build: the figures are for reading.
 bench_all() {
-    local dir
+    local dir python=${CARGO_TARGET_DIR:-target}/tools/python/bin/python
     dir=$(mktemp -d "${CARGO_TARGET_DIR:-target}/bench.XXXXXX") || return 1
-    target_release kvtide bench core && target_release kvtide bench attention && target_release kvtide bench blocks &&
+    target_release kvtide bench core && target_release kvtide bench attention &&
+        target_release kvtide bench blocks --dir "$dir" --python "$python" &&
         target_release kvtide bench ring && target_release kvtide bench paging &&
         target_release kvtide bench nvme --dir "$dir" --seconds 1 --fio &&
         target_release kvtide bench nvme --dir "$dir" --seconds 1 --fio --mixed &&

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod deny;
+mod e2e;
 mod fuzz;
 mod gpu_bundle;
 mod gpu_sanitize;
@@ -25,6 +26,10 @@ const HELP: &str = "cargo xtask COMMAND
                     the kernels' tests on the stand-in driver, which checks every access, under ROUNDS interleavings (default 3)
   gpu-sim [--env]   build the stand-in CUDA driver and print its path, or KVTIDE_LIBCUDA=PATH for `env $(cargo xtask gpu-sim --env)`
   loom              model-check the rings, the wake-up and the page-table protocol
+  e2e vllm [--json] [--case NAME]
+                    real vLLM processes with the connector and a daemon of this build: what must hold, a line a case
+  e2e llama         examples/llama.cpp, built with llama.cpp, on a small model: a conversation goes on without prefill
+  e2e sglang        the storage backend's tests against SGLang's own classes
   fuzz [SECONDS]    run every fuzz target for SECONDS each (default 15), on the stable toolchain
   python [--wheel]  test the Python package against a daemon of this build, or build its release wheel and print the path
   help              this text";
@@ -34,6 +39,9 @@ fn main() -> ExitCode {
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let result = match words.as_slice() {
         ["deny"] => deny::check(),
+        ["e2e", "vllm", rest @ ..] => e2e::vllm(rest),
+        ["e2e", "sglang"] => e2e::sglang(),
+        ["e2e", "llama"] => e2e::llama(),
         ["loom"] => loom::check(),
         ["fuzz"] => fuzz::all(fuzz::SECONDS_DEFAULT),
         ["fuzz", seconds] => number("fuzz takes whole seconds", seconds).and_then(fuzz::all),

@@ -1,6 +1,6 @@
 //! The Python package: its wheel, and its tests in a virtual environment of our own against a daemon of this build.
 
-mod venv;
+pub mod venv;
 
 use crate::run::{Error, cargo, root, run, target};
 use std::path::{Path, PathBuf};
@@ -10,11 +10,11 @@ const BUILD: &str = include_str!("build.txt");
 const TEST: &str = include_str!("test.txt");
 
 /// Where the package is, and where its own workspace builds.
-fn package() -> PathBuf {
+pub fn package() -> PathBuf {
     root().join("ffi/python")
 }
 
-fn builds() -> PathBuf {
+pub fn builds() -> PathBuf {
     target().join("python")
 }
 
@@ -45,6 +45,19 @@ fn wheel_by(python: &venv::Python) -> Result<PathBuf, Error> {
     }
 }
 
+/// Puts the wheel into an environment; what it asks for is there.
+pub fn install(python: &venv::Python, wheel: &Path) -> Result<(), Error> {
+    let install = ["install", "--quiet", "--no-deps", "--no-index", "--force-reinstall"];
+    run(python.module("pip").args(install).arg(wheel))
+}
+
+/// The release build of the daemon, made if need be.
+pub fn daemon() -> Result<PathBuf, Error> {
+    run(cargo().args(["build", "--release", "--locked", "--bin", "kvtided"]))?;
+    let daemon = target().join("release/kvtided");
+    daemon.canonicalize().map_err(started("find", &daemon))
+}
+
 /// Lints the native half, builds the wheel, installs it beside torch and transformers, checks its types, and runs its tests, those
 /// of the CUDA half over the stand-in driver.
 pub fn check() -> Result<(), Error> {
@@ -55,14 +68,11 @@ pub fn check() -> Result<(), Error> {
     run(clippy.env("CARGO_TARGET_DIR", builds()))?;
     let python = venv::environment("python", TEST)?;
     let wheel = wheel_by(&python)?;
-    let install = ["install", "--quiet", "--no-deps", "--no-index", "--force-reinstall"];
-    run(python.module("pip").args(install).arg(&wheel))?;
+    install(&python, &wheel)?;
     let cache = builds().join("mypy");
     run(python.module("mypy").arg("--cache-dir").arg(&cache).current_dir(package()))?;
     run(python.module("mypy.stubtest").arg("kvtide._native").current_dir(package()))?;
-    run(cargo().args(["build", "--release", "--locked", "--bin", "kvtided"]))?;
-    let daemon = target().join("release/kvtided");
-    let daemon = daemon.canonicalize().map_err(started("find", &daemon))?;
+    let daemon = daemon()?;
     // Not from the package's folder: what is tested is what was installed.
     let mut tests = python.module("pytest");
     tests

@@ -1,11 +1,14 @@
 //! Virtual environments below target/tools; the system's Python only makes them.
 
-use crate::run::{Error, run, target};
+use crate::run::{Error, output, run, target};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The oldest Python that the package runs on, as a condition that its interpreter evaluates.
 const NEW_ENOUGH: &str = "import sys; sys.exit(0 if sys.version_info >= (3, 10) else 'Python 3.10 or newer is needed, this is ' + sys.version)";
+
+/// What installs requirements with overrides.
+const UV: &str = "uv==0.13.9";
 
 /// An environment's Python.
 pub struct Python {
@@ -16,6 +19,13 @@ impl Python {
     /// Its interpreter.
     pub fn program(&self) -> &Path {
         &self.program
+    }
+
+    /// Where its packages are.
+    fn packages(&self) -> Result<String, Error> {
+        let mut asked = Command::new(&self.program);
+        asked.args(["-s", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]);
+        Ok(output(&mut asked)?.trim().to_owned())
     }
 
     /// Runs a module of it; nothing is read from the user's own packages.
@@ -32,16 +42,58 @@ impl Python {
 
 /// The environment `name`, made if it does not stand yet, or stands for other requirements.
 pub fn environment(name: &str, requirements: &str) -> Result<Python, Error> {
+    made(name, requirements, |python, wanted| {
+        let install = ["install", "--quiet", "--no-cache-dir", "--only-binary", ":all:", "-r"];
+        run(python.module("pip").args(install).arg(wanted))
+    })
+}
+
+/// The same for requirements that contradict each other unless `overrides` replace some of them, which pip cannot: uv installs them.
+pub fn environment_by_uv(name: &str, requirements: &str, overrides: &str) -> Result<Python, Error> {
+    let both = format!("{requirements}{overrides}{UV}\n");
+    made(name, &both, |python, wanted| {
+        let replaced = wanted.with_file_name("overrides.txt");
+        write(wanted, requirements)?;
+        write(&replaced, overrides)?;
+        run(python.module("pip").args(["install", "--quiet", "--no-cache-dir", "--only-binary", ":all:", UV]))?;
+        let install = ["pip", "install", "--quiet", "--no-cache", "--only-binary", ":all:", "--python"];
+        let mut uv = python.module("uv");
+        run(uv.args(install).arg(python.program()).arg("--override").arg(&replaced).arg("-r").arg(wanted))?;
+        write(wanted, &both)
+    })
+}
+
+/// The environment `name` over another one, whose packages it sees: what is wanted besides, without its dependencies.
+pub fn environment_over(name: &str, requirements: &str, below: &Python) -> Result<Python, Error> {
+    let sees = below.packages()?;
+    made(name, &format!("{requirements}over {sees}\n"), |python, wanted| {
+        write(wanted, requirements)?;
+        let path = Path::new(&python.packages()?).join("below.pth");
+        write(&path, &format!("{sees}\n"))?;
+        let install = ["install", "--quiet", "--no-cache-dir", "--only-binary", ":all:", "--no-deps", "-r"];
+        run(python.module("pip").args(install).arg(wanted))?;
+        write(wanted, &format!("{requirements}over {sees}\n"))
+    })
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Error> {
+    std::fs::write(path, text).map_err(|e| Error::Start(format!("write {}", path.display()), e))
+}
+
+fn made(
+    name: &str,
+    identity: &str,
+    install: impl FnOnce(&Python, &Path) -> Result<(), Error>,
+) -> Result<Python, Error> {
     let folder = target().join("tools").join(name);
     let stamp = folder.join("requirements.txt");
     let python = Python { program: folder.join("bin/python") };
-    if !std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == requirements) {
+    if !std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == identity) {
         run(Command::new("python3").args(["-c", NEW_ENOUGH]))?;
         run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))?;
         let wanted = folder.join("wanted.txt");
-        std::fs::write(&wanted, requirements).map_err(|e| Error::Start(format!("write {}", wanted.display()), e))?;
-        let install = ["install", "--quiet", "--no-cache-dir", "--only-binary", ":all:", "-r"];
-        run(python.module("pip").args(install).arg(&wanted))?;
+        write(&wanted, identity)?;
+        install(&python, &wanted)?;
         // Last, so that an installation that broke off is begun again.
         std::fs::rename(&wanted, &stamp).map_err(|e| Error::Start(format!("rename {}", wanted.display()), e))?;
     }

@@ -1,0 +1,69 @@
+//! llama.cpp: its sources come with a crate, which is fetched and not compiled; cmake builds them and the example over them.
+
+use crate::python::{self, venv};
+use crate::run::{Error, cargo, output, root, run, target};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const TOOLS: &str = include_str!("llama.txt");
+/// The package of examples/llama.cpp/source that holds the sources.
+const CRATE: &str = "llama-cpp-sys-2";
+
+/// Builds the example, writes the demo's model as GGUF, and holds conversations over a daemon of this build.
+pub fn check() -> Result<(), Error> {
+    let example = root().join("examples/llama.cpp");
+    let tools = venv::environment("llama", TOOLS)?;
+    let build = absolute(&target().join("llama.cpp"))?;
+    std::fs::create_dir_all(&build).map_err(|e| Error::Start(format!("make {}", build.display()), e))?;
+    run(cargo().args(["build", "--release", "--locked", "-p", "kvtide-ffi"]))?;
+    let library = absolute(&target().join("release/libkvtide.so"))?;
+
+    let mut configure = Command::new(program(&tools, "cmake"));
+    configure.args(["-G", "Ninja", "-S"]).arg(&example).arg("-B").arg(&build);
+    // The library is used by one test on a small model: unoptimised it is built in half the time, and for no processor in particular.
+    configure.args(["-DCMAKE_BUILD_TYPE=None", "-DCMAKE_C_FLAGS=-O1", "-DCMAKE_CXX_FLAGS=-O0", "-DGGML_NATIVE=OFF"]);
+    configure.args(["-DGGML_OPENMP=OFF", "-DGGML_LLAMAFILE=OFF", "-DGGML_CPU_REPACK=OFF", "-DGGML_CCACHE=OFF"]);
+    configure.arg(define("CMAKE_MAKE_PROGRAM", &program(&tools, "ninja")));
+    configure.arg(define("LLAMA_CPP", &sources(&example)?));
+    configure.arg(define("KVTIDE_INCLUDE", &root().join("ffi/include"))).arg(define("KVTIDE_LIBRARY", &library));
+    output(&mut configure)?;
+    run(Command::new(program(&tools, "cmake")).arg("--build").arg(&build).args([
+        "--target",
+        "kvtide-llama",
+        "--",
+        "--quiet",
+    ]))?;
+
+    let model = build.join("model.gguf");
+    run(Command::new(tools.program()).arg(example.join("gguf_model.py")).arg(super::model()).arg(&model))?;
+    let mut talk = tools.module("e2e.llama");
+    talk.arg("--kvtided").arg(python::daemon()?).arg("--program").arg(build.join("kvtide-llama"));
+    run(talk.arg("--model").arg(&model).current_dir(python::package()))
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, Error> {
+    std::path::absolute(path).map_err(|e| Error::Start(format!("find {}", path.display()), e))
+}
+
+/// A program of the environment.
+fn program(tools: &venv::Python, name: &str) -> PathBuf {
+    tools.program().with_file_name(name)
+}
+
+fn define(name: &str, path: &Path) -> String {
+    format!("-D{name}={}", path.display())
+}
+
+/// Where cargo has put llama.cpp's sources, fetched if need be.
+fn sources(example: &Path) -> Result<PathBuf, Error> {
+    let mut metadata = cargo();
+    metadata.args(["metadata", "--locked", "--quiet", "--format-version", "1", "--manifest-path"]);
+    let found = output(metadata.arg(example.join("source/Cargo.toml")))?;
+    let found: serde_json::Value = serde_json::from_str(&found)
+        .map_err(|e| Error::Check(format!("cargo metadata of {}: {e}", example.display())))?;
+    let packages = found["packages"].as_array().into_iter().flatten();
+    let manifest =
+        packages.filter(|package| package["name"] == CRATE).find_map(|package| package["manifest_path"].as_str());
+    let sources = manifest.and_then(|path| Some(Path::new(path).parent()?.join("llama.cpp")));
+    sources.filter(|path| path.is_dir()).ok_or_else(|| Error::Check(format!("{CRATE} holds no llama.cpp")))
+}

@@ -1,0 +1,81 @@
+//! Real engines on a daemon of this build: each in an environment of its own below target/tools, made once.
+
+mod llama;
+
+use crate::python::{self, venv};
+use crate::run::{Error, root, run};
+use std::path::{Path, PathBuf};
+
+pub use llama::check as llama;
+
+/// What vLLM's cases run with, and what replaces some of what that asks for.
+const VLLM: &str = include_str!("vllm.txt");
+const VLLM_OVERRIDES: &str = include_str!("vllm-overrides.txt");
+
+/// What SGLang's tests run with, over vLLM's environment.
+const SGLANG: &str = include_str!("../python/sglang.txt");
+
+/// The folder of the model that all engines are given.
+fn model() -> PathBuf {
+    root().join("src/demo/assets")
+}
+
+/// The adapters' unit tests against vLLM's own classes, then the cases with whole vLLM processes. With a case named, that one alone.
+pub fn vllm(words: &[&str]) -> Result<(), Error> {
+    let whole = !words.contains(&"--case");
+    if let Some(unknown) = unknown(words) {
+        return Err(Error::Usage(format!("e2e vllm takes --json and --case NAME, not {unknown:?}")));
+    }
+    let (environment, daemon) = with_vllm()?;
+    let package = python::package();
+    if whole {
+        let mut types = environment.module("mypy");
+        types.args(["-p", "e2e", "--cache-dir"]).arg(python::builds().join("mypy-e2e")).stdout(std::io::stderr());
+        run(types.current_dir(&package))?;
+        tests(&environment, &daemon, "tests_vllm")?;
+    }
+    let mut cases = environment.module("e2e");
+    cases.args(words).arg("--kvtided").arg(&daemon).arg("--model").arg(model());
+    run(cases.current_dir(package))
+}
+
+/// The storage backend's tests against SGLang's own classes.
+pub fn sglang() -> Result<(), Error> {
+    let (below, daemon) = with_vllm()?;
+    let environment = venv::environment_over("sglang", SGLANG, &below)?;
+    tests(&environment, &daemon, "tests_sglang")
+}
+
+/// vLLM's environment with the package of this tree, and a daemon of this build.
+fn with_vllm() -> Result<(venv::Python, PathBuf), Error> {
+    let environment = venv::environment_by_uv("vllm", VLLM, VLLM_OVERRIDES)?;
+    python::install(&environment, &python::wheel()?)?;
+    Ok((environment, python::daemon()?))
+}
+
+/// A folder of tests, not from the package's folder: what is tested is what was installed.
+fn tests(environment: &venv::Python, daemon: &Path, folder: &str) -> Result<(), Error> {
+    let package = python::package();
+    let mut tests = environment.module("pytest");
+    tests.args(["-q", "-p", "no:cacheprovider", "-c"]).arg(package.join("pyproject.toml")).arg(package.join(folder));
+    // Their words go to stderr: on stdout is what --json prints, alone.
+    tests.stdout(std::io::stderr());
+    run(tests.env("KVTIDED", daemon).current_dir(python::builds()))
+}
+
+/// The first word that the cases do not know; their own parser says which cases there are.
+fn unknown<'a>(words: &[&'a str]) -> Option<&'a str> {
+    let mut words = words.iter();
+    while let Some(&word) = words.next() {
+        match word {
+            "--json" => {}
+            "--case" => {
+                if words.next().is_none() {
+                    return Some(word);
+                }
+            }
+            _ => return Some(word),
+        }
+    }
+    None
+}
