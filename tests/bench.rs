@@ -22,14 +22,34 @@ fn the_core_bench_reports_its_figures() {
 
 #[test]
 fn the_blocks_bench_reports_its_figures() {
+    let dir = Dir::new("blocks");
     let mut bench = Command::new(env!("CARGO_BIN_EXE_kvtide"));
-    let output = bench.args(["bench", "blocks", "--json", "--blocks", "4096", "--mib", "4"]).output().unwrap();
+    bench.args(["bench", "blocks", "--json", "--blocks", "4096", "--mib", "4", "--nvme-mib", "768", "--dir"]);
+    let output = bench.arg(&dir.0).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let keys: Vec<&str> = figures.as_object().unwrap().keys().map(String::as_str).collect();
-    let lookups = ["lease_1024_p50_us", "load_ratio_memcpy", "lookup_1024_p50_us", "lookup_1024_p99_us"];
-    assert_eq!(keys, [&lookups[..], &["store_ratio_memcpy"]].concat());
-    assert!(figures.as_object().unwrap().values().all(|figure| figure.as_f64().unwrap() > 0.0), "{figures}");
+    let at_once = ["lookup_max_us", "lookup_p99_us", "machine_max_us", "machine_p99_us", "throughput_ratio"];
+    let at_once = at_once.map(|key| format!("concurrent_{key}"));
+    let mut expected: Vec<&str> = at_once.iter().map(String::as_str).collect();
+    expected.extend(["index_bytes_per_block", "lease_1024_p50_us", "load_nvme_ratio", "load_ratio_memcpy"]);
+    expected.extend(["lookup_1024_p50_us", "lookup_1024_p99_us", "lookup_python_1024_p50_us", "store_ratio_memcpy"]);
+    assert_eq!(keys, expected);
+    // Nobody named an interpreter.
+    assert!(figures["lookup_python_1024_p50_us"].is_null(), "{figures}");
+    let figure = |key: &&str| *key == "lookup_python_1024_p50_us" || figures[*key].as_f64().unwrap() > 0.0;
+    assert!(keys.iter().all(figure), "{figures}");
+    assert!(figures["index_bytes_per_block"].as_f64().unwrap() <= 96.0, "{figures}");
+    assert!(dir.is_empty(), "its files are left");
+}
+
+#[test]
+fn the_blocks_bench_says_what_an_interpreter_has_not() {
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_kvtide"));
+    bench.args(["bench", "blocks", "--blocks", "2048", "--mib", "4", "--python", "/bin/false"]);
+    let output = bench.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && said.contains("from Python by /bin/false"), "{said}");
 }
 
 #[test]

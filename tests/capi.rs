@@ -12,7 +12,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// Programs that need no daemon, one, or one to kill and one to go to.
-const PROGRAMS: [(&str, u32); 12] = [
+const PROGRAMS: [(&str, u32); 14] = [
     ("handles", 0),
     ("life", 1),
     ("errors", 1),
@@ -23,6 +23,8 @@ const PROGRAMS: [(&str, u32); 12] = [
     ("token", 1),
     ("contracts", 1),
     ("blocks", 1),
+    ("cache", 1),
+    ("blocks_async", 1),
     ("death", 2),
     (ON_DEVICE, 1),
 ];
@@ -319,21 +321,20 @@ fn have_sanitizers() -> bool {
     false
 }
 
-/// The page that explains the C API shows the program that is tested, and every status code.
+/// The page that explains the C ABI shows the programs that are tested, and every status code.
 #[test]
 fn capi_page() {
-    let page = fs::read_to_string(root().join("docs/c-api.md")).expect("docs/c-api.md is there");
-    let example = fs::read_to_string(root().join("tests/c/example.c")).expect("tests/c/example.c is there");
-    assert!(
-        page.contains(&format!("```c\n{example}```")),
-        "docs/c-api.md shows another program than tests/c/example.c"
-    );
+    let page = fs::read_to_string(root().join("docs/c-abi.md")).expect("docs/c-abi.md is there");
+    for name in ["tests/c/example.c", "tests/c/cache.c"] {
+        let program = fs::read_to_string(root().join(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert!(page.contains(&format!("```c\n{program}```")), "docs/c-abi.md shows another program than {name}");
+    }
     let header = fs::read_to_string(root().join("ffi/include/kvtide.h")).expect("the header is there");
     let codes =
         header.split("enum kvt_status").nth(1).and_then(|rest| rest.split("};").next()).expect("the enumeration");
     let mut seen = 0;
     for (name, code) in codes.lines().filter_map(|line| line.trim().strip_suffix(',')?.split_once(" = ")) {
-        assert!(page.contains(&format!("| {code} | `{name}` |")), "docs/c-api.md lacks {name} ({code})");
+        assert!(page.contains(&format!("| {code} | `{name}` |")), "docs/c-abi.md lacks {name} ({code})");
         seen += 1;
     }
     assert_eq!(seen, kvtide_wire::status::Status::ALL.len());

@@ -22,6 +22,7 @@ use kvtide_tiering::ActionBuf;
 use kvtide_tiering::Core;
 use kvtide_tiering::api::SpaceConfig;
 use kvtide_wire::lists::List;
+use kvtide_wire::os::spin::{Spin, short_turns};
 use kvtide_wire::status::Status;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -32,6 +33,8 @@ use std::time::Duration;
 const LETTERS: usize = 256;
 /// How often a thread that never sleeps looks at sockets, bells and processes.
 const LOOK_US: u64 = 1_000;
+/// Its turn on a core that others want too: engines wait for it, and its rounds take microseconds.
+const TURN: Duration = Duration::from_micros(100);
 /// How long a thread sleeps at most while another thread's mailbox is full.
 const RETRY: Duration = Duration::from_millis(1);
 
@@ -189,7 +192,11 @@ enum Finish {
 
 impl Space {
     fn run(&mut self, letters: &Mailbox<Letter>, mut sleeper: Sleeper, spin_us: u64) -> Finish {
+        if let Err(error) = short_turns(TURN) {
+            tracing::warn!("space {}: its thread waits its turn like any other: {error}", self.number);
+        }
         let (mut worked_us, mut looked_us) = (0, 0);
+        let mut spin = Spin::new(Duration::from_micros(spin_us));
         loop {
             let now_us = self.clock.now_us();
             let mut worked = self.round(now_us);
@@ -207,13 +214,11 @@ impl Space {
             if worked {
                 worked_us = now_us;
             }
-            if now_us.saturating_sub(worked_us) < spin_us {
+            if worked || spin.pause(Duration::from_micros(now_us.saturating_sub(worked_us))) {
                 if now_us - looked_us >= LOOK_US {
                     looked_us = now_us;
                     sleeper.look(Some(Duration::ZERO));
                     self.heed(now_us, &mut sleeper);
-                } else if !worked {
-                    std::hint::spin_loop();
                 }
                 continue;
             }

@@ -9,7 +9,7 @@ use kvtide_wire::entry::Level;
 use kvtide_wire::geometry::PlaneSpec;
 use kvtide_wire::status::Status;
 use rustix::process::Signal;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// K and V of two layers apart, a state of its own: pages of two sizes.
@@ -17,7 +17,7 @@ const PAGE_BYTES: [u32; 3] = [8192, 8192, 1000];
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// An engine's own memory: each plane in one or two tensors, blocks first in the one, last in the other.
-struct Memory {
+pub struct Memory {
     tensors: Vec<Vec<u8>>,
     blocks: u32,
 }
@@ -32,6 +32,7 @@ impl Memory {
         let of = [(0, 4096, 4096), (0, 4096, 4096), (1, 4096, 4096), (1, 4096, 4096), (2, 1024, 1000)];
         let piece = |(tensor, (plane, stride, bytes)): (&mut Vec<u8>, (u16, usize, usize))| Piece {
             plane,
+            member: 0,
             base: tensor.as_mut_ptr().expose_provenance(),
             stride,
             bytes,
@@ -67,16 +68,26 @@ fn content(prefix: u128, index: u32, at: usize) -> u8 {
     (prefix as usize * 97 + index as usize * 31 + at * 7 + at / 251) as u8
 }
 
-fn hashes(prefix: u128, blocks: u32) -> Vec<u128> {
+pub fn hashes(prefix: u128, blocks: u32) -> Vec<u128> {
     (1..=u128::from(blocks)).map(|block| prefix << 64 | block).collect()
 }
 
 /// A session without tier 0, and its memory.
 fn attach(socket: &Path, shards: u16, shard: u16, blocks: u32) -> (Client, Channel, Memory) {
+    attach_as(socket, None, (shards, shard), blocks)
+}
+
+/// The same by a tenant's token.
+pub fn attach_as(
+    socket: &Path,
+    token_file: Option<PathBuf>,
+    (shards, shard): (u16, u16),
+    blocks: u32,
+) -> (Client, Channel, Memory) {
     let plane = |page_bytes| PlaneSpec { page_bytes, ..PlaneSpec::default() };
     let planes = PAGE_BYTES.map(plane).to_vec();
     let space = SpaceSpec { name: "blocks".into(), fingerprint: [9; 32], page_tokens: 16, planes, shards, shard };
-    let client = Client::attach(Options::new(socket.into(), space, vec![0, 0])).unwrap();
+    let client = Client::attach(Options { token_file, ..Options::new(socket.into(), space, vec![0, 0]) }).unwrap();
     let channel = client.channel(0).unwrap();
     let mut memory = Memory::new(blocks);
     let pieces = memory.pieces();
@@ -86,7 +97,7 @@ fn attach(socket: &Path, shards: u16, shard: u16, blocks: u32) -> (Client, Chann
 }
 
 /// Stores a prefix from the memory's first blocks on; all of it must become findable.
-fn store(channel: &mut Channel, memory: &mut Memory, prefix: u128, blocks: u32, level: Level) {
+pub fn store(channel: &mut Channel, memory: &mut Memory, prefix: u128, blocks: u32, level: Level) {
     let hashes = hashes(prefix, blocks);
     (0..blocks).for_each(|i| memory.write(i % memory.blocks, prefix, i));
     for first in (0..blocks).step_by(32) {
@@ -100,7 +111,7 @@ fn store(channel: &mut Channel, memory: &mut Memory, prefix: u128, blocks: u32, 
 }
 
 /// Loads a prefix into the memory's blocks in reverse order and compares every byte.
-fn load(channel: &mut Channel, memory: &mut Memory, prefix: u128, blocks: u32) {
+pub fn load(channel: &mut Channel, memory: &mut Memory, prefix: u128, blocks: u32) {
     let lease = channel.lease(prefix << 64 | u128::from(blocks), blocks, HOUR, BOUND).unwrap();
     assert_eq!(lease.in_host + lease.on_nvme + lease.elsewhere, blocks);
     let own: Vec<u32> = (0..blocks).rev().collect();
@@ -159,7 +170,8 @@ fn what_does_not_fit_together_is_refused_in_words() {
     let none = Level::Published;
     assert_eq!(status(channel.store((0, 0), &[1, 2], &[0], none, BOUND)), Status::Invalid);
     assert_eq!(status(channel.store((1, 0), &[1], &[0], none, BOUND)), Status::Invalid);
-    assert_eq!(status(channel.store((0, 0), &[1; 103], &[0; 103], none, BOUND)), Status::Limit);
+    let many = Request::Store { first: 0, parent: 0, hashes: &[1; 103], blocks: &[0; 103], level: none };
+    assert_eq!(channel.submit(many, BOUND, 0).unwrap_err().status(), Status::Limit);
     assert_eq!(status(channel.load(99, 0, &[0], BOUND)), Status::NotFound);
     assert_eq!(channel.lease(77, 1, HOUR, BOUND).unwrap_err().status(), Status::NotFound);
     // A store on nothing, and from a block that the engine does not have: neither is ever found.
@@ -176,7 +188,8 @@ fn what_does_not_fit_together_is_refused_in_words() {
     // A lease is for loads alone.
     let refused = channel.truncate(lease.seq, 0, BOUND).unwrap_err();
     assert_eq!(refused.status(), Status::State, "{refused}");
-    assert_eq!(channel.fetch(lease.seq, 0, 513, BOUND).unwrap_err().status(), Status::Limit);
+    assert_eq!(status(channel.fetch(lease.seq, 0, (1 << 20) + 1, BOUND)), Status::Limit);
+    assert_eq!(status(channel.load(lease.seq, 0, &[0; 513], BOUND)), Status::Range);
     // Without blocks nothing is copied, and the session goes on.
     // SAFETY: there are none.
     unsafe { client.set_blocks(0, &[]) }.unwrap();
@@ -244,6 +257,21 @@ fn a_lease_ends_at_its_time() {
     load(&mut channel, &mut memory, 1, 2);
 }
 
+#[test]
+fn a_lease_has_its_number_until_it_is_dropped_and_the_bound_says_so() {
+    let mut daemon = daemon("");
+    let (_client, mut channel, mut memory) = attach(daemon.socket(), 1, 0, 8);
+    store(&mut channel, &mut memory, 1, 1, Level::Published);
+    let mut lease = || channel.lease(1 << 64 | 1, 1, Duration::from_millis(1), BOUND);
+    let leases: Vec<_> = (0..1024).map(|_| lease().unwrap().seq).collect();
+    until_status(&mut daemon, "all are over", |status| status["spaces"][0]["core"]["leases_expired"] == 1024);
+    let full = lease().unwrap_err();
+    assert_eq!(full.status(), Status::Limit);
+    assert!(full.to_string().contains("ended ones too") && full.to_string().contains("seqs_max: 1024"), "{full}");
+    channel.seq_drop(leases[7]).unwrap();
+    assert_eq!(channel.lease(1 << 64 | 1, 1, HOUR, BOUND).unwrap().seq, leases[7]);
+}
+
 /// The role of an engine that stores without end, until killed.
 pub fn storer(socket: &Path) {
     let (_client, mut channel, mut memory) = attach(socket, 1, 0, 64);
@@ -297,6 +325,17 @@ fn blocks_are_not_exchanged_while_copies_of_them_are_under_way() {
     channel.wait(ticket, BOUND).unwrap().result.unwrap();
     exchange().unwrap();
     assert!(memory.holds(4, 1, 0) && memory.holds(5, 1, 1));
+    // A channel that nobody holds any more holds up nobody for good, and keeps its ends for who takes it.
+    let ticket = load(&mut channel);
+    drop(channel);
+    let deadline = std::time::Instant::now() + BOUND;
+    while let Err(error) = exchange() {
+        assert_eq!(error.status(), Status::State, "{error}");
+        assert!(std::time::Instant::now() < deadline, "{error}");
+        std::thread::yield_now();
+    }
+    let mut channel = client.channel(0).unwrap();
+    channel.wait(ticket, BOUND).unwrap().result.unwrap();
     // What the daemon's death has ended holds up nobody, whether anybody has heard of it or not.
     load(&mut channel);
     kill(&mut daemon);

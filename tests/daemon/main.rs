@@ -28,6 +28,7 @@ mod roles;
 mod sketches;
 mod stall;
 mod systemd;
+mod tenants;
 mod threads;
 mod tokens;
 mod tool;

@@ -21,10 +21,10 @@ const B: &str = "tenant-b-0123456789abcdef0123456789abcdef";
 const STRANGER: u32 = 12_345;
 
 /// Token files of two tenants, removed at the end.
-struct Files(PathBuf);
+pub struct Files(pub PathBuf);
 
 impl Files {
-    fn new(name: &str) -> Files {
+    pub fn new(name: &str) -> Files {
         let dir = std::env::temp_dir().join(format!("kvtide-tenants-{}-{name}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         for (name, secret) in [("a", A), ("b", B)] {
@@ -35,7 +35,7 @@ impl Files {
     }
 
     /// Two tenants by token, and the daemon's user by uid.
-    fn config(&self) -> String {
+    pub fn config(&self) -> String {
         let uid = rustix::process::geteuid().as_raw();
         let dir = self.0.display();
         format!(

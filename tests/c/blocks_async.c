@@ -1,0 +1,214 @@
+/* The block API without waiting, and blocks of two members: an engine with two cache groups that number their blocks apart. It begins
+ * stores, a lookup, a lease and loads, and hears of their ends by the channel's descriptor. Arguments: the daemon's socket. */
+#define _POSIX_C_SOURCE 200809L
+#include <poll.h>
+
+#include "check.h"
+
+enum { IDS = 32, FULL = 4096, WINDOW = 1024, PROMPT = 6, SECONDS = 60 };
+
+static uint8_t full[IDS][FULL], window[IDS][WINDOW];
+static kvt_client *client;
+static kvt_channel *channel;
+
+static kvt_hash hash_of(uint32_t prompt, uint32_t index) {
+    return (kvt_hash){{(uint64_t)prompt << 32 | (index + 1), prompt}};
+}
+
+static kvt_request request(kvt_op op, uintptr_t user) {
+    kvt_request r;
+    memset(&r, 0, sizeof r);
+    r.struct_size = sizeof r;
+    r.op = op;
+    r.user = (void *)user;
+    return r;
+}
+
+static uint64_t submit(const kvt_request *r) {
+    uint64_t ticket;
+    OK(kvt_submit(channel, r, &ticket));
+    return ticket;
+}
+
+/* Sleeps on the descriptor until a completion is there, as an event loop would. */
+static kvt_completion next(void) {
+    int fd;
+    OK(kvt_channel_fd(channel, &fd));
+    for (;;) {
+        kvt_completion done;
+        uint32_t count;
+        OK(kvt_poll(channel, &done, 1, &count));
+        if (count == 1) return done;
+        bool ready;
+        OK(kvt_channel_arm(channel, &ready));
+        if (ready) continue;
+        struct pollfd poller = {.fd = fd, .events = POLLIN};
+        CHECK(poll(&poller, 1, SECONDS * 1000) == 1);
+    }
+}
+
+static void write_block(const uint32_t ids[2], uint32_t prompt, uint32_t index) {
+    memset(full[ids[0]], (int)(prompt * 16 + index), FULL);
+    memset(window[ids[1]], (int)(prompt * 16 + index + 128), WINDOW);
+}
+
+static int holds(const uint32_t ids[2], uint32_t prompt, uint32_t index) {
+    for (uint32_t i = 0; i < FULL; i++) {
+        if (full[ids[0]][i] != (uint8_t)(prompt * 16 + index)) return 0;
+    }
+    for (uint32_t i = 0; i < WINDOW; i++) {
+        if (window[ids[1]][i] != (uint8_t)(prompt * 16 + index + 128)) return 0;
+    }
+    return 1;
+}
+
+/* Two prompts stored at once, from names whose ids are all over the place. */
+static void store(void) {
+    uint32_t names[PROMPT], ids[2 * PROMPT];
+    kvt_hash hashes[2][PROMPT];
+    uint64_t tickets[2];
+    for (uint32_t prompt = 0; prompt < 2; prompt++) {
+        for (uint32_t i = 0; i < PROMPT; i++) {
+            names[i] = 1000 * prompt + i;
+            ids[2 * i] = 16 * prompt + i;
+            ids[2 * i + 1] = IDS - 1 - 16 * prompt - 2 * i;
+            write_block(&ids[2 * i], prompt + 1, i);
+            hashes[prompt][i] = hash_of(prompt + 1, i);
+        }
+        kvt_request r = request(KVT_OP_STORE_BLOCKS, prompt);
+        r.hashes = hashes[prompt];
+        r.hashes_count = r.blocks_count = PROMPT;
+        r.blocks = names;
+        FAILS(kvt_submit(channel, &r, NULL), KVT_ERANGE, "submit"); /* they stand for nothing yet */
+        OK(kvt_name_blocks(client, 1000 * prompt, ids, 2 * PROMPT));
+        tickets[prompt] = submit(&r);
+        /* Until its end was heard of, the names of a store stand for what they stood for. */
+        EXPECT(kvt_name_blocks(client, 1000 * prompt + PROMPT - 1, ids, 2), KVT_ESTATE);
+        EXPECT(kvt_set_blocks(client, 0, NULL, 0), KVT_ESTATE);
+    }
+    for (int i = 0; i < 2; i++) {
+        const kvt_completion done = next();
+        const uintptr_t prompt = (uintptr_t)done.user;
+        CHECK(prompt < 2 && done.ticket == tickets[prompt]);
+        CHECK(done.status == KVT_OK && done.failed_count == 0 && done.value == KVT_LEVEL_PUBLISHED);
+    }
+}
+
+static void find_and_load(void) {
+    kvt_hash chain[PROMPT + 300];
+    for (uint32_t i = 0; i < PROMPT + 300; i++) chain[i] = hash_of(i < PROMPT ? 1 : 9, i);
+    kvt_request r = request(KVT_OP_LOOKUP, 7);
+    r.hashes = chain;
+    r.hashes_count = PROMPT + 300;
+    submit(&r);
+    kvt_completion done = next();
+    CHECK(done.status == KVT_OK && done.user == (void *)7 && done.value == PROMPT && done.in_host_permille == 1000);
+
+    r = request(KVT_OP_LEASE, 8);
+    r.parent = chain[PROMPT - 1];
+    r.range.count = PROMPT;
+    r.lease_us = (uint64_t)SECONDS * 1000 * 1000;
+    submit(&r);
+    done = next();
+    CHECK(done.status == KVT_OK && done.lease.in_host == PROMPT && done.lease.on_nvme == 0);
+    const uint32_t lease = done.lease.lease;
+    r.range.count = PROMPT - 1;
+    submit(&r);
+    done = next();
+    CHECK(done.status == KVT_EINVAL && done.failed_count == 0);
+
+    /* Into other blocks of both groups. */
+    const uint32_t ids[2][2] = {{30, 29}, {29, 30}}, names[2] = {5, 6};
+    OK(kvt_name_blocks(client, 5, ids[0], 4));
+    r = request(KVT_OP_LOAD_BLOCKS, 9);
+    r.range.seq = lease;
+    r.range.first = 2;
+    r.blocks = names;
+    r.blocks_count = 2;
+    const uint64_t ticket = submit(&r);
+    OK(kvt_wait(channel, ticket, 0, &done));
+    CHECK(done.status == KVT_OK && done.ticket == ticket && holds(ids[0], 1, 2) && holds(ids[1], 1, 3));
+    uint32_t failed[2], count;
+    EXPECT(kvt_completion_failed(channel, ticket, failed, 2, &count), KVT_ENOTFOUND);
+
+    r = request(KVT_OP_FETCH_BLOCKS, 10);
+    r.range.seq = lease;
+    r.range.count = PROMPT;
+    submit(&r);
+    CHECK(next().status == KVT_OK);
+    r.range.count = PROMPT + 1;
+    submit(&r);
+    CHECK(next().status == KVT_ERANGE);
+
+    /* However the race ends, a request that is cancelled ends once. */
+    r = request(KVT_OP_LOAD_BLOCKS, 11);
+    r.range.seq = lease;
+    r.blocks = names;
+    r.blocks_count = 2;
+    const uint64_t late = submit(&r);
+    OK(kvt_cancel(channel, late));
+    done = next();
+    CHECK(done.ticket == late && (done.status == KVT_OK || done.status == KVT_ECANCELED));
+    EXPECT(kvt_cancel(channel, late), KVT_ENOTFOUND);
+    OK(kvt_seq_drop(channel, lease));
+}
+
+/* Blocks that fail are named, by the completion that was taken last. */
+static void failing(void) {
+    const kvt_piece once[] = {{.base = full, .stride = FULL, .bytes = FULL},
+                              {.base = window, .stride = WINDOW, .bytes = WINDOW, .plane = 1}};
+    OK(kvt_set_blocks(client, IDS, once, 2));
+    EXPECT(kvt_name_blocks(client, 0, &(uint32_t){0}, 1), KVT_ESTATE); /* numbered once: nothing to name */
+    const uint32_t own[4] = {0, 1, IDS, 3};
+    const kvt_hash hashes[4] = {hash_of(3, 0), hash_of(3, 1), hash_of(3, 2), hash_of(3, 3)};
+    kvt_request r = request(KVT_OP_STORE_BLOCKS, 1);
+    r.hashes = hashes;
+    r.hashes_count = r.blocks_count = 4;
+    r.blocks = own;
+    const uint64_t ticket = submit(&r);
+    kvt_completion done = next();
+    CHECK(done.status == KVT_EIO && done.failed_count == 2);
+    CHECK(strstr(kvt_last_error(), "2 blocks failed") != NULL);
+    uint32_t failed[2], count;
+    OK(kvt_completion_failed(channel, ticket, NULL, 0, &count));
+    CHECK(count == 2);
+    OK(kvt_completion_failed(channel, ticket, failed, 1, &count));
+    CHECK(count == 2 && failed[0] == 2);
+    OK(kvt_completion_failed(channel, ticket, failed, 2, &count));
+    CHECK(failed[1] == 3);
+    OK(kvt_poll(channel, &done, 1, &count));
+    CHECK(count == 0);
+    FAILS(kvt_completion_failed(channel, ticket, failed, 2, &count), KVT_ENOTFOUND, "the last poll");
+
+    /* A program that knows an older request: what it does not know is as before. */
+    r = request(KVT_OP_NOP, 2);
+    r.struct_size = offsetof(kvt_request, blocks);
+    submit(&r);
+    CHECK(next().status == KVT_OK);
+    r = request(KVT_OP_NOP, 2);
+    r.reserved = 1;
+    FAILS(kvt_submit(channel, &r, NULL), KVT_EINVAL, "reserved");
+    r = request(KVT_OP_LOAD_BLOCKS, 2);
+    r.blocks_count = 1;
+    FAILS(kvt_submit(channel, &r, NULL), KVT_EINVAL, "blocks");
+}
+
+int main(int argc, char **argv) {
+    CHECK(argc > 1);
+    const kvt_plane planes[] = {{.page_bytes = FULL}, {.page_bytes = WINDOW}};
+    const uint32_t no_tier0[] = {0, 0};
+    const kvt_options options = {.struct_size = sizeof options, .socket = argv[1], .space = "members", .page_tokens = 16,
+                                 .planes = planes, .planes_count = 2, .tier0_frames = no_tier0, .classes_count = 2};
+    OK(kvt_attach(&options, &client));
+    OK(kvt_channel_open(client, 0, &channel));
+    const kvt_piece pieces[] = {{.base = full, .stride = FULL, .bytes = FULL},
+                                {.base = window, .stride = WINDOW, .bytes = WINDOW, .plane = 1, .member = 1}};
+    OK(kvt_set_blocks(client, IDS, pieces, 2));
+    store();
+    find_and_load();
+    failing();
+    OK(kvt_channel_close(channel));
+    OK(kvt_detach(client));
+    puts("ok");
+    return 0;
+}
