@@ -182,6 +182,8 @@ kinds! {
     MapMiss => "map: missed",
     /// A session without tier 0 attached.
     AttachedBare => "session: attached without tier 0",
+    /// An engine left in order, with copies that its daemon had not heard the end of.
+    SessionLeft => "session: left in order in mid-copy",
     /// A session died while blocks of its own were copied.
     SessionDiedCopying => "session: died while its blocks were copied",
     /// The daemon died while blocks of a session's own were copied.

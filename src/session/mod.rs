@@ -21,7 +21,7 @@ use jobs::JobsInFlight;
 use kvtide_tiering::api::{HostFrame, Job, Status};
 use kvtide_wire::entry::{Job as WireJob, JobDone, Op};
 use kvtide_wire::error::Error as WireError;
-use kvtide_wire::hello::Bye;
+use kvtide_wire::hello::{Bye, Goodbye, HEAD_BYTES};
 use kvtide_wire::os::bell::Sleepable;
 use kvtide_wire::os::memfd::Memfd;
 use kvtide_wire::os::session::{DaemonSide, MappedScores, Receiver, Sender, Sleeper, Waker};
@@ -267,12 +267,13 @@ impl Session {
 
     /// What the socket says.
     pub fn look_at_socket(&self) -> Option<End> {
-        let mut byte = [0u8; 1];
-        match self.socket.receive(&mut byte, 0) {
+        let mut bytes = [0u8; HEAD_BYTES];
+        match self.socket.receive(&mut bytes, 0) {
             Ok(Received::Empty) => None,
             Ok(Received::Closed) => Some(End::Closed),
+            Ok(Received::Message(len, _)) if Goodbye::decode(&bytes[..len]).is_ok() => Some(End::Left),
             Ok(Received::Message(..)) => Some(End::Violation(Violation::Spoke)),
-            // One byte is room for no message, so whatever the engine sent was cut off.
+            // Longer than a goodbye, which is all that an engine may say.
             Err(WireError::Os { errno, .. }) if is_cut(errno) => Some(End::Violation(Violation::Spoke)),
             Err(error) => Some(End::System(format!("its socket failed: {error}"))),
         }

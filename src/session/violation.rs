@@ -29,7 +29,7 @@ pub(crate) enum Violation {
     #[error("jobs were reported as ended that were not yet taken out of the ring")]
     JobsUnread,
     /// The engine spoke after its hello.
-    #[error("a message came over the attach socket after the hello")]
+    #[error("a message that is no goodbye came over the attach socket after the hello")]
     Spoke,
     /// The shared layer failed on what the engine did.
     #[error("{0}")]
@@ -42,6 +42,8 @@ pub(crate) enum Violation {
 /// Why a session ends.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum End {
+    /// The engine has left: nothing of it touches host memory any more.
+    Left,
     /// The engine closed its socket, or died and nothing else holds it.
     Closed,
     /// The engine's process has exited.
@@ -58,7 +60,7 @@ impl End {
     /// What the engine is told, if it can still be told anything.
     pub fn farewell(&self) -> Option<(Status, String)> {
         match self {
-            End::Closed | End::Exited => None,
+            End::Left | End::Closed | End::Exited => None,
             End::Violation(violation) => Some((Status::Protocol, violation.to_string())),
             End::Shutdown => Some((Status::Daemon, "the daemon is shutting down".into())),
             End::System(what) => Some((Status::System, what.clone())),
@@ -69,6 +71,7 @@ impl End {
 impl std::fmt::Display for End {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
+            End::Left => f.write_str("it has left"),
             End::Closed => f.write_str("its socket was closed"),
             End::Exited => f.write_str("its process has exited"),
             End::Violation(violation) => write!(f, "protocol violation: {violation}"),

@@ -26,7 +26,7 @@ impl Space {
                     self.registry.note(Fate::Expelled);
                     tracing::warn!("session {number} (pid {pid}) ends: {end}");
                 }
-                End::Closed | End::Exited | End::Shutdown => {
+                End::Left | End::Closed | End::Exited | End::Shutdown => {
                     tracing::info!("session {number} (pid {pid}) ends: {end}")
                 }
             }
@@ -36,11 +36,20 @@ impl Space {
         // Closed before the core may reuse what its loads read: an agent believes no copy that ends after the hang-up.
         drop(session);
         self.tell(now_us, Event::SessionLost { session: slot });
+        if matches!(end, End::Left | End::Exited) {
+            self.harmless(now_us, slot);
+        }
     }
 
-    /// The process behind a slot has exited: the lease is over, and so is whatever it might still have written.
+    /// The process behind a slot has exited: the lease is over.
     pub fn exited(&mut self, now_us: u64, slot: SessionId) {
         self.end(now_us, slot, &End::Exited);
+        // The lease may have been over before.
+        self.harmless(now_us, slot);
+    }
+
+    /// Nothing of the guest on a slot touches host memory any more: it need not linger.
+    fn harmless(&mut self, now_us: u64, slot: SessionId) {
         let Some(guest) = self.seats.guest(slot).filter(|guest| !guest.exited) else { return };
         guest.exited = true;
         self.tell(now_us, Event::SessionExited { session: slot });

@@ -2,7 +2,7 @@
 
 use crate::nvme::{Dir, nvme_options};
 use crate::roles::{Actor, hold, say};
-use crate::{BOUND, daemon, options, until_status};
+use crate::{BOUND, daemon, options, sessions, until_status};
 use kvtide_client::{Channel, Client, Error, Options, Piece, Request, SpaceSpec};
 use kvtide_daemon::cli::private_daemon::{Options as DaemonOptions, PrivateDaemon};
 use kvtide_wire::entry::Level;
@@ -305,6 +305,24 @@ fn an_engine_killed_while_it_stores_leaves_nothing_torn_and_gives_its_frames_bac
             }
         }
     }
+}
+
+/// Sessions come and go in a process that stays: what was being copied then is nobody's any more.
+#[test]
+fn a_client_that_leaves_in_mid_copy_leaves_nothing_behind() {
+    let mut daemon = daemon("");
+    for round in 1..=20u128 {
+        let (client, mut channel, mut memory) = attach(daemon.socket(), 1, 0, 64);
+        (0..64).for_each(|block| memory.write(block, round, block));
+        let (own, hashes): (Vec<u32>, _) = ((0..32).collect(), hashes(round, 32));
+        let store = Request::Store { first: 0, parent: 0, hashes: &hashes, blocks: &own, level: Level::Published };
+        channel.submit(store, BOUND, 0).unwrap();
+        if round % 2 == 0 {
+            client.detach();
+        }
+        drop((channel, client));
+    }
+    until_status(&mut daemon, "had every session back", |status| sessions(status) == (0, 0));
 }
 
 #[test]

@@ -161,7 +161,7 @@ fn a_job_that_does_not_exist_ends_the_session() {
 fn a_message_after_the_hello_ends_the_session() {
     let (daemon, mut bystander, mut raw) = scene();
     raw.socket.send(&hello().encode().unwrap(), &[]).unwrap();
-    thrown_out(&daemon, raw.expelled(), "a message came over the attach socket after the hello");
+    thrown_out(&daemon, raw.expelled(), "a message that is no goodbye came over the attach socket after the hello");
     goes_on(&daemon, &mut bystander);
 }
 

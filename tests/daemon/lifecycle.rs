@@ -1,16 +1,17 @@
 //! Deaths and orderly ends, of engines and of the daemon.
 
 use crate::raw::{Raw, hello, sub};
-use crate::roles::{Actor, ended, park_four_blocks, pidfd};
+use crate::roles::{Actor, ended, park_four_blocks, pidfd, storing};
 use crate::{BOUND, daemon, sessions, until_status};
 use kvtide_wire::entry::{Op, Submission};
+use kvtide_wire::hello::Goodbye;
 use kvtide_wire::os::poll::readable;
 use kvtide_wire::status::Status;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn granted(status: &Value) -> u64 {
     status["host"]["granted_bytes"].as_u64().unwrap()
@@ -62,6 +63,36 @@ fn what_a_lost_engine_may_still_write_waits_for_its_exit() {
     engine.kill();
     let free = |status: &Value| sessions(status) == (1, 0) && quarantined(status) == Some(0);
     until_status(&mut daemon, "freed what a dead engine cannot write", free);
+}
+
+/// Waits until every thread of a process has stopped.
+fn stopped(pid: u32) {
+    let deadline = Instant::now() + BOUND;
+    let stat = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("stat")).unwrap();
+    let state = |stat: String| stat.rsplit(") ").next().unwrap().starts_with('T');
+    while !std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().all(|task| state(stat(task.unwrap()))) {
+        assert!(Instant::now() < deadline, "it does not stop");
+    }
+}
+
+/// A process may outlive its sessions by days.
+#[test]
+fn what_an_engine_that_says_goodbye_was_storing_is_free_while_it_lives() {
+    let mut daemon = daemon("");
+    for closes in [false, true] {
+        let raw = storing(daemon.socket());
+        // Closed, with the message of its host memory unread: the daemon is told of a reset before it is told goodbye.
+        if closes {
+            daemon.signal(Signal::STOP).unwrap();
+            stopped(daemon.pid());
+        }
+        raw.socket.send(&Goodbye.encode(), &[]).unwrap();
+        let _open = (!closes).then_some(raw);
+        daemon.signal(Signal::CONT).unwrap();
+        let back = |status: &Value| sessions(status) == (0, 0) && granted(status) == 0;
+        until_status(&mut daemon, "had everything of it back", back);
+    }
+    assert_eq!(daemon.log().matches("ends: it has left").count(), 2, "{}", daemon.log());
 }
 
 #[test]

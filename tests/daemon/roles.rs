@@ -145,6 +145,14 @@ fn engine(socket: &Path, with_helper: bool) {
 
 /// Lets go of its socket in the middle of storing pages, and lives on.
 fn leaves_while_storing(socket: &Path) {
+    let raw = storing(socket);
+    rustix::net::shutdown(&raw.socket, rustix::net::Shutdown::Both).unwrap();
+    say("left");
+    hold();
+}
+
+/// A session with stores in flight that nobody carries out.
+pub fn storing(socket: &Path) -> Raw {
     let mut raw = Raw::attach(socket);
     for submission in
         [sub(Op::SeqCreate), Submission { count: 4, ..sub(Op::Reserve) }, Submission { value: 60, ..sub(Op::Commit) }]
@@ -156,9 +164,7 @@ fn leaves_while_storing(socket: &Path) {
     while raw.side.pump.jobs.available().unwrap() == 0 {
         assert!(Instant::now() < deadline, "no job came");
     }
-    rustix::net::shutdown(&raw.socket, rustix::net::Shutdown::Both).unwrap();
-    say("left");
-    hold();
+    raw
 }
 
 /// Works until killed, one line a round.

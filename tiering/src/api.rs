@@ -644,12 +644,12 @@ pub enum Event<'a> {
         /// Page indices, and the logarithms of their shares as the bits of a binary16.
         top: &'a [(u32, u16)],
     },
-    /// The session's lease ended (EOF or exit). Its jobs in flight never complete; host frames they may write are quarantined.
+    /// The session's lease ended (EOF, goodbye or exit). Its jobs in flight never complete; host frames they may write are quarantined.
     SessionLost {
         /// Session.
         session: SessionId,
     },
-    /// The session's process has exited: nothing writes its frames any more.
+    /// The session's process has exited, or is known to copy nothing any more: nothing writes its frames.
     SessionExited {
         /// Session.
         session: SessionId,

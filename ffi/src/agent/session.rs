@@ -14,6 +14,7 @@ use crate::{
 };
 use crossbeam::queue::ArrayQueue;
 use kvtide_wire::{
+    hello::Goodbye,
     os::{
         session::{Sleeper, Waker},
         socket::Socket,
@@ -28,7 +29,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError, TryLockError,
         atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering, fence},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// The copy thread's announcement: it sleeps, with nothing to do.
@@ -190,13 +191,39 @@ impl Session {
 
     /// Ends the session, once: every wait returns.
     pub fn fail(&self, status: Status) {
-        let first = self.ended.compare_exchange(0, status.code(), Ordering::AcqRel, Ordering::Acquire).is_ok();
-        if first {
-            // The daemon learns of it by EOF, threads that sleep on the socket by HUP. Not connected: they know already.
-            let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
-            self.copier.wake();
-            self.lanes.iter().for_each(Nudge::wake);
+        if self.end(status) {
+            self.hang_up();
         }
+    }
+
+    /// Ends the session in order: nothing of it touches host memory when this returns, and the daemon is told, which would else keep what
+    /// copies were under way to and from until this process exits. Waits for a round of the pump and for a device's copies; must
+    /// not be called with the pump held.
+    pub fn leave(&self) {
+        if !self.end(Status::Daemon) {
+            return;
+        }
+        // Whoever had the pump when the session ended has let go of it, and no round begins any more. What windows show is read by whom
+        // the engine likes.
+        let settled =
+            self.shared.geometry().windows() == 0 && self.pump().settle(Instant::now() + self.timeout).is_ok();
+        if settled {
+            // A daemon that has gone, or does not read, needs no telling: it sees the end of the connection.
+            let _ = self.socket.send(&Goodbye.encode(), &[]);
+        }
+        self.hang_up();
+    }
+
+    /// True the first time: from now on no request is sent and no round begins, and every wait returns.
+    fn end(&self, status: Status) -> bool {
+        self.ended.compare_exchange(0, status.code(), Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    fn hang_up(&self) {
+        // The daemon learns of it by EOF, threads that sleep on the socket by HUP. Not connected: they know already.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+        self.copier.wake();
+        self.lanes.iter().for_each(Nudge::wake);
     }
 
     /// The table of the blocks' names, if they have any.

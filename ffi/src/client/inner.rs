@@ -96,7 +96,7 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         if self.session.ours().is_ok() {
-            self.session.fail(Status::Daemon);
+            self.session.leave();
             self.stop();
         } else if let Ok(copier) = self.copier.get_mut() {
             std::mem::forget(copier.take()); // a thread of the parent: not here to be detached

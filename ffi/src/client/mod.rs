@@ -208,7 +208,7 @@ impl Client {
     /// handle is dropped; the engine's own blocks are touched no more when it returns.
     pub fn detach(&self) {
         if self.inner.session.ours().is_ok() {
-            self.inner.session.fail(Status::Daemon);
+            self.inner.session.leave();
             self.inner.stop();
             let _ = self.show_blocks(None); // the session is over: nothing is in the way
         }

@@ -22,8 +22,9 @@ use crate::sync::AtomicU64;
 /// First word of each region: "kvtide" and the region's letter, little endian.
 pub const MAGIC: [u64; 2] = [u64::from_le_bytes(*b"kvtide\0E"), u64::from_le_bytes(*b"kvtide\0D")];
 /// Version of everything in this crate; the two sides must agree. 2: the hello may bring a token. 3: jobs and their ends carry
-/// digests. 4: tier 0 grows and shrinks. 5: scores have kinds and name more pages; sequences have reading contracts.
-pub const VERSION: u32 = 6;
+/// digests. 4: tier 0 grows and shrinks. 5: scores have kinds and name more pages; sequences have reading contracts. 6: blocks of an
+/// engine's own memory. 7: an engine that leaves says so.
+pub const VERSION: u32 = 7;
 /// Regions are whole pages of this size.
 pub const REGION_ALIGN: u64 = 4096;
 /// Most channels of a session.

@@ -3,8 +3,8 @@
 
 use kvtide_wire::geometry::{PLANES_MAX, PlaneKind, PlaneSpec};
 use kvtide_wire::hello::{
-    Bye, FromDaemon, Hello, Limits, MESSAGE_MAX, Slab, SlabGone, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, Token, Welcome,
-    claimed_version, size_classes,
+    Bye, FromDaemon, Goodbye, Hello, Limits, MESSAGE_MAX, Slab, SlabGone, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, Token,
+    Welcome, claimed_version, size_classes,
 };
 use kvtide_wire::layout::{Shape, VERSION};
 use kvtide_wire::status::Status;
@@ -136,6 +136,7 @@ fn the_fuzz_targets_seeds_are_of_this_version() {
                 hellos += 1;
                 tokens += usize::from(decoded.token.is_some());
             }
+            "goodbye" => assert_eq!(Goodbye::decode(&bytes), Ok(Goodbye)),
             other => assert!(FromDaemon::decode(&bytes).is_ok(), "{other}"),
         }
     }
@@ -175,6 +176,20 @@ fn a_hello_cut_anywhere_or_followed_by_anything_is_refused() {
     let length = longer.len() as u32;
     longer[12..16].copy_from_slice(&length.to_le_bytes());
     assert_eq!(Hello::decode(&longer).expect_err("more").to_string(), "hello: end is 1 more bytes, expected nothing");
+}
+
+#[test]
+fn an_engines_last_words_are_nothing_else() {
+    let bytes = Goodbye.encode();
+    assert_eq!((bytes.len(), Goodbye::decode(&bytes)), (hello::HEAD_BYTES, Ok(Goodbye)));
+    assert!(Hello::decode(&bytes).is_err() && FromDaemon::decode(&bytes).is_err());
+    for end in 0..bytes.len() {
+        assert!(Goodbye::decode(&bytes[..end]).is_err(), "cut after {end} bytes");
+        let mut other = bytes.clone();
+        other[end] ^= 1;
+        assert!(Goodbye::decode(&other).is_err(), "byte {end} changed");
+    }
+    assert!(Goodbye::decode(&[&bytes[..], &[0]].concat()).is_err());
 }
 
 #[test]

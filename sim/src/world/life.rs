@@ -85,7 +85,15 @@ impl World {
         let writing = cx.devices.in_flight(index) > 0;
         cx.say(|| format!("s{index}: dies, {} copies in flight", if writing { "with" } else { "no" }));
         let lost = cx.rng.between(0, 200);
-        let exit = if cx.rng.chance(300) { cx.rng.between(0, 200) } else { cx.rng.between(200, 60_000) };
+        let mut exit = if cx.rng.chance(300) { cx.rng.between(0, 200) } else { cx.rng.between(200, 60_000) };
+        if exit % 4 == 1 {
+            // It leaves in order: its copies are over, and it says so.
+            cx.devices.stop(index);
+            exit = lost;
+            if writing && *phase == Phase::Running {
+                cx.coverage.met(Met::SessionLeft);
+            }
+        }
         cx.queue.after(lost, Ev::Lost { session: index });
         cx.queue.after(exit, Ev::Exit { session: index });
         if *phase == Phase::Running {

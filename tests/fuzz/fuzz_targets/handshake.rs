@@ -1,8 +1,8 @@
-//! Any datagram as a Hello or as a message of the daemon: decoded or refused with words, and what is decoded is encoded to the
+//! Any datagram as a Hello, as a Goodbye or as a message of the daemon: decoded or refused with words, and what is decoded is encoded to the
 //! same bytes again (so nothing is ignored and nothing has two forms).
 #![no_main]
 
-use kvtide_wire::hello::{self, FromDaemon, Hello};
+use kvtide_wire::hello::{self, FromDaemon, Goodbye, Hello};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -20,6 +20,9 @@ fuzz_target!(|bytes: &[u8]| {
             }
         }
         Err(e) => assert!(!e.to_string().is_empty()),
+    }
+    if let Ok(goodbye) = Goodbye::decode(bytes) {
+        assert_eq!(goodbye.encode(), bytes);
     }
     match FromDaemon::decode(bytes) {
         Ok(FromDaemon::Welcome(m)) => assert_eq!(m.encode(), bytes),

@@ -10,7 +10,7 @@ mod notice;
 mod token;
 
 pub use attach::{Hello, Limits, NAME_BYTES_MAX, Welcome, size_classes};
-pub use notice::{Bye, Slab, SlabGone};
+pub use notice::{Bye, Goodbye, Slab, SlabGone};
 pub use token::{TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, Token};
 
 use crate::error::Error;
@@ -19,6 +19,8 @@ use codec::Reader;
 
 /// Longest message.
 pub const MESSAGE_MAX: usize = 16 * 1024;
+/// Bytes that every message begins with: magic, version, kind, length.
+pub const HEAD_BYTES: usize = 16;
 /// Longest text of a message in bytes; longer ones are cut at a character's end.
 pub const TEXT_BYTES_MAX: usize = 1024;
 /// First word of every message.
@@ -38,6 +40,8 @@ pub enum Kind {
     SlabGone = 4,
     /// Daemon to engine: the session ends, and why.
     Bye = 5,
+    /// Engine to daemon: it has left, and nothing of it touches host memory any more.
+    Goodbye = 6,
 }
 
 /// A decoded message from the daemon.
@@ -79,6 +83,18 @@ impl Hello {
         let hello = Hello::read(&mut reader)?;
         reader.end()?;
         Ok(hello)
+    }
+}
+
+impl Goodbye {
+    /// Decodes what an engine sends after its hello.
+    pub fn decode(bytes: &[u8]) -> Result<Goodbye, Error> {
+        let (kind, reader) = Reader::open(bytes, "goodbye")?;
+        if kind != Kind::Goodbye as u32 {
+            return Err(codec::wrong("goodbye", "kind", kind, "6"));
+        }
+        reader.end()?;
+        Ok(Goodbye)
     }
 }
 

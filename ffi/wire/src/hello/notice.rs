@@ -1,4 +1,4 @@
-//! What the daemon says after the handshake.
+//! What the daemon says after the handshake, and the engine's last words.
 
 use super::Kind;
 use super::codec::{Reader, Writer, within, wrong};
@@ -41,6 +41,11 @@ pub struct Bye {
     /// Why, for a human.
     pub text: String,
 }
+
+/// The engine's last words: no copy of it is under way, none will be, and it shows nothing of host memory. The daemon gives to others at
+/// once what it would else keep until the engine's process has exited. Nothing follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Goodbye;
 
 impl Slab {
     /// Checks the numbers against one another.
@@ -103,5 +108,13 @@ impl Bye {
             Some(Status::Ok) | None => Err(wrong("bye", "status", code, "a known error code")),
             Some(status) => Ok(Bye { status, text: r.text("text")? }),
         }
+    }
+}
+
+impl Goodbye {
+    /// The datagram: [`super::HEAD_BYTES`].
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        Writer::open(Kind::Goodbye).finish()
     }
 }

@@ -177,11 +177,14 @@ impl Socket {
         let room = if fds_max == 0 { 0 } else { space.len() };
         let mut control = RecvAncillaryBuffer::new(&mut space[..room]);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        // A peer that closes with messages of ours unread resets the connection; that is told once, before what it had sent itself.
+        let mut reset = false;
         let received = loop {
             match rustix::net::recvmsg(&self.fd, &mut [IoSliceMut::new(buffer)], &mut control, flags) {
                 Ok(received) => break received,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(Received::Empty),
+                Err(Errno::CONNRESET) if !reset => reset = true,
                 Err(Errno::CONNRESET) => return Ok(Received::Closed),
                 Err(e) => return Err(failed(TRIED, "attach socket", e)),
             }
