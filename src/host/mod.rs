@@ -7,6 +7,7 @@
 //! runs left in regions is kept there ([`regions`]) until the space comes whose it is.
 //! It must not know sessions.
 
+mod needs;
 mod pool;
 mod regions;
 mod thread;
@@ -56,6 +57,11 @@ pub(crate) enum NodeLetter {
         space: u32,
         /// For which size class.
         class: u8,
+    },
+    /// A space that was told [`Letter::Reclaim`] has given back what was idle.
+    Reclaimed {
+        /// Its number.
+        space: u32,
     },
     /// A space gives a slab back.
     Return {

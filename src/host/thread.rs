@@ -1,5 +1,6 @@
 //! The host thread at work.
 
+use super::needs::{Need, Needs};
 use super::pool::Pool;
 use super::regions::Regions;
 use super::{HostStatus, NodeLetter};
@@ -14,7 +15,7 @@ use kvtide_wire::hello::Slab;
 use kvtide_wire::os::map::Access;
 use kvtide_wire::os::memfd::Memfd;
 use rustix::fs::{FallocateFlags, fallocate};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -31,6 +32,7 @@ pub(super) struct Host {
     /// Slabs that disks know, by space and slab.
     mapped: BTreeMap<(u32, u32), Arc<Memory>>,
     spaces: BTreeMap<u32, Address<Letter>>,
+    needs: Needs,
     slabs_granted: u64,
     slabs_refused: u64,
 }
@@ -46,19 +48,27 @@ impl Host {
         let regions = Regions::new(config, disks, recovered);
         let to_disks = disks.iter().map(Disk::letters).collect();
         let (spaces, mapped) = (BTreeMap::new(), BTreeMap::new());
-        Host { node, regions, to_disks, pool, mapped, spaces, slabs_granted: 0, slabs_refused: 0 }
+        let needs = Needs::default();
+        Host { node, regions, to_disks, pool, mapped, spaces, needs, slabs_granted: 0, slabs_refused: 0 }
     }
 
     /// Reads the next letter. False if it was the last.
     pub fn read(&mut self, letters: &Mailbox<NodeLetter>) -> bool {
         // A log's thread may be inside the device: what it has no room for is offered again.
-        let due = (!self.regions.flush()).then(|| Instant::now() + RETRY);
-        let go_on = match letters.wait_until(due) {
+        let retry = (!self.regions.flush()).then(|| Instant::now() + RETRY);
+        let go_on = match letters.wait_until(retry.into_iter().chain(self.needs.due()).min()) {
             Waited::Letter(letter) => self.heed(letter),
             Waited::Due => true,
             Waited::Gone => false,
         };
+        if self.needs.due().is_some_and(|due| due <= Instant::now()) {
+            self.settle();
+        }
         for (space, letter) in self.regions.take_post() {
+            if matches!(letter, Letter::DiskRefused) {
+                self.needs.refuse(space);
+                self.ask_others(space);
+            }
             self.tell(space, letter);
         }
         go_on
@@ -77,19 +87,28 @@ impl Host {
                 }
             }
             NodeLetter::Need { space, class } => self.need(space, class),
+            NodeLetter::Reclaimed { space } => {
+                self.needs.heard(space);
+                self.settle();
+            }
             NodeLetter::Return { space, slab, memfd } => {
                 if let Some(memfd) = memfd {
                     empty(space, slab, &memfd);
                 }
                 self.take_back(space, slab);
                 self.pool.refill(self.node.granted_bytes());
+                self.came_back();
             }
             NodeLetter::NeedDisk { space, wanted } => self.regions.need(space, wanted),
-            NodeLetter::ReturnDisk { space, slab } => self.regions.take_back(space, slab),
+            NodeLetter::ReturnDisk { space, slab } => {
+                self.regions.take_back(space, slab);
+                self.came_back();
+            }
             NodeLetter::KeepDisk { space, slab } => self.regions.keep(space, slab),
             NodeLetter::Quotas { names, host, nvme, bytes_per_day } => {
                 self.node.set_quotas(host);
                 self.regions.set_quotas(names, nvme, bytes_per_day);
+                self.came_back();
             }
             NodeLetter::Leave { space } => self.leave(space),
             NodeLetter::Disk(event) => self.regions.heed(event),
@@ -101,24 +120,70 @@ impl Host {
     }
 
     fn need(&mut self, space: u32, class: u8) {
-        let answer = match self.node.grant(space, class) {
-            None => {
-                self.slabs_refused += 1;
-                Letter::Refused { class }
+        if self.grant(space, class) {
+            return;
+        }
+        let asked = self.ask_others(space);
+        match asked.is_empty() {
+            true => self.refuse(space, class),
+            false => self.needs.wait(space, class, asked, Instant::now()),
+        }
+    }
+
+    /// Asks every other space for what is idle there, for the sake of `space`. Returns who was asked.
+    fn ask_others(&mut self, space: u32) -> BTreeSet<u32> {
+        let others: Vec<_> = self.spaces.iter().filter(|(other, _)| **other != space).collect();
+        if others.is_empty() || !self.needs.ask(space, Instant::now()) {
+            return BTreeSet::new();
+        }
+        // One whose thread has ended has nothing any more, and its end is on its way here.
+        others.into_iter().filter(|(_, to)| to.send(Letter::Reclaim).is_ok()).map(|(other, _)| *other).collect()
+    }
+
+    /// Looks again at who waits.
+    fn settle(&mut self) {
+        let now = Instant::now();
+        for need in self.needs.take() {
+            let Need { space, class, .. } = need;
+            if self.grant(space, class) {
+                continue;
             }
-            Some(grant) => match self.allocate(space, class, grant) {
-                Ok(granted) => {
-                    self.slabs_granted += 1;
-                    Letter::Granted(granted)
-                }
-                Err(error) => {
-                    tracing::error!("space {space}: a slab of {} bytes cannot be made: {error}", grant.bytes);
-                    self.take_back(space, grant.slab);
-                    Letter::Refused { class }
-                }
-            },
-        };
-        self.tell(space, answer);
+            match need.is_over(now) {
+                true => self.refuse(space, class),
+                false => self.needs.keep(need),
+            }
+        }
+    }
+
+    /// Memory or NVMe space came back, or there may be more of it: who waits has it first, then who was refused may ask again.
+    fn came_back(&mut self) {
+        self.settle();
+        for space in self.needs.take_refused() {
+            self.tell(space, Letter::Freed);
+        }
+    }
+
+    fn refuse(&mut self, space: u32, class: u8) {
+        self.slabs_refused += 1;
+        self.needs.refuse(space);
+        self.tell(space, Letter::Refused { class });
+    }
+
+    /// Grants a slab if there is one. False if there is none; what else happens, the space is told.
+    fn grant(&mut self, space: u32, class: u8) -> bool {
+        let Some(grant) = self.node.grant(space, class) else { return false };
+        match self.allocate(space, class, grant) {
+            Ok(granted) => {
+                self.slabs_granted += 1;
+                self.tell(space, Letter::Granted(granted));
+            }
+            Err(error) => {
+                tracing::error!("space {space}: a slab of {} bytes cannot be made: {error}", grant.bytes);
+                self.take_back(space, grant.slab);
+                self.refuse(space, class);
+            }
+        }
+        true
     }
 
     fn allocate(&mut self, space: u32, class: u8, grant: Grant) -> Result<Granted, WireError> {
@@ -160,6 +225,8 @@ impl Host {
         self.pool.refill(self.node.granted_bytes());
         self.regions.leave(space);
         self.spaces.remove(&space);
+        self.needs.gone(space);
+        self.came_back();
     }
 
     fn take_back(&mut self, space: u32, slab: u32) {

@@ -26,6 +26,10 @@ pub(crate) enum Letter {
         /// Size class.
         class: u8,
     },
+    /// Another space was refused memory, or may be: what is idle here goes back. Answered by [`crate::host::NodeLetter::Reclaimed`].
+    Reclaim,
+    /// Memory came back to the node since this space was refused.
+    Freed,
     /// The node granted a region of a disk.
     DiskGranted(Region),
     /// What an earlier run left of this space, in order of grants. Comes once, before anything else of the node, if there are disks.

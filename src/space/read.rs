@@ -12,6 +12,9 @@ impl Space {
             Letter::Attach(newcomer) => self.arrive(now_us, newcomer),
             Letter::Granted(granted) => self.granted(now_us, granted),
             Letter::Refused { class } => self.tell(now_us, Event::SlabRefused { class }),
+            // Once it is known who has left.
+            Letter::Reclaim => self.reclaim = true,
+            Letter::Freed => self.tell(now_us, Event::Tick),
             Letter::DiskGranted(region) => self.disk_granted(now_us, &region),
             Letter::Adopted(regions) => self.adopt(now_us, regions),
             Letter::DiskGone { slab } => self.disk_gone(now_us, slab),

@@ -20,7 +20,7 @@ use crate::space::sleep::{Sleeper, Wake};
 use crate::translate::Scratch;
 use kvtide_tiering::ActionBuf;
 use kvtide_tiering::Core;
-use kvtide_tiering::api::SpaceConfig;
+use kvtide_tiering::api::{Event, SpaceConfig};
 use kvtide_wire::lists::List;
 use kvtide_wire::os::spin::{Spin, short_turns};
 use kvtide_wire::status::Status;
@@ -146,6 +146,7 @@ fn begin(spec: Spec, letters: &Mailbox<Letter>, nvme: Nvme, sleeper: Sleeper) {
         list: List::default(),
         scratch: Scratch::new(),
         ending: Vec::new(),
+        reclaim: false,
         seated: Vec::new(),
     };
     let finish = space.run(letters, sleeper, spec.spin.as_micros() as u64);
@@ -211,6 +212,10 @@ impl Space {
                 return Finish::Drained;
             }
             sleeper.watch(&mut self.seats, &mut self.seated);
+            if std::mem::take(&mut self.reclaim) {
+                worked = true;
+                self.give_back(now_us, &mut sleeper);
+            }
             if worked {
                 worked_us = now_us;
             }
@@ -285,6 +290,23 @@ impl Space {
             };
             self.end(now_us, slot, &end);
         }
+    }
+
+    /// Gives back what is idle, since another space was refused. Who has left before it asked is let go of first: engines that follow
+    /// one another expect to find what those before them had.
+    fn give_back(&mut self, now_us: u64, sleeper: &mut Sleeper) {
+        sleeper.look(Some(Duration::ZERO));
+        self.heed(now_us, sleeper);
+        self.end_all(now_us);
+        self.tell(now_us, Event::Reclaim);
+        while self.core.has_output() {
+            let before = self.slabs.len();
+            self.go_on(now_us);
+            if self.slabs.len() == before {
+                break; // what is left waits for others, not for room
+            }
+        }
+        self.node.send(NodeLetter::Reclaimed { space: self.number });
     }
 
     /// Whether a drain is over; if its time is, whoever is still there is told. Sessions end first, so that nothing new is read

@@ -74,6 +74,8 @@ pub(super) struct Space {
     pub scratch: Scratch,
     /// Sessions that shall end, and why: an engine's breach is found in the middle of other work.
     pub ending: Vec<(SessionId, End)>,
+    /// The node asked for what is idle.
+    pub reclaim: bool,
     /// Slots whose descriptors the sleeper must watch from now on.
     pub seated: Vec<SessionId>,
 }
@@ -260,7 +262,7 @@ impl Space {
     }
 
     /// Lets the core go on with what found no room in the buffer, once.
-    fn go_on(&mut self, now_us: u64) {
+    pub fn go_on(&mut self, now_us: u64) {
         if self.core.has_output() {
             self.core.poll(now_us, &mut self.actions);
             self.deliver();

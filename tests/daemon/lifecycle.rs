@@ -2,7 +2,8 @@
 
 use crate::raw::{Raw, hello, sub};
 use crate::roles::{Actor, ended, park_four_blocks, pidfd, storing};
-use crate::{BOUND, daemon, sessions, until_status};
+use crate::{BOUND, daemon, options, sessions, until_status};
+use kvtide_daemon::cli::private_daemon::{Options, PrivateDaemon};
 use kvtide_wire::entry::{Op, Submission};
 use kvtide_wire::hello::Goodbye;
 use kvtide_wire::os::poll::readable;
@@ -63,6 +64,60 @@ fn what_a_lost_engine_may_still_write_waits_for_its_exit() {
     engine.kill();
     let free = |status: &Value| sessions(status) == (1, 0) && quarantined(status) == Some(0);
     until_status(&mut daemon, "freed what a dead engine cannot write", free);
+}
+
+/// Host memory for one engine, of which the first has taken all.
+#[test]
+fn what_an_engine_has_let_go_of_another_gets_when_it_asks() {
+    let memory = Options { host_bytes: Some(256 << 10), slab_bytes: Some(64 << 10), ..options("") };
+    let mut daemon = PrivateDaemon::start(&memory).unwrap();
+    let fill = |raw: &mut Raw| {
+        let mut held = 0;
+        while let Status::Ok = park(raw, held) {
+            held += 1;
+        }
+        held
+    };
+    let other = |n| kvtide_wire::hello::Hello { fingerprint: [n; 32], ..hello() };
+    let mut first = Raw::attach(daemon.socket());
+    let held = fill(&mut first);
+    let full = granted(&daemon.status().unwrap());
+    assert!(held > 1 && full > 0, "{held} sequences, {full} bytes");
+    let mut second = Raw::attach_as(daemon.socket(), &other(2)).unwrap();
+    assert_eq!(park(&mut second, 0), Status::NoSpace, "all of it is in use");
+    for seq in 0..held {
+        assert_eq!(first.status(Submission { seq, ..sub(Op::SeqDrop) }), Status::Ok);
+    }
+    assert_eq!(granted(&daemon.status().unwrap()), full, "nobody asked for it");
+    // One that was never refused gets it at its first request, however soon after.
+    let mut third = Raw::attach_as(daemon.socket(), &other(3)).unwrap();
+    assert_eq!(fill(&mut third), held, "it gets what the first one had");
+    // Who leaves makes room for who follows, though no thread of the daemon need have noticed yet.
+    for n in 4..40 {
+        drop(std::mem::replace(&mut third, Raw::attach_as(daemon.socket(), &other(n)).unwrap()));
+        assert_eq!(fill(&mut third), held, "follower {n}");
+    }
+    // Who was refused hears that there is room again.
+    drop(third);
+    let deadline = Instant::now() + BOUND;
+    while park(&mut second, 0) != Status::Ok {
+        assert!(Instant::now() < deadline, "refused for good: {}", daemon.log());
+    }
+}
+
+/// Parks four blocks of a sequence, or drops it; how that ends.
+fn park(raw: &mut Raw, seq: u32) -> Status {
+    let steps = [
+        Submission { seq, ..sub(Op::SeqCreate) },
+        Submission { seq, count: 4, ..sub(Op::Reserve) },
+        Submission { seq, value: 60, ..sub(Op::Commit) },
+        Submission { seq, ..sub(Op::Park) },
+    ];
+    let failed = steps.into_iter().map(|step| raw.status(step)).find(|status| *status != Status::Ok);
+    if failed.is_some() {
+        assert_eq!(raw.status(Submission { seq, ..sub(Op::SeqDrop) }), Status::Ok);
+    }
+    failed.unwrap_or(Status::Ok)
 }
 
 /// Waits until every thread of a process has stopped.

@@ -11,6 +11,9 @@ use kvtide_tiering::api::{Event, Limits};
 /// Simulated microseconds after its last operation within which an episode must be quiet.
 const QUIET_US: u64 = 2_000_000;
 
+/// At one audit in so many another space of the node finds no memory.
+const RECLAIM_AUDITS: u64 = 7;
+
 /// Simulated microseconds after which an episode has not made the progress that it must.
 const LIFE_US: u64 = 60_000_000;
 
@@ -159,6 +162,11 @@ impl World {
         let World { cx, daemon, sessions, .. } = self;
         if let Some(daemon) = daemon {
             daemon.check()?;
+            if cx.now() / AUDIT_US % RECLAIM_AUDITS == 0 {
+                cx.say(|| "node: another space wants memory".to_owned());
+                cx.coverage.met(Met::Reclaimed);
+                daemon.handle(cx, sessions, Event::Reclaim)?;
+            }
             if cx.rng.chance(cx.faults.reload) {
                 let policy = cx.geometry.other_policy(&mut cx.rng);
                 cx.coverage.met(Met::Reconfigured);

@@ -90,6 +90,8 @@ pub(crate) struct HostClass {
     pub asked: bool,
     /// The node refused since memory was last freed anywhere.
     pub refused: bool,
+    /// It is not asked again before.
+    pub ask_again_us: u64,
     /// Somebody must store a page and finds no frame: pages that are only in host, though their session has room for them in
     /// tier 0, go back there.
     pub squeezed: bool,

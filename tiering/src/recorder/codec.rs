@@ -48,6 +48,7 @@ const RESTORED: u8 = 45;
 const LOG_DONE: u8 = 46;
 const DISK_GONE: u8 = 47;
 const SCORES: u8 = 48;
+const RECLAIM: u8 = 49;
 
 impl<'a> Input<'a> {
     fn new(kind: u8, now_us: u64, numbers: &[u64], list: List<'a>) -> Input<'a> {
@@ -106,6 +107,7 @@ impl<'a> Input<'a> {
                 new(RECONFIGURE, &policy_numbers(&policy, host_bytes_max, nvme_bytes_max), List::None)
             }
             Event::Tick => new(TICK, &[], List::None),
+            Event::Reclaim => new(RECLAIM, &[], List::None),
         }
     }
 
@@ -445,6 +447,7 @@ impl<'a> Reader<'a> {
                 Event::Reconfigure { policy, host_bytes_max: n[13], nvme_bytes_max: n[14] }
             }
             TICK => Event::Tick,
+            RECLAIM => Event::Reclaim,
             DISK_GRANTED | DISK_ADOPTED => {
                 let (slab, slots, disk, generation) = (n[0] as u32, n[1] as u32, n[2] as u16, n[3] as u32);
                 match e.kind {

@@ -1,6 +1,6 @@
 //! Events in, by kind and by request. Everything an engine says is a claim: it is validated by the call that takes it.
 
-use super::{Core, Who};
+use super::{ASK_AGAIN_US, Core, Spare, Who};
 use crate::api::{Event, Policy, Request, SeqId, Status};
 use crate::config::check_policy;
 use crate::error::Error;
@@ -39,6 +39,10 @@ impl Core {
             Event::SessionExited { session } => self.session_exited(session),
             Event::Reconfigure { policy, host_bytes_max, nvme_bytes_max } => {
                 self.reconfigure(policy, host_bytes_max, nvme_bytes_max)
+            }
+            Event::Reclaim => {
+                self.reclaim();
+                Ok(())
             }
             Event::Tick => {
                 self.tick();
@@ -154,7 +158,8 @@ impl Core {
         self.host.grant(class, slab, frames)?;
         let bytes = u64::from(frames) * u64::from(self.geo.classes[usize::from(class)].stride);
         self.host.slab_bytes = self.host.slab_bytes.max(bytes);
-        self.host.classes[usize::from(class)].asked = false;
+        let c = &mut self.host.classes[usize::from(class)];
+        (c.asked, c.refused) = (false, false);
         self.wake_disk();
         self.wake_all();
         Ok(())
@@ -165,7 +170,7 @@ impl Core {
             return Err(Error::Slab { slab: crate::api::NONE, why: "no such size class" });
         };
         c.asked = false;
-        c.refused = true;
+        (c.refused, c.ask_again_us) = (true, self.now.saturating_add(ASK_AGAIN_US));
         self.wake_disk();
         self.wake_all();
         Ok(())
@@ -190,12 +195,20 @@ impl Core {
         Ok(())
     }
 
+    /// Gives back whatever another space can have at no cost to this one.
+    fn reclaim(&mut self) {
+        for class in 0..self.geo.classes.len() as u8 {
+            while self.return_idle_slab(class, Spare::None) {}
+        }
+        while self.has_nvme() && self.return_idle_disk(Spare::None) {}
+    }
+
     /// Housekeeping that is not urgent.
     fn tick(&mut self) {
         self.wear.advance(self.now);
         for class in 0..self.geo.classes.len() {
             self.host.classes[class].refused = false;
-            self.return_idle_slabs(class as u8, true);
+            self.return_idle_slab(class as u8, Spare::Tenth);
         }
         self.size_order();
         self.price_loads();
@@ -206,7 +219,7 @@ impl Core {
             self.disk.set_full(None);
             self.trim_blocks();
             self.trim_disk();
-            self.return_idle_disk();
+            self.return_idle_disk(Spare::Tenth);
             self.wake_disk();
         }
         self.wake_all();

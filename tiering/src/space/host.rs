@@ -20,6 +20,28 @@ pub(crate) enum For {
     Waiting,
 }
 
+/// A node that refused is asked again after this time, whatever has happened: what others hold has fallen idle, perhaps, and they give it
+/// back when it is asked for.
+pub(crate) const ASK_AGAIN_US: u64 = 100_000;
+
+/// How much of what is granted stays free in a space, beyond what it needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Spare {
+    /// What is given back need soon be asked for again.
+    Tenth,
+    /// Another space needs it now.
+    None,
+}
+
+impl Spare {
+    pub(crate) fn of(self, granted: u64) -> u64 {
+        match self {
+            Spare::Tenth => granted / 10,
+            Spare::None => 0,
+        }
+    }
+}
+
 impl Core {
     /// A host frame for a page that is to be stored.
     pub(crate) fn take_host(&mut self, s: u16, page: u32, to: For) -> Option<u32> {
@@ -353,26 +375,26 @@ impl Core {
         let next = if theirs > 0 { self.host.slab_bytes } else { 0 }.max(stride(usize::from(class)));
         let fits = granted + theirs + next <= self.cfg.limits.host_bytes_max;
         let c = &mut self.host.classes[usize::from(class)];
-        if !c.asked && !c.refused && fits {
+        if !c.asked && (!c.refused || c.ask_again_us <= self.now) && fits {
             c.asked = true;
             self.outbox.push_back(Action::NeedSlab { class });
         }
         self.host.classes[usize::from(class)].asked
     }
 
-    /// Gives wholly free slabs back that no admitted page needs; keeps as many free frames as a tenth of what is granted.
-    pub(crate) fn return_idle_slabs(&mut self, class: u8, spare: bool) {
+    /// Gives a wholly free slab back that no admitted page needs. False if there was none.
+    pub(crate) fn return_idle_slab(&mut self, class: u8, spare: Spare) -> bool {
         let c = &self.host.classes[usize::from(class)];
         let in_use = c.used + c.quarantined;
         let promised = (c.demand + c.quarantined).saturating_sub(in_use);
         // What is on NVMe comes back through host, now or soon: memory that is given away need not be had again.
         let streams = self.has_nvme() && (self.disk.used > 0 || self.sessions.iter().any(|s| s.life == Life::Live));
         let stream = if streams { self.stream_frames(usize::from(class)) } else { 0 };
-        let keep = promised.max(if spare { c.granted / 10 } else { 0 }).max(stream);
-        if let Some(slab) = self.host.idle_slab(class, keep) {
-            self.host.remove(slab);
-            self.outbox.push_back(Action::ReturnSlab { slab });
-        }
+        let keep = promised.max(spare.of(c.granted)).max(stream);
+        let Some(slab) = self.host.idle_slab(class, keep) else { return false };
+        self.host.remove(slab);
+        self.outbox.push_back(Action::ReturnSlab { slab });
+        true
     }
 
     /// Host copies of published blocks that nobody refers to go, if they are on disk too, until so many bytes are in use.

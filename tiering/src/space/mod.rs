@@ -46,7 +46,7 @@ pub(crate) use account::Admit;
 pub(crate) use content::NEAR;
 pub(crate) use emit::{NewJob, Who};
 pub(crate) use frames::Pick;
-pub(crate) use host::For;
+pub(crate) use host::{ASK_AGAIN_US, For, Spare};
 pub(crate) use keep::Why;
 pub use occupancy::{Amount, Fill, Occupancy};
 pub(crate) use transfers::IO_PAGES_MAX;
