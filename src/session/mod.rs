@@ -54,6 +54,8 @@ pub(crate) struct Session {
     /// What it has done.
     pub tally: SessionTally,
     notices: VecDeque<Notice>,
+    /// It said goodbye: whoever looks again finds the socket closed.
+    left: bool,
 }
 
 /// What is known of a job in flight.
@@ -146,6 +148,7 @@ impl Session {
             scores: ScoreAreas::new(scores),
             in_flight,
             notices: VecDeque::new(),
+            left: false,
             tally: SessionTally::default(),
         }
     }
@@ -252,7 +255,8 @@ impl Session {
             match self.socket.send(&notice.message, &fds) {
                 Ok(()) => {}
                 Err(error) if is_full(&error) => return Ok(false),
-                Err(WireError::Closed { .. }) => return Err(End::Closed),
+                // Its last words may still be unread.
+                Err(WireError::Closed { .. }) => return Err(self.look_at_socket().unwrap_or(End::Closed)),
                 Err(error) => return Err(End::System(format!("a message could not be sent: {error}"))),
             }
             self.notices.pop_front();
@@ -266,12 +270,15 @@ impl Session {
     }
 
     /// What the socket says.
-    pub fn look_at_socket(&self) -> Option<End> {
+    pub fn look_at_socket(&mut self) -> Option<End> {
         let mut bytes = [0u8; HEAD_BYTES];
         match self.socket.receive(&mut bytes, 0) {
             Ok(Received::Empty) => None,
-            Ok(Received::Closed) => Some(End::Closed),
-            Ok(Received::Message(len, _)) if Goodbye::decode(&bytes[..len]).is_ok() => Some(End::Left),
+            Ok(Received::Closed) => Some(if self.left { End::Left } else { End::Closed }),
+            Ok(Received::Message(len, _)) if Goodbye::decode(&bytes[..len]).is_ok() => {
+                self.left = true;
+                Some(End::Left)
+            }
             Ok(Received::Message(..)) => Some(End::Violation(Violation::Spoke)),
             // Longer than a goodbye, which is all that an engine may say.
             Err(WireError::Os { errno, .. }) if is_cut(errno) => Some(End::Violation(Violation::Spoke)),

@@ -104,11 +104,16 @@ fn a_user_whom_the_sockets_mode_keeps_out_gets_the_systems_error() {
 fn another_version_is_told_both() {
     let daemon = daemon("");
     let mut bytes = hello().encode().unwrap();
-    bytes[4..8].copy_from_slice(&7u32.to_le_bytes());
+    let other = kvtide_wire::hello::version() + 1;
+    bytes[4..8].copy_from_slice(&other.to_le_bytes());
     let welcome = answer(daemon.socket(), &bytes);
     assert_eq!(welcome.status, Status::Version);
     let ours = format!("this daemon speaks {}", kvtide_wire::hello::version());
-    assert!(welcome.text.contains("protocol version 7") && welcome.text.contains(&ours), "{}", welcome.text);
+    assert!(
+        welcome.text.contains(&format!("protocol version {other}")) && welcome.text.contains(&ours),
+        "{}",
+        welcome.text
+    );
 }
 
 #[test]

@@ -177,15 +177,17 @@ impl Socket {
         let room = if fds_max == 0 { 0 } else { space.len() };
         let mut control = RecvAncillaryBuffer::new(&mut space[..room]);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        // A peer that closes with messages of ours unread resets the connection; that is told once, before what it had sent itself.
-        let mut reset = false;
+        // An end is believed at the second look. A peer that closes with messages of ours unread resets the connection, which is told before
+        // what it had sent itself; and Linux looks for a message first and for the peer's shutdown then, between which a message
+        // and the shutdown may both have come. After the shutdown none comes any more.
+        let mut ended = false;
         let received = loop {
             match rustix::net::recvmsg(&self.fd, &mut [IoSliceMut::new(buffer)], &mut control, flags) {
-                Ok(received) => break received,
+                Ok(received) if received.bytes > 0 => break received,
+                Ok(_) | Err(Errno::CONNRESET) if !ended => ended = true,
+                Ok(_) | Err(Errno::CONNRESET) => return Ok(Received::Closed),
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(Received::Empty),
-                Err(Errno::CONNRESET) if !reset => reset = true,
-                Err(Errno::CONNRESET) => return Ok(Received::Closed),
+                Err(Errno::AGAIN) => return Ok(if ended { Received::Closed } else { Received::Empty }),
                 Err(e) => return Err(failed(TRIED, "attach socket", e)),
             }
         };
@@ -200,9 +202,6 @@ impl Socket {
         }
         if received.flags.contains(ReturnFlags::CTRUNC) || fds.len() > fds_max {
             return Err(failed(TRIED, std::format!("more than {fds_max} descriptors"), Errno::TOOMANYREFS));
-        }
-        if received.bytes == 0 {
-            return Ok(Received::Closed);
         }
         Ok(Received::Message(received.bytes, fds))
     }
