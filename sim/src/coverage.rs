@@ -166,8 +166,8 @@ kinds! {
     EndTold => "sequence: about to end, and told",
     /// The operator changed the policy.
     Reconfigured => "daemon: policy changed",
-    /// The node asked for what is idle.
-    Reclaimed => "daemon: asked for what is idle",
+    /// The node asked for what is idle, and got some.
+    Reclaimed => "daemon: gave back what was idle",
     /// A session's tier 0 shrank.
     Tier0Shrank => "tier 0: shrank",
     /// A session's tier 0 grew.

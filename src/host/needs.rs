@@ -1,14 +1,15 @@
 //! Who waits for host memory that the node could not give at once.
 //!
-//! Before a space is told no, every other one that holds memory is asked to give back what is idle there, and all have answered, or
+//! Before a space is told no, every other one that could help is asked to give back what is idle there, and all have answered, or
 //! had [`ANSWER`] to. So nobody is refused for what an engine holds that has let go of it, or that has left a moment ago.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// How long the others may take to answer. Their threads answer within microseconds; one that hangs holds up nobody for longer.
-const ANSWER: Duration = Duration::from_millis(50);
-/// A space that was refused has the others asked again after this time at the earliest: memory that is full for good is asked for often.
+const ANSWER: Duration = Duration::from_millis(500);
+/// After a question that brought nothing a space is refused without another one for so long: memory that is full for good is asked for
+/// often.
 const AGAIN: Duration = Duration::from_millis(10);
 
 /// A space waits for a slab of a size class.
@@ -32,29 +33,47 @@ impl Need {
 #[derive(Debug, Default)]
 pub(super) struct Needs {
     waiting: Vec<Need>,
+    /// Spaces that were asked and have not answered: they are asked nothing more until they do.
+    asked: BTreeSet<u32>,
     /// Spaces that were refused since memory came back last.
     refused: BTreeSet<u32>,
-    /// When a space last had the others asked.
-    asked: BTreeMap<u32, Instant>,
+    /// For whose sake others were asked since memory came back last, and when.
+    questions: BTreeMap<u32, Instant>,
 }
 
 impl Needs {
-    /// Whether the others are to be asked for the sake of a space; if so, they count as asked now.
-    pub fn ask(&mut self, space: u32, now: Instant) -> bool {
-        let lately = self.asked.get(&space).is_some_and(|at| now.saturating_duration_since(*at) < AGAIN);
-        if !lately {
-            self.asked.insert(space, now);
+    /// A space waits for the others' answers: `ask` sends a question, and says whether it could. False: there is nobody to wait for.
+    pub fn wait(
+        &mut self,
+        (space, class): (u32, u8),
+        helpers: impl Iterator<Item = u32>,
+        now: Instant,
+        ask: impl Fn(u32) -> bool,
+    ) -> bool {
+        let lately = self.questions.get(&space).is_some_and(|at| now.saturating_duration_since(*at) < AGAIN);
+        let mut unheard = BTreeSet::new();
+        for helper in helpers {
+            if !lately && !self.asked.contains(&helper) && ask(helper) {
+                self.asked.insert(helper);
+            }
+            // What was asked for another's sake, or for another size class, is as good.
+            if self.asked.contains(&helper) {
+                unheard.insert(helper);
+            }
         }
-        !lately
-    }
-
-    /// A space waits for those that were asked.
-    pub fn wait(&mut self, space: u32, class: u8, unheard: BTreeSet<u32>, now: Instant) {
-        self.waiting.push(Need { space, class, unheard, due: now + ANSWER });
+        if !lately {
+            self.questions.insert(space, now);
+        }
+        let hope = !unheard.is_empty();
+        if hope {
+            self.waiting.push(Need { space, class, unheard, due: now + ANSWER });
+        }
+        hope
     }
 
     /// A space has given back what it could.
     pub fn heard(&mut self, space: u32) {
+        self.asked.remove(&space);
         for need in &mut self.waiting {
             need.unheard.remove(&space);
         }
@@ -65,7 +84,7 @@ impl Needs {
         self.heard(space);
         self.waiting.retain(|need| need.space != space);
         self.refused.remove(&space);
-        self.asked.remove(&space);
+        self.questions.remove(&space);
     }
 
     /// All that wait, in the order in which they asked; who still waits is put back by [`Needs::keep`].
@@ -84,7 +103,8 @@ impl Needs {
     }
 
     /// Memory came back: who is to hear of it, once.
-    pub fn take_refused(&mut self) -> BTreeSet<u32> {
+    pub fn came_back(&mut self) -> BTreeSet<u32> {
+        self.questions.clear();
         std::mem::take(&mut self.refused)
     }
 
@@ -101,8 +121,9 @@ mod tests {
     #[test]
     fn a_need_is_over_when_all_have_answered_or_ended_or_its_time_has() {
         let (mut needs, now) = (Needs::default(), Instant::now());
-        assert!(needs.ask(1, now));
-        needs.wait(1, 0, [2, 3].into(), now);
+        assert!(!needs.wait((1, 0), [].into_iter(), now, |_| true), "nobody to ask");
+        needs.came_back();
+        assert!(needs.wait((1, 0), [2, 3].into_iter(), now, |_| true));
         needs.heard(2);
         let [need] = &needs.take()[..] else { panic!("one waits") };
         assert!(!need.is_over(now) && need.is_over(now + ANSWER));
@@ -117,13 +138,29 @@ mod tests {
     }
 
     #[test]
-    fn the_others_are_not_asked_again_and_again_and_who_was_refused_hears_once() {
+    fn a_second_size_class_waits_for_the_question_of_the_first() {
         let (mut needs, now) = (Needs::default(), Instant::now());
-        assert!(needs.ask(1, now) && !needs.ask(1, now) && needs.ask(2, now) && needs.ask(1, now + AGAIN));
+        assert!(needs.wait((1, 0), [2].into_iter(), now, |_| true));
+        let never = |_| panic!("it has yet to answer");
+        assert!(needs.wait((1, 1), [2].into_iter(), now, never));
+        assert!(needs.wait((3, 0), [2].into_iter(), now, never), "nor for another space");
+        needs.heard(2);
+        assert!(needs.take().iter().all(|need| need.is_over(now)));
+        assert!(!needs.wait((1, 0), [2].into_iter(), now, |_| panic!("it has just said that there is nothing")));
+        assert!(needs.wait((1, 0), [2].into_iter(), now + AGAIN, |_| true));
+        needs.heard(2);
+        needs.came_back();
+        assert!(needs.wait((1, 0), [2].into_iter(), now + AGAIN, |_| true), "it brought something");
+    }
+
+    #[test]
+    fn one_that_cannot_be_asked_is_not_waited_for_and_who_was_refused_hears_once() {
+        let (mut needs, now) = (Needs::default(), Instant::now());
+        assert!(!needs.wait((1, 0), [2].into_iter(), now, |_| false));
         needs.refuse(1);
         needs.refuse(2);
         needs.gone(2);
-        assert_eq!(needs.take_refused(), [1].into());
-        assert!(needs.take_refused().is_empty());
+        assert_eq!(needs.came_back(), [1].into());
+        assert!(needs.came_back().is_empty());
     }
 }

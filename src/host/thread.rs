@@ -8,6 +8,7 @@ use crate::config::Config;
 use crate::io::{Disk, DiskLetter, Memory};
 use crate::mail::{Address, Mailbox, Waited};
 use crate::space::{Granted, Letter};
+use crossbeam::channel::TrySendError;
 use kvtide_tiering::log::Recovered;
 use kvtide_tiering::node::{Grant, Node, NodeConfig};
 use kvtide_wire::error::Error as WireError;
@@ -15,7 +16,7 @@ use kvtide_wire::hello::Slab;
 use kvtide_wire::os::map::Access;
 use kvtide_wire::os::memfd::Memfd;
 use rustix::fs::{FallocateFlags, fallocate};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -58,17 +59,14 @@ impl Host {
         let retry = (!self.regions.flush()).then(|| Instant::now() + RETRY);
         let go_on = match letters.wait_until(retry.into_iter().chain(self.needs.due()).min()) {
             Waited::Letter(letter) => self.heed(letter),
-            Waited::Due => true,
+            Waited::Due => {
+                // No letter waits, and with it no slab that came back.
+                self.settle();
+                true
+            }
             Waited::Gone => false,
         };
-        if self.needs.due().is_some_and(|due| due <= Instant::now()) {
-            self.settle();
-        }
         for (space, letter) in self.regions.take_post() {
-            if matches!(letter, Letter::DiskRefused) {
-                self.needs.refuse(space);
-                self.ask_others(space);
-            }
             self.tell(space, letter);
         }
         go_on
@@ -100,10 +98,7 @@ impl Host {
                 self.came_back();
             }
             NodeLetter::NeedDisk { space, wanted } => self.regions.need(space, wanted),
-            NodeLetter::ReturnDisk { space, slab } => {
-                self.regions.take_back(space, slab);
-                self.came_back();
-            }
+            NodeLetter::ReturnDisk { space, slab } => self.regions.take_back(space, slab),
             NodeLetter::KeepDisk { space, slab } => self.regions.keep(space, slab),
             NodeLetter::Quotas { names, host, nvme, bytes_per_day } => {
                 self.node.set_quotas(host);
@@ -123,21 +118,15 @@ impl Host {
         if self.grant(space, class) {
             return;
         }
-        let asked = self.ask_others(space);
-        match asked.is_empty() {
-            true => self.refuse(space, class),
-            false => self.needs.wait(space, class, asked, Instant::now()),
+        let (helpers, spaces) = (self.node.helpers(space, class), &self.spaces);
+        // One whose mailbox is full is not waited for. One whose thread has ended is: what it held is on its way here, and so is its end.
+        let ask = |helper| match spaces.get(&helper).map(|to| to.offer(Letter::Reclaim)) {
+            Some(Ok(()) | Err(TrySendError::Disconnected(_))) => true,
+            Some(Err(TrySendError::Full(_))) | None => false,
+        };
+        if !self.needs.wait((space, class), helpers, Instant::now(), ask) {
+            self.refuse(space, class);
         }
-    }
-
-    /// Asks every other space for what is idle there, for the sake of `space`. Returns who was asked.
-    fn ask_others(&mut self, space: u32) -> BTreeSet<u32> {
-        let others: Vec<_> = self.spaces.iter().filter(|(other, _)| **other != space).collect();
-        if others.is_empty() || !self.needs.ask(space, Instant::now()) {
-            return BTreeSet::new();
-        }
-        // One whose thread has ended has nothing any more, and its end is on its way here.
-        others.into_iter().filter(|(_, to)| to.send(Letter::Reclaim).is_ok()).map(|(other, _)| *other).collect()
     }
 
     /// Looks again at who waits.
@@ -155,10 +144,10 @@ impl Host {
         }
     }
 
-    /// Memory or NVMe space came back, or there may be more of it: who waits has it first, then who was refused may ask again.
+    /// Memory came back, or there may be more of it: who waits has it first, then who was refused may ask again.
     fn came_back(&mut self) {
         self.settle();
-        for space in self.needs.take_refused() {
+        for space in self.needs.came_back() {
             self.tell(space, Letter::Freed);
         }
     }
@@ -263,5 +252,114 @@ fn empty(space: u32, slab: u32, memfd: &Memfd) {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     if let Err(errno) = fallocate(memfd, flags, 0, memfd.bytes()) {
         tracing::error!("space {space}: slab {slab} keeps its memory while an engine maps it: {errno}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Machine, Overrides};
+    use crate::mail::mailbox;
+    use kvtide_tiering::log::SlabHeader;
+    use kvtide_tiering::node::FrameClass;
+
+    /// Host memory of four slabs.
+    fn host() -> Host {
+        let text = "[tiers.host]\ncapacity = 262144\nslab = 65536\nprefault = false\n";
+        let config = Config::parse("", text, &Overrides::default(), &Machine::look().unwrap()).unwrap();
+        Host::new(&config, Pool::empty(), &[], Vec::new())
+    }
+
+    /// A space with two size classes of a whole slab a frame.
+    fn join(host: &mut Host, space: u32) -> Mailbox<Letter> {
+        let (to, letters) = mailbox(8).unwrap();
+        let classes = vec![FrameClass { stride: 65536, planes: 1 }; 2];
+        let slab = SlabHeader {
+            region: 0,
+            grant: 0,
+            key: kvtide_tiering::log::SpaceKey([0; 32]),
+            domain: "default".into(),
+            slot_bytes: 131072,
+            shards: 1,
+            codec: 0,
+            encrypted: false,
+            page_bytes: vec![65536; 2],
+        };
+        host.heed(NodeLetter::Join { space, domain: 0, classes, slab: Box::new(slab), to });
+        letters
+    }
+
+    /// What a space is told, in words.
+    fn told(letters: &Mailbox<Letter>) -> Vec<&'static str> {
+        std::iter::from_fn(|| letters.take())
+            .map(|letter| match letter {
+                Letter::Granted(_) => "granted",
+                Letter::Refused { .. } => "refused",
+                Letter::Reclaim => "reclaim",
+                Letter::Freed => "freed",
+                _ => "another",
+            })
+            .collect()
+    }
+
+    #[test]
+    fn nobody_is_refused_what_another_gives_back_and_who_was_refused_hears_of_more() {
+        let mut host = host();
+        let (holder, asker) = (join(&mut host, 1), join(&mut host, 2));
+        for class in [0, 1, 0, 1] {
+            host.heed(NodeLetter::Need { space: 1, class });
+        }
+        assert_eq!(told(&holder), ["granted"; 4]);
+        // Both size classes of the asker wait for one answer.
+        host.heed(NodeLetter::Need { space: 2, class: 0 });
+        host.heed(NodeLetter::Need { space: 2, class: 1 });
+        assert_eq!((told(&holder), told(&asker)), (vec!["reclaim"], vec![]));
+        for slab in [0, 1] {
+            host.heed(NodeLetter::Return { space: 1, slab, memfd: None });
+        }
+        host.heed(NodeLetter::Reclaimed { space: 1 });
+        assert_eq!((told(&holder), told(&asker)), (vec![], vec!["granted", "granted"]));
+        // What is not given back is refused, once the answer is there.
+        host.heed(NodeLetter::Need { space: 2, class: 0 });
+        assert_eq!((told(&holder), told(&asker)), (vec!["reclaim"], vec![]));
+        host.heed(NodeLetter::Reclaimed { space: 1 });
+        assert_eq!(told(&asker), ["refused"]);
+        // At once where the others have just said so; and whoever was refused hears when something comes back.
+        host.heed(NodeLetter::Need { space: 2, class: 0 });
+        assert_eq!((told(&holder), told(&asker)), (vec![], vec!["refused"]));
+        host.heed(NodeLetter::Leave { space: 1 });
+        assert_eq!(told(&asker), ["freed"]);
+        host.heed(NodeLetter::Need { space: 2, class: 0 });
+        assert_eq!(told(&asker), ["granted"]);
+    }
+
+    #[test]
+    fn what_an_ending_space_held_is_waited_for() {
+        let mut host = host();
+        let (holder, asker) = (join(&mut host, 1), join(&mut host, 2));
+        for class in [0, 1, 0, 1] {
+            host.heed(NodeLetter::Need { space: 1, class });
+        }
+        drop(holder);
+        host.heed(NodeLetter::Need { space: 2, class: 0 });
+        assert!(told(&asker).is_empty());
+        host.heed(NodeLetter::Leave { space: 1 });
+        assert_eq!(told(&asker), ["granted"]);
+    }
+
+    #[test]
+    fn one_that_never_answers_holds_up_nobody_for_long() {
+        let mut host = host();
+        let (_hangs, asker) = (join(&mut host, 1), join(&mut host, 2));
+        while host.node.granted_bytes() < host.node.capacity_bytes() {
+            host.heed(NodeLetter::Need { space: 1, class: 0 });
+            host.heed(NodeLetter::Need { space: 1, class: 1 });
+        }
+        host.heed(NodeLetter::Need { space: 2, class: 0 });
+        let (_address, nothing) = mailbox(1).unwrap();
+        while told(&asker).is_empty() {
+            assert!(host.read(&nothing)); // returns when something is due
+        }
+        assert_eq!((host.slabs_refused, host.needs.due()), (1, None));
     }
 }

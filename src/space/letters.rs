@@ -26,7 +26,7 @@ pub(crate) enum Letter {
         /// Size class.
         class: u8,
     },
-    /// Another space was refused memory, or may be: what is idle here goes back. Answered by [`crate::host::NodeLetter::Reclaimed`].
+    /// Another space finds no host memory: what is idle here goes back. Answered by [`crate::host::NodeLetter::Reclaimed`].
     Reclaim,
     /// Memory came back to the node since this space was refused.
     Freed,

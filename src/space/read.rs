@@ -14,7 +14,7 @@ impl Space {
             Letter::Refused { class } => self.tell(now_us, Event::SlabRefused { class }),
             // Once it is known who has left.
             Letter::Reclaim => self.reclaim = true,
-            Letter::Freed => self.tell(now_us, Event::Tick),
+            Letter::Freed => self.tell(now_us, Event::Freed),
             Letter::DiskGranted(region) => self.disk_granted(now_us, &region),
             Letter::Adopted(regions) => self.adopt(now_us, regions),
             Letter::DiskGone { slab } => self.disk_gone(now_us, slab),

@@ -35,6 +35,8 @@ const LETTERS: usize = 256;
 const LOOK_US: u64 = 1_000;
 /// Its turn on a core that others want too: engines wait for it, and its rounds take microseconds.
 const TURN: Duration = Duration::from_micros(100);
+/// Looks at the sockets before what is idle goes back: one sees so many at most, and there are more sessions.
+const LOOKS: usize = 16;
 /// How long a thread sleeps at most while another thread's mailbox is full.
 const RETRY: Duration = Duration::from_millis(1);
 
@@ -295,8 +297,13 @@ impl Space {
     /// Gives back what is idle, since another space was refused. Who has left before it asked is let go of first: engines that follow
     /// one another expect to find what those before them had.
     fn give_back(&mut self, now_us: u64, sleeper: &mut Sleeper) {
-        sleeper.look(Some(Duration::ZERO));
-        self.heed(now_us, sleeper);
+        for _ in 0..LOOKS {
+            sleeper.look(Some(Duration::ZERO));
+            if !sleeper.has_seen() {
+                break;
+            }
+            self.heed(now_us, sleeper);
+        }
         self.end_all(now_us);
         self.tell(now_us, Event::Reclaim);
         while self.core.has_output() {

@@ -110,6 +110,11 @@ impl Sleeper {
         }
     }
 
+    /// Whether the last look saw anything that was not looked at since.
+    pub fn has_seen(&self) -> bool {
+        !self.seen.is_empty()
+    }
+
     /// The next thing to look at.
     pub fn next(&mut self) -> Option<Wake> {
         loop {

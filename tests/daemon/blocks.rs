@@ -307,22 +307,52 @@ fn an_engine_killed_while_it_stores_leaves_nothing_torn_and_gives_its_frames_bac
     }
 }
 
-/// Sessions come and go in a process that stays: what was being copied then is nobody's any more.
+/// Sessions come and go in a process that stays: what was being copied then is nobody's any more, and nothing of it is written into what
+/// another one has got since.
 #[test]
 fn a_client_that_leaves_in_mid_copy_leaves_nothing_behind() {
     let mut daemon = daemon("");
+    let (_stays, mut staying, mut own) = attach(daemon.socket(), 1, 0, 64);
     for round in 1..=20u128 {
         let (client, mut channel, mut memory) = attach(daemon.socket(), 1, 0, 64);
         (0..64).for_each(|block| memory.write(block, round, block));
-        let (own, hashes): (Vec<u32>, _) = ((0..32).collect(), hashes(round, 32));
-        let store = Request::Store { first: 0, parent: 0, hashes: &hashes, blocks: &own, level: Level::Published };
+        let (blocks, hashes): (Vec<u32>, _) = ((0..32).collect(), hashes(round, 32));
+        let store = Request::Store { first: 0, parent: 0, hashes: &hashes, blocks: &blocks, level: Level::Published };
         channel.submit(store, BOUND, 0).unwrap();
         if round % 2 == 0 {
             client.detach();
         }
         drop((channel, client));
+        store_and_load(&mut staying, &mut own, 100 + round);
     }
-    until_status(&mut daemon, "had every session back", |status| sessions(status) == (0, 0));
+    until_status(&mut daemon, "had every other session back", |status| sessions(status) == (1, 0));
+}
+
+/// Takes host frames, and finds in them what it wrote.
+fn store_and_load(channel: &mut Channel, memory: &mut Memory, prefix: u128) {
+    store(channel, memory, prefix, 32, Level::Published);
+    load(channel, memory, prefix, 32);
+}
+
+/// Kernels may still read what they show: it stays until the process exits.
+#[test]
+fn a_session_with_window_frames_says_no_goodbye() {
+    let mut daemon = daemon("");
+    let plane = PlaneSpec { page_bytes: 8192, ..PlaneSpec::default() };
+    let space = SpaceSpec {
+        name: "windows".into(),
+        fingerprint: [9; 32],
+        page_tokens: 16,
+        planes: vec![plane],
+        shards: 1,
+        shard: 0,
+    };
+    for (host_windows, says) in [(0, "ends: it has left"), (4, "ends: its socket was closed")] {
+        let options = Options { host_windows, ..Options::new(daemon.socket().into(), space.clone(), vec![8]) };
+        drop(Client::attach(options).unwrap());
+        until_status(&mut daemon, "had the session back", |status| sessions(status) == (0, 0));
+        assert_eq!(daemon.log().matches(says).count(), 1, "{host_windows} windows: {}", daemon.log());
+    }
 }
 
 #[test]

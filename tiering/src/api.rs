@@ -654,8 +654,10 @@ pub enum Event<'a> {
         /// Session.
         session: SessionId,
     },
-    /// Another space was refused memory: what is wholly idle here goes back, host memory and NVMe space, none of it kept in store.
+    /// Another space finds no host memory: a slab of each size class goes back, if there is one that is wholly idle; none is kept in store.
     Reclaim,
+    /// Host memory came back to the node: who was refused may ask again.
+    Freed,
     /// The operator changed the policy and what the space may hold: that holds from now on. What a space or a session was sized
     /// by stays as it was: the host frames of its scans and whether it has an NVMe tier until the space ends, the tier-0 frames of
     /// a session's scans until the session does. What is held beyond a lower bound is held on until nobody needs it. Refused, with

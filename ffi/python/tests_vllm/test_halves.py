@@ -11,6 +11,7 @@ from engine import BLOCKS, TOKENS, Engine, full, hashes, request, window
 from waiting import attached
 
 from kvtide.daemon import PrivateDaemon
+from kvtide.errors import Again, NotFound
 from kvtide.vllm.worker import IDLE_S
 
 
@@ -151,6 +152,45 @@ def test_a_failed_load_names_its_blocks_and_what_it_had_promised_is_not_stored(
         engine.finish(asked)
         assert engine.step({}).stores == []
 
+
+def test_what_a_load_ends_with_is_told_in_one_step(daemon: PrivateDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Engine(tmp_path, daemon.socket) as engine:
+        engine.prefill(request("r", hashes("p", 4)), 1.0)
+        assert engine.match(request("s", hashes("p", 4))) == (4 * TOKENS, True)
+        monkeypatch.setattr(engine.worker._mover, "load", lambda *_: 1)
+        step = engine.scheduler.step({})
+        assert engine.worker.take_loaded() == (set(), set())
+        engine.worker.start_loads(step)
+        engine.worker._drain()  # it ends between two of the questions that vLLM asks in a step
+        assert engine.worker.take_invalid_blocks() == set()
+        assert engine.worker.take_metadata() is None
+        loaded, _, invalid = engine.end()
+        assert (loaded, len(invalid)) == ({"s"}, 3)
+        assert engine.scheduler._tracked["s"].failed
+
+
+def test_a_lease_that_a_full_channel_does_not_drop_is_dropped_by_a_later_step(daemon: PrivateDaemon, tmp_path: Path) -> None:
+    with Engine(tmp_path, daemon.socket) as engine:
+        engine.prefill(request("r", hashes("p", 2)), 1.0)
+        asked = request("s", hashes("p", 2))
+        assert engine.scheduler.matched(asked, 0)[0] == 2 * TOKENS
+        held = engine.scheduler._tracked["s"].held
+        assert held is not None
+        channel, refusals = held.channel, [Again("the ring is full")] * 2
+
+        def drop(seq: int) -> None:
+            if refusals:
+                raise refusals.pop()
+            channel.seq_drop(seq)
+
+        held.channel = SimpleNamespace(seq_drop=drop)
+        engine.scheduler.finished(asked)
+        for undropped in ([held], []):
+            assert engine.scheduler._undropped == [held]
+            engine.step({})
+            assert engine.scheduler._undropped == undropped
+        with pytest.raises(NotFound):
+            channel.fetch(held.seq, 0, 1, timeout=10.0)
 
 
 def test_without_a_daemon_it_serves_and_attaches_when_there_is_one(tmp_path: Path) -> None:

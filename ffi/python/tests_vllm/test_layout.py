@@ -115,3 +115,18 @@ def test_what_is_described_tells_layouts_apart() -> None:
         )
     }
     assert len(texts) == 6
+
+
+def test_which_layer_stands_where_and_of_what_type_is_described() -> None:
+    def described(*groups: tuple[list[str], Any], eighths: str = "") -> str:
+        layers = [layer for names, _ in groups for layer in names]
+        given = caches(*layers)
+        if eighths:
+            given[eighths] = given[eighths].to(torch.uint8)
+        return layout.tensors(layout.groups(cache_config(*groups), engine()), given, 8).describe()
+
+    first = described((["l.0.attn", "l.10.attn"], full()), (["l.9.attn", "l.11.attn"], window()))
+    assert first != described((["l.0.attn", "l.9.attn"], full()), (["l.10.attn", "l.11.attn"], window()))
+    assert first == described((["l.20.attn", "l.22.attn"], full()), (["l.21.attn", "l.23.attn"], window())), "another stage"
+    names = ["l.0", "l.1", "l.2"]
+    assert len({described((names, full()), eighths=layer) for layer in ("", *names)}) == 4

@@ -36,6 +36,8 @@ use std::{
 pub(crate) const IDLE: u32 = 1;
 /// The copy thread's announcement: it sleeps while jobs wait for lanes; a lane that moved must wake it.
 pub(crate) const FOR_LANES: u32 = 2;
+/// How long a session that leaves waits for copies of a device. After that the daemon waits for the process's exit.
+const LEAVE_MAX: Duration = Duration::from_secs(1);
 /// Blocks that the session's reserve holds at most.
 pub(crate) const RESERVE_MAX: usize = 4096;
 
@@ -203,10 +205,10 @@ impl Session {
         if !self.end(Status::Daemon) {
             return;
         }
+        self.wake_all();
         // Whoever had the pump when the session ended has let go of it, and no round begins any more. What windows show is read by whom
         // the engine likes.
-        let settled =
-            self.shared.geometry().windows() == 0 && self.pump().settle(Instant::now() + self.timeout).is_ok();
+        let settled = self.shared.geometry().windows() == 0 && self.pump().settle(Instant::now() + LEAVE_MAX).is_ok();
         if settled {
             // A daemon that has gone, or does not read, needs no telling: it sees the end of the connection.
             let _ = self.socket.send(&Goodbye.encode(), &[]);
@@ -222,6 +224,10 @@ impl Session {
     fn hang_up(&self) {
         // The daemon learns of it by EOF, threads that sleep on the socket by HUP. Not connected: they know already.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+        self.wake_all();
+    }
+
+    fn wake_all(&self) {
         self.copier.wake();
         self.lanes.iter().for_each(Nudge::wake);
     }

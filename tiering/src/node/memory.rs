@@ -150,6 +150,20 @@ impl Node {
         Some(Grant { slab: slab as u32, frames, stride, bytes })
     }
 
+    /// Spaces whose idle slabs would help one that got none of a class: those that hold any, of its own domain alone if that is at its
+    /// quota.
+    pub fn helpers(&self, space: u32, class: u8) -> impl Iterator<Item = u32> {
+        let at = self.at(space).map(|at| &self.spaces[at]);
+        let at_quota = at.is_some_and(|s| {
+            let stride = s.classes.get(usize::from(class)).map_or(0, |class| u64::from(class.stride));
+            self.cfg.quotas_bytes[s.domain].saturating_sub(self.by_domain[s.domain]) < stride
+        });
+        let domain = at.map(|s| s.domain);
+        let helps = move |s: &&Space| s.id != space && (!at_quota || Some(s.domain) == domain);
+        let holds = |s: &&Space| s.slabs.iter().any(|slab| slab.1 > 0);
+        self.spaces.iter().filter(helps).filter(holds).map(|s| s.id)
+    }
+
     /// Takes a slab back. False when the space does not hold it.
     pub fn take_back(&mut self, space: u32, slab: u32) -> bool {
         let Some(at) = self.at(space) else { return false };
@@ -233,6 +247,22 @@ mod tests {
         assert_eq!(node.grant(7, 0), Some(Grant { slab: 0, frames: 1, stride: 4096, bytes: 4096 }));
         assert_eq!(node.grant(7, 1), None, "no such class");
         assert_eq!(node.grant(8, 0), None, "no such space");
+    }
+
+    #[test]
+    fn who_can_help_holds_something_and_is_of_the_domain_that_is_full() {
+        let quotas_bytes = vec![3_000, 10_000];
+        let mut node = Node::new(NodeConfig { capacity_bytes: 5_000, slab_bytes: 1_000, quotas_bytes });
+        for (space, domain) in [(1, 0), (2, 0), (3, 1), (4, 1)] {
+            assert!(node.join(space, domain, &[class(1_000)]));
+        }
+        let fill = |node: &mut Node, space: u32| while node.grant(space, 0).is_some() {};
+        let helpers = |node: &Node, space| node.helpers(space, 0).collect::<Vec<_>>();
+        assert!(node.grant(1, 0).is_some());
+        fill(&mut node, 2);
+        assert_eq!(helpers(&node, 1), [2], "its domain is at its quota; the node is not full");
+        fill(&mut node, 3);
+        assert_eq!((helpers(&node, 4), helpers(&node, 1)), (vec![1, 2, 3], vec![2]), "the node is full");
     }
 
     /// One that asks again and again leaves a class that has not asked yet its part, and no more than a slab of a large memory.

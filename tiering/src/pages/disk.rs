@@ -187,8 +187,6 @@ pub(crate) struct Disk {
     pub asked_for: Option<u16>,
     /// The node refused since space was last freed anywhere.
     pub refused: bool,
-    /// It is not asked again before.
-    pub ask_again_us: u64,
     /// No block without a slot can have one, and no dirty page has one: writing down makes no host frame free.
     pub exhausted: bool,
     /// Writes that failed in a row, over all slots.
@@ -232,7 +230,6 @@ impl Disk {
             asked: false,
             asked_for: None,
             refused: false,
-            ask_again_us: 0,
             exhausted: false,
             write_fails: 0,
             failed_with: Status::Ok,

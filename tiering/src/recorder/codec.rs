@@ -49,6 +49,7 @@ const LOG_DONE: u8 = 46;
 const DISK_GONE: u8 = 47;
 const SCORES: u8 = 48;
 const RECLAIM: u8 = 49;
+const FREED: u8 = 50;
 
 impl<'a> Input<'a> {
     fn new(kind: u8, now_us: u64, numbers: &[u64], list: List<'a>) -> Input<'a> {
@@ -108,6 +109,7 @@ impl<'a> Input<'a> {
             }
             Event::Tick => new(TICK, &[], List::None),
             Event::Reclaim => new(RECLAIM, &[], List::None),
+            Event::Freed => new(FREED, &[], List::None),
         }
     }
 
@@ -448,6 +450,7 @@ impl<'a> Reader<'a> {
             }
             TICK => Event::Tick,
             RECLAIM => Event::Reclaim,
+            FREED => Event::Freed,
             DISK_GRANTED | DISK_ADOPTED => {
                 let (slab, slots, disk, generation) = (n[0] as u32, n[1] as u32, n[2] as u16, n[3] as u32);
                 match e.kind {

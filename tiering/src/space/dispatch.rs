@@ -44,6 +44,11 @@ impl Core {
                 self.reclaim();
                 Ok(())
             }
+            Event::Freed => {
+                self.host.classes.iter_mut().for_each(|class| class.refused = false);
+                self.wake_all();
+                Ok(())
+            }
             Event::Tick => {
                 self.tick();
                 Ok(())
@@ -195,19 +200,22 @@ impl Core {
         Ok(())
     }
 
-    /// Gives back whatever another space can have at no cost to this one.
+    /// Gives a slab of each size class back that another space can have at no cost to this one. What waits for the node itself keeps what
+    /// it has so far: two that each wait for the rest would pass it to and fro.
     fn reclaim(&mut self) {
         for class in 0..self.geo.classes.len() as u8 {
-            while self.return_idle_slab(class, Spare::None) {}
+            if !self.host.classes[usize::from(class)].asked {
+                self.return_idle_slab(class, Spare::None);
+            }
         }
-        while self.has_nvme() && self.return_idle_disk(Spare::None) {}
     }
 
     /// Housekeeping that is not urgent.
     fn tick(&mut self) {
         self.wear.advance(self.now);
         for class in 0..self.geo.classes.len() {
-            self.host.classes[class].refused = false;
+            let c = &mut self.host.classes[class];
+            c.refused &= c.ask_again_us > self.now;
             self.return_idle_slab(class as u8, Spare::Tenth);
         }
         self.size_order();
@@ -219,7 +227,7 @@ impl Core {
             self.disk.set_full(None);
             self.trim_blocks();
             self.trim_disk();
-            self.return_idle_disk(Spare::Tenth);
+            self.return_idle_disk();
             self.wake_disk();
         }
         self.wake_all();

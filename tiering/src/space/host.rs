@@ -379,7 +379,9 @@ impl Core {
             c.asked = true;
             self.outbox.push_back(Action::NeedSlab { class });
         }
-        self.host.classes[usize::from(class)].asked
+        // Who was refused goes on without, and does not wait for a second answer.
+        let c = &self.host.classes[usize::from(class)];
+        c.asked && !c.refused
     }
 
     /// Gives a wholly free slab back that no admitted page needs. False if there was none.

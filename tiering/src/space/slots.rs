@@ -1,6 +1,6 @@
 //! Slots on NVMe for blocks: where the next one comes from, and when slabs go back.
 
-use super::{ASK_AGAIN_US, Core, Spare};
+use super::Core;
 use crate::api::{Action, BlockId, NONE, Status};
 use crate::error::Error;
 use crate::mutants::{self, Mutant};
@@ -35,8 +35,7 @@ impl Core {
     /// Whether the node may have more for the space.
     fn may_grow(&self) -> bool {
         let granted = u64::from(self.disk.granted) * self.slot_bytes;
-        let may_ask = !self.disk.refused || self.disk.ask_again_us <= self.now;
-        may_ask && granted + self.slot_bytes <= self.cfg.limits.nvme_bytes_max
+        !self.disk.refused && granted + self.slot_bytes <= self.cfg.limits.nvme_bytes_max
     }
 
     /// How writes fail, or erasures of slots that are wanted again, if none has succeeded for long: nothing is promised a place on
@@ -98,7 +97,7 @@ impl Core {
             return Err(Error::Slab { slab: NONE, why: "was not asked for" });
         }
         (self.disk.asked, self.disk.asked_for) = (false, None);
-        (self.disk.refused, self.disk.ask_again_us) = (true, self.now.saturating_add(ASK_AGAIN_US));
+        self.disk.refused = true;
         self.wake_all();
         self.wake_disk();
         Ok(())
@@ -211,13 +210,12 @@ impl Core {
     }
 
     /// Gives one wholly free slab back that no admitted block needs; keeps a tenth of what is granted.
-    pub(crate) fn return_idle_disk(&mut self, spare: Spare) -> bool {
+    pub(crate) fn return_idle_disk(&mut self) {
         let promised = self.blocks.referred.saturating_sub(self.disk.used);
-        let spare = spare.of(self.disk.granted.into()) as u32;
-        let Some(slab) = self.disk.idle_slab(promised.max(spare)) else { return false };
-        self.disk.remove(slab);
-        self.outbox.push_back(Action::ReturnDisk { slab });
-        true
+        if let Some(slab) = self.disk.idle_slab(promised.max(self.disk.granted / 10)) {
+            self.disk.remove(slab);
+            self.outbox.push_back(Action::ReturnDisk { slab });
+        }
     }
 
     /// Over the high watermark, published blocks that nobody refers to are dropped for good, least recently used first, until

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .connector import KvtideConnector
+    from .tier import KvtideTier
 
-__all__ = ["KvtideConnector"]
+__all__ = ["KvtideConnector", "KvtideTier"]
 
 #: Where each name that needs vLLM is.
 _LAZY = {"KvtideConnector": "connector", "KvtideTier": "tier"}

@@ -58,7 +58,7 @@ class Adapters:
     @staticmethod
     def _read(name: str, path: str) -> bytes:
         try:
-            return folder_digest(Path(path), _PATTERNS, _ALSO)
+            return folder_digest(Path(path).expanduser(), _PATTERNS, _ALSO)
         except OSError as error:
             logger.warning(
                 "kvtide: requests with the adapter %r are served without cache, because its content is not known: %s", name, error

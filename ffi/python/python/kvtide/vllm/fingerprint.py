@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import logging
 import os
 import pickle
 import platform
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,6 +60,17 @@ def _model(model: Any, load: Any, config: Config) -> dict[str, str]:
     }
 
 
+def _if_given(name: str, value: object) -> dict[str, str]:
+    """A part for an option that is not left to its default."""
+    if value is None or value == {}:
+        return {}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = dataclasses.asdict(value)
+    # What only its address would tell apart tells nothing: another one each time.
+    text = re.sub(r" at 0x[0-9a-f]+", "", _text(sorted(value, key=str) if isinstance(value, (set, frozenset)) else value))
+    return {name: text if len(text) < 100 else _short(text)}
+
+
 def _processor() -> str:
     """Processors that vLLM's kernels tell apart: on a CPU they pack keys as its vector unit likes them."""
     machine = platform.machine()
@@ -87,7 +100,9 @@ def _hashing(vllm_config: Any, config: Config) -> str:
     except RandomSeed:
         if not config.private:
             raise
-        seed = f"private {new_epoch().hex()}"
+        # All ranks of an engine must say the same, and no two engines.
+        engine = getattr(vllm_config.kv_transfer_config, "engine_id", None)
+        seed = f"private {engine or new_epoch().hex()}"
     return f"{algorithm}, pickle {pickle.HIGHEST_PROTOCOL}, {seed}"
 
 
@@ -120,7 +135,13 @@ def parts(vllm_config: Any, config: Config, layout: str) -> dict[str, str]:
     described = [f"{name} {size}" for name, size in split.items() if size != 1]
     described += ["experts"] * bool(getattr(parallel, "enable_expert_parallel", False))
     found["parallelism"] = ", ".join(described) or "none"
-    found["attention backend"] = str(getattr(getattr(vllm_config, "attention_config", None), "backend", None))
+    attention = getattr(vllm_config, "attention_config", None)
+    found["attention backend"] = str(getattr(attention, "backend", None))
+    found |= _if_given("attention backends by kind", getattr(attention, "backend_per_kind", None))
+    found |= _if_given("quantization options", getattr(vllm_config.model_config, "quantization_config", None))
+    lora = getattr(vllm_config, "lora_config", None)
+    found |= _if_given("adapters' dtype", getattr(lora, "lora_dtype", None))
+    found |= _if_given("adapters' modules", getattr(lora, "target_modules", None))
     found["block hashes"] = _hashing(vllm_config, config)
     return found
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -146,11 +148,21 @@ class Tensors:
     page_bytes: tuple[int, ...]
     #: vLLM's block ids are below this.
     blocks: int
+    #: Which of the rank's layers, by place in the model, are in each plane, and the type of each one's numbers.
+    layers: tuple[tuple[tuple[int, str], ...], ...]
 
     def describe(self) -> str:
         """One line, for the fingerprint: the order of a block's bytes."""
         shapes = {f"{list(part.tensor.shape[1:])} by {list(part.tensor.stride()[1:])}": None for part in self.parts}
-        return f"pages of {', '.join(map(str, self.page_bytes))} bytes, blocks of {', '.join(shapes)}"
+        types = {dtype: None for plane in self.layers for _, dtype in plane}
+        order = hashlib.blake2b(repr(self.layers).encode(), digest_size=8).hexdigest()
+        pages = f"pages of {', '.join(map(str, self.page_bytes))} bytes, blocks of {', '.join(shapes)}"
+        return f"{pages}, {', '.join(types)}, layers {order}"
+
+
+def _by_number(layer: str) -> list[tuple[int, str]]:
+    """Sorts the names of layers as the model has them: "layers.10" after "layers.9"."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", layer)]
 
 
 def _blocks_first(tensor: Any, blocks: int, layer: str) -> Any:
@@ -169,6 +181,9 @@ def tensors(groups: Groups, kv_caches: Mapping[str, Any], blocks: int) -> Tensor
     """
     parts: list[Part] = []
     page_bytes: list[int] = []
+    # Counted from the rank's first, so that the stages of a pipeline are alike.
+    place = {layer: at for at, layer in enumerate(sorted((l for g in groups.groups for l in g.layers), key=_by_number))}
+    layers: list[tuple[tuple[int, str], ...]] = []
     for plane, (group, members) in enumerate(zip(groups.groups, groups.members, strict=True)):
         views: dict[int, Any] = {}
         for layer in group.layers:
@@ -185,4 +200,5 @@ def tensors(groups: Groups, kv_caches: Mapping[str, Any], blocks: int) -> Tensor
                 parts.append(Part(plane, member + sum(groups.members[:plane]), view, offset, size))
                 offset += size
         page_bytes.append(offset)
-    return Tensors(tuple(parts), tuple(page_bytes), blocks)
+        layers.append(tuple((place[layer], str(kv_caches[layer].dtype)) for layer in group.layers))
+    return Tensors(tuple(parts), tuple(page_bytes), blocks, tuple(layers))

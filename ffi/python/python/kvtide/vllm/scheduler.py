@@ -151,6 +151,10 @@ class SchedulerHalf:
                     f"kvtide: ranks must have pages of the same sizes; rank {first.shard} has {first.planes}, rank"
                     f" {rank.shard} {rank.planes}: with pipeline parallelism the stages need equally many layers of each kind"
                 )
+        if self._link is not None:
+            if first == self._geometry:
+                return  # vLLM says it again when it wakes up
+            self._link.close()
         self._geometry = first
         name = self._config.space or f"vllm {self._vllm_config.model_config.model}"
         readable = "; ".join(f"{part}: {text}" for part, text in first.parts)
