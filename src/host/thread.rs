@@ -120,9 +120,11 @@ impl Host {
         }
         let (helpers, spaces) = (self.node.helpers(space, class), &self.spaces);
         // One whose mailbox is full is not waited for. One whose thread has ended is: what it held is on its way here, and so is its end.
-        let ask = |helper| match spaces.get(&helper).map(|to| to.offer(Letter::Reclaim)) {
-            Some(Ok(()) | Err(TrySendError::Disconnected(_))) => true,
-            Some(Err(TrySendError::Full(_))) | None => false,
+        let ask = |helper| {
+            spaces.get(&helper).is_some_and(|to| match to.offer(Letter::Reclaim) {
+                Ok(()) | Err(TrySendError::Disconnected(_)) => true,
+                Err(TrySendError::Full(_)) => false,
+            })
         };
         if !self.needs.wait((space, class), helpers, Instant::now(), ask) {
             self.refuse(space, class);
