@@ -15,8 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from kvtide.daemon import stopped
-
 #: How long it may take to listen, to end, and to come to a state that a case waits for. Seconds.
 START_S = 60.0
 END_S = 60.0
@@ -104,6 +102,8 @@ class Daemon:
         """SIGSTOP; returns when none of its threads runs."""
         assert self._process is not None, "it does not run"
         self._process.send_signal(signal.SIGSTOP)
+        from kvtide.daemon import stopped  # noqa: PLC0415 (llama.cpp's environment has no kvtide)
+
         stopped(self._process.pid)
 
     def thaw(self) -> None:
