@@ -100,10 +100,10 @@ class Daemon:
 
     def freeze(self) -> None:
         """SIGSTOP; returns when none of its threads runs."""
-        assert self._process is not None, "it does not run"
-        self._process.send_signal(signal.SIGSTOP)
         from kvtide.daemon import stopped  # noqa: PLC0415 (llama.cpp's environment has no kvtide)
 
+        assert self._process is not None, "it does not run"
+        self._process.send_signal(signal.SIGSTOP)
         stopped(self._process.pid)
 
     def thaw(self) -> None:
