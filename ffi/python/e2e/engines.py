@@ -17,8 +17,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from kvtide.daemon import stopped
-
 #: How long vLLM may take to be imported, to start, and to answer. Seconds; what takes longer is a hang, and an error.
 IMPORT_S = 600.0
 START_S = 300.0
@@ -212,6 +210,8 @@ class Engine:
 
     def freeze(self) -> None:
         """SIGSTOP; returns when none of its threads runs."""
+        from kvtide.daemon import stopped  # noqa: PLC0415 (llama.cpp's environment has no kvtide)
+
         signal.pidfd_send_signal(self._pidfd, signal.SIGSTOP)
         stopped(self.pid)
 
