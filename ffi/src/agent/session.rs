@@ -198,9 +198,9 @@ impl Session {
         }
     }
 
-    /// Ends the session in order: nothing of it touches host memory when this returns, and the daemon is told, which would else keep what
-    /// copies were under way to and from until this process exits. Waits for a round of the pump and for a device's copies; must
-    /// not be called with the pump held.
+    /// Ends the session in order: the daemon is told that no copy of it is under way any more; it would else keep what
+    /// copies were under way to and from until this process exits. It is not told where a device's copies have not ended in [`LEAVE_MAX`], nor
+    /// where the session has windows. Waits for a round of the pump and for those copies; must not be called with the pump held.
     pub fn leave(&self) {
         if !self.end(Status::Daemon) {
             return;
