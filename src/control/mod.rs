@@ -283,8 +283,9 @@ impl Control {
             .map_err(|error| system(format!("the session's shared memory could not be made: {error}")))?;
         let space = match found {
             Some(space) => space,
-            None if self.spaces.len() >= limits.spaces_max as usize => {
-                let text = format!("the daemon already has {} spaces (limits.spaces_max)", limits.spaces_max);
+            None if !self.spaces.has_room(limits.spaces_max as usize) => {
+                let max = limits.spaces_max;
+                let text = format!("the daemon has {max} spaces with sessions, as many as limits.spaces_max allows");
                 return Err(Refusal { status: Status::Limit, text });
             }
             None => self

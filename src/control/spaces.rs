@@ -32,6 +32,17 @@ struct Space {
     sent: u64,
     /// Told to end.
     retired: bool,
+    /// Which of the spaces it was that were left by their last session; none while it may have sessions.
+    left: Option<u64>,
+}
+
+impl Space {
+    /// It gets no newcomer any more, and ends.
+    fn retire(&mut self) {
+        self.retired = true;
+        // Gone already: it will report its end.
+        let _ = self.running.address.send(Letter::Retire);
+    }
 }
 
 /// All spaces by number.
@@ -39,6 +50,8 @@ struct Space {
 pub(super) struct Spaces {
     spaces: BTreeMap<u32, Space>,
     next: u32,
+    /// Times that a space was left by its last session.
+    left: u64,
     control: Address<Report>,
     node: Address<NodeLetter>,
     disks: Arc<[Disk]>,
@@ -57,12 +70,28 @@ impl Spaces {
         config: &Config,
     ) -> Spaces {
         let (daemon, canary) = (config.daemon.clone(), config.canary);
-        Spaces { spaces: BTreeMap::new(), next: 1, control, node, disks, roll, daemon, canary }
+        Spaces { spaces: BTreeMap::new(), next: 1, left: 0, control, node, disks, roll, daemon, canary }
     }
 
     /// Spaces that run, those included that were told to end.
     pub fn len(&self) -> usize {
         self.spaces.len()
+    }
+
+    /// Whether one more space may begin. Where there are as many as there may be, the one ends that was left by its last session
+    /// longest ago; what it has on NVMe stays. Those that are ending count apart, and are as many again at most.
+    pub fn has_room(&mut self, spaces_max: usize) -> bool {
+        let running = self.spaces.values().filter(|space| !space.retired).count();
+        if running < spaces_max {
+            return true;
+        }
+        let left =
+            self.spaces.iter().filter(|(_, space)| !space.retired).filter_map(|(id, space)| Some((space.left?, *id)));
+        let Some((_, oldest)) = left.min().filter(|_| self.spaces.len() < 2 * spaces_max) else { return false };
+        if let Some(space) = self.spaces.get_mut(&oldest) {
+            space.retire();
+        }
+        true
     }
 
     /// The space that takes newcomers of this key.
@@ -138,7 +167,7 @@ impl Spaces {
         };
         self.next += 1;
         self.roll.join(number, running.address.clone());
-        self.spaces.insert(number, Space { key, limits, running, sent: 0, retired: false });
+        self.spaces.insert(number, Space { key, limits, running, sent: 0, retired: false, left: None });
         Ok(number)
     }
 
@@ -146,6 +175,7 @@ impl Spaces {
     pub fn send(&mut self, space: u32, newcomer: Newcomer) -> bool {
         let Some(space) = self.spaces.get_mut(&space) else { return false };
         space.sent += 1;
+        space.left = None;
         space.running.address.send(Letter::Attach(Box::new(newcomer))).is_ok()
     }
 
@@ -155,9 +185,13 @@ impl Spaces {
             // Newcomers that were sent meanwhile keep it.
             Report::Vacant { space: number, attaches } => {
                 if let Some(space) = self.spaces.get_mut(&number).filter(|space| space.sent == attaches) {
-                    space.retired = true;
-                    // Gone already: it will report its end.
-                    let _ = space.running.address.send(Letter::Retire);
+                    space.retire();
+                }
+            }
+            Report::Left { space: number, attaches } => {
+                self.left += 1;
+                if let Some(space) = self.spaces.get_mut(&number).filter(|space| space.sent == attaches) {
+                    space.left = Some(self.left);
                 }
             }
             Report::Beat { beat } => self.roll.see(beat),

@@ -18,7 +18,7 @@ use crate::config::{Config, HostTier};
 use crate::error::Error;
 use crate::io::{Disk, DiskEvent};
 use crate::mail::{Address, Mailbox, mailbox};
-use crate::space::Letter;
+use crate::space::{Left, Letter};
 use crate::status::Roll;
 use crate::supervisor;
 use crossbeam::channel::Sender;
@@ -58,10 +58,19 @@ pub(crate) enum NodeLetter {
         /// For which size class.
         class: u8,
     },
-    /// A space that was told [`Letter::Reclaim`] has given back what was idle.
+    /// A space that was told [`Letter::Reclaim`] has given back what it could.
     Reclaimed {
         /// Its number.
         space: u32,
+        /// Whether that was anything.
+        gave: bool,
+    },
+    /// The first session of a space attached, or its last one left.
+    InUse {
+        /// Its number.
+        space: u32,
+        /// Whether there are sessions now.
+        sessions: bool,
     },
     /// A space gives a slab back.
     Return {
@@ -87,12 +96,12 @@ pub(crate) enum NodeLetter {
         /// Which slab it was.
         slab: u32,
     },
-    /// A space ends, and nothing is under way to the region any more: what is recorded there stays for a later run.
+    /// A space ends, and nothing is under way to the region any more: what is recorded there stays.
     KeepDisk {
         /// Its number.
         space: u32,
-        /// Which slab it was.
-        slab: u32,
+        /// What it left.
+        left: Box<Left>,
     },
     /// A space has ended; all its slabs come back.
     Leave {

@@ -1,7 +1,7 @@
 //! Who waits for host memory that the node could not give at once.
 //!
-//! Before a space is told no, every other one that could help is asked to give back what is idle there, and all have answered, or
-//! had [`ANSWER`] to. So nobody is refused for what an engine holds that has let go of it, or that has left a moment ago.
+//! Before a space is refused, every other one that could help is asked for idle memory, and has [`ANSWER`] to answer. If that is
+//! not enough, one space after the other is asked to empty a slab of cached content, in the order of `Node::giver`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -12,6 +12,9 @@ const ANSWER: Duration = Duration::from_millis(500);
 /// often.
 const AGAIN: Duration = Duration::from_millis(10);
 
+/// How long a need may wait in all for spaces that empty a slab: longer than one waits for its disk.
+const EMPTIED: Duration = Duration::from_secs(2);
+
 /// A space waits for a slab of a size class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Need {
@@ -19,13 +22,42 @@ pub(super) struct Need {
     pub class: u8,
     /// Spaces that have not answered.
     unheard: BTreeSet<u32>,
-    due: Instant,
+    /// Spaces that gave nothing when they were asked for what they have cached.
+    empty: BTreeSet<u32>,
+    /// Whether spaces are asked for what they have cached by now.
+    cached: bool,
+    /// Whether nobody is to be asked any more.
+    over: bool,
+    began: Instant,
 }
 
 impl Need {
-    /// Whether nothing more is to be hoped for.
-    pub fn is_over(&self, now: Instant) -> bool {
-        self.unheard.is_empty() || self.due <= now
+    /// Whether one more space may be asked for what it has cached. Those that have not said in time whether anything is idle there
+    /// are not asked.
+    pub fn may_ask_cached(&mut self, now: Instant) -> bool {
+        if !self.cached && (self.unheard.is_empty() || self.due() <= now) {
+            self.cached = true;
+            self.empty.append(&mut self.unheard);
+        }
+        self.unheard.is_empty() && !self.is_over(now)
+    }
+
+    /// Whether an answer is waited for.
+    pub fn waits(&self, now: Instant) -> bool {
+        !self.unheard.is_empty() && !self.is_over(now)
+    }
+
+    fn is_over(&self, now: Instant) -> bool {
+        self.over || self.due() <= now
+    }
+
+    /// Whether a space has said that it has nothing to give.
+    pub fn has_nothing(&self, space: u32) -> bool {
+        self.empty.contains(&space)
+    }
+
+    fn due(&self) -> Instant {
+        self.began + if self.cached { EMPTIED } else { ANSWER }
     }
 }
 
@@ -42,14 +74,15 @@ pub(super) struct Needs {
 }
 
 impl Needs {
-    /// A space waits for the others' answers: `ask` sends a question, and says whether it could. False: there is nobody to wait for.
-    pub fn wait(
+    /// A space needs memory, and the others are asked for what is idle: `ask` sends a question, and says whether it could. The need
+    /// is over if nobody has to answer and the same space asked a moment ago in vain.
+    pub fn ask_idle(
         &mut self,
         (space, class): (u32, u8),
         helpers: impl Iterator<Item = u32>,
         now: Instant,
         ask: impl Fn(u32) -> bool,
-    ) -> bool {
+    ) -> Need {
         let lately = self.questions.get(&space).is_some_and(|at| now.saturating_duration_since(*at) < AGAIN);
         let mut unheard = BTreeSet::new();
         for helper in helpers {
@@ -64,24 +97,33 @@ impl Needs {
         if !lately {
             self.questions.insert(space, now);
         }
-        let hope = !unheard.is_empty();
-        if hope {
-            self.waiting.push(Need { space, class, unheard, due: now + ANSWER });
+        let over = lately && unheard.is_empty();
+        Need { space, class, unheard, empty: BTreeSet::new(), cached: false, over, began: now }
+    }
+
+    /// A space is asked to empty a slab of what it has cached, unless a question to it is still open: its answer is as good.
+    pub fn ask_cached(&mut self, need: &mut Need, giver: u32, ask: impl Fn(u32) -> bool) {
+        if self.asked.contains(&giver) || ask(giver) {
+            self.asked.insert(giver);
+            need.unheard.insert(giver);
+        } else {
+            need.empty.insert(giver);
         }
-        hope
     }
 
     /// A space has given back what it could.
-    pub fn heard(&mut self, space: u32) {
+    pub fn heard(&mut self, space: u32, gave: bool) {
         self.asked.remove(&space);
         for need in &mut self.waiting {
-            need.unheard.remove(&space);
+            if need.unheard.remove(&space) && need.cached && !gave {
+                need.empty.insert(space);
+            }
         }
     }
 
     /// A space has ended.
     pub fn gone(&mut self, space: u32) {
-        self.heard(space);
+        self.heard(space, false);
         self.waiting.retain(|need| need.space != space);
         self.refused.remove(&space);
         self.questions.remove(&space);
@@ -110,7 +152,7 @@ impl Needs {
 
     /// When the first of those that wait has waited long enough.
     pub fn due(&self) -> Option<Instant> {
-        self.waiting.iter().map(|need| need.due).min()
+        self.waiting.iter().map(Need::due).min()
     }
 }
 
@@ -118,45 +160,68 @@ impl Needs {
 mod tests {
     use super::*;
 
+    fn ask(needs: &mut Needs, space: u32, helpers: &[u32], now: Instant) -> Need {
+        needs.ask_idle((space, 0), helpers.iter().copied(), now, |_| true)
+    }
+
     #[test]
-    fn a_need_is_over_when_all_have_answered_or_ended_or_its_time_has() {
+    fn cached_content_is_asked_for_when_all_have_answered_or_ended_or_their_time_is_over() {
         let (mut needs, now) = (Needs::default(), Instant::now());
-        assert!(!needs.wait((1, 0), [].into_iter(), now, |_| true), "nobody to ask");
-        needs.came_back();
-        assert!(needs.wait((1, 0), [2, 3].into_iter(), now, |_| true));
-        needs.heard(2);
-        let [need] = &needs.take()[..] else { panic!("one waits") };
-        assert!(!need.is_over(now) && need.is_over(now + ANSWER));
+        let mut need = ask(&mut needs, 1, &[2, 3], now);
+        assert!(need.waits(now) && !need.may_ask_cached(now));
         needs.keep(need.clone());
         assert_eq!(needs.due(), Some(now + ANSWER));
+        needs.heard(2, false);
         needs.gone(3);
-        let [need] = &needs.take()[..] else { panic!("one waits") };
-        assert!(need.is_over(now));
-        needs.keep(need.clone());
+        let [answered] = &mut needs.take()[..] else { panic!("one waits") };
+        assert!(!answered.has_nothing(2), "nothing idle: it may have cached content");
+        assert!(answered.may_ask_cached(now) && !answered.waits(now));
+        // One that has not answered in time is not asked for more.
+        assert!(need.may_ask_cached(now + ANSWER) && need.has_nothing(2) && need.has_nothing(3));
+        assert!(!need.may_ask_cached(now + EMPTIED), "its time is over");
+        needs.keep(need);
         needs.gone(1);
         assert_eq!((needs.take(), needs.due()), (vec![], None));
     }
 
     #[test]
+    fn one_space_after_the_other_is_asked_for_cached_content() {
+        let (mut needs, now) = (Needs::default(), Instant::now());
+        let mut need = ask(&mut needs, 1, &[], now);
+        for (giver, gave) in [(2, true), (3, false)] {
+            assert!(need.may_ask_cached(now));
+            needs.ask_cached(&mut need, giver, |_| true);
+            assert!(need.waits(now) && !need.may_ask_cached(now));
+            needs.keep(need);
+            needs.heard(giver, gave);
+            need = needs.take().pop().unwrap();
+            assert_eq!((need.waits(now), need.has_nothing(giver)), (false, !gave));
+        }
+        needs.ask_cached(&mut need, 4, |_| false);
+        assert!(need.has_nothing(4) && !need.waits(now), "its mailbox is full");
+    }
+
+    #[test]
     fn a_second_size_class_waits_for_the_question_of_the_first() {
         let (mut needs, now) = (Needs::default(), Instant::now());
-        assert!(needs.wait((1, 0), [2].into_iter(), now, |_| true));
+        assert!(ask(&mut needs, 1, &[2], now).waits(now));
         let never = |_| panic!("it has yet to answer");
-        assert!(needs.wait((1, 1), [2].into_iter(), now, never));
-        assert!(needs.wait((3, 0), [2].into_iter(), now, never), "nor for another space");
-        needs.heard(2);
-        assert!(needs.take().iter().all(|need| need.is_over(now)));
-        assert!(!needs.wait((1, 0), [2].into_iter(), now, |_| panic!("it has just said that there is nothing")));
-        assert!(needs.wait((1, 0), [2].into_iter(), now + AGAIN, |_| true));
-        needs.heard(2);
+        assert!(needs.ask_idle((1, 1), [2].into_iter(), now, never).waits(now));
+        assert!(needs.ask_idle((3, 0), [2].into_iter(), now, never).waits(now), "nor for another space");
+        needs.heard(2, false);
+        let mut over =
+            needs.ask_idle((1, 0), [2].into_iter(), now, |_| panic!("it has just said that there is nothing"));
+        assert!(!over.waits(now) && !over.may_ask_cached(now));
+        assert!(ask(&mut needs, 1, &[2], now + AGAIN).waits(now + AGAIN));
+        needs.heard(2, false);
         needs.came_back();
-        assert!(needs.wait((1, 0), [2].into_iter(), now + AGAIN, |_| true), "it brought something");
+        assert!(ask(&mut needs, 1, &[2], now + AGAIN).waits(now + AGAIN), "it brought something");
     }
 
     #[test]
     fn one_that_cannot_be_asked_is_not_waited_for_and_who_was_refused_hears_once() {
         let (mut needs, now) = (Needs::default(), Instant::now());
-        assert!(!needs.wait((1, 0), [2].into_iter(), now, |_| false));
+        assert!(!needs.ask_idle((1, 0), [2].into_iter(), now, |_| false).waits(now));
         needs.refuse(1);
         needs.refuse(2);
         needs.gone(2);

@@ -11,12 +11,17 @@
 use crate::config::Config;
 use crate::io::{Disk, DiskEvent, KeyError, LogLetter, SlabCode};
 use crate::mail::Outbox;
-use crate::space::{Letter, Region};
+use crate::space::{Left, Letter, Region};
 use kvtide_tiering::api::Status;
-use kvtide_tiering::log::{Recovered, RecoveredSlab, SlabHeader};
+use kvtide_tiering::log::{Blocks, Recovered, RecoveredSlab, SlabHeader};
 use kvtide_tiering::node::{DiskConfig, DiskGrant, DiskStatus, Disks, DisksConfig, Evicted, NoDisk};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A space that gave a region back is granted none for this time. Each grant and each return is a record and a flush of an index log,
+/// which no write budget bounds: a space that goes round costs twenty flushes a second.
+const REST: Duration = Duration::from_millis(100);
 
 /// What each disk of a configuration may be written a day, if it has a bound.
 pub(crate) fn bytes_per_day(config: &Config) -> Vec<Option<u64>> {
@@ -31,24 +36,41 @@ pub(super) struct Regions {
     logs: Vec<Outbox<LogLetter>>,
     /// Names of the domains, in the node's order.
     domains: Vec<String>,
-    /// What an earlier run left, by disk and region.
-    kept: BTreeMap<(u32, u32), RecoveredSlab>,
+    /// What an earlier run, or a space that ended, left, by disk and region.
+    kept: BTreeMap<(u32, u32), Kept>,
     /// What the slabs of each space look like.
     spaces: BTreeMap<u32, SlabHeader>,
     /// Spaces that wait for a region, and on which disk they would rather have it, in the order in which they asked.
     waiting: VecDeque<(u32, Option<u32>)>,
     /// Grants whose record is on its way to the medium, by disk and number.
     logging: BTreeMap<(u32, u64), Logging>,
-    /// Numbers of the grants that spaces hold, by space and slab.
-    held: BTreeMap<(u32, u32), u64>,
+    /// What was recorded of the regions that spaces hold, by space and slab.
+    held: BTreeMap<(u32, u32), SlabHeader>,
     /// Number of the next grant: no disk has seen it.
     next_grant: u64,
     /// What each disk may be written a day, if it has a bound.
     bytes_per_day: Vec<Option<u64>>,
     /// What each space was told that it may write a day.
     rates: BTreeMap<u32, u64>,
+    /// When each space gave its last region back, for [`REST`].
+    returned: BTreeMap<u32, Instant>,
     /// Letters for spaces, to be sent.
     post: Vec<(u32, Letter)>,
+}
+
+/// What is recorded in a region that no space holds.
+struct Kept {
+    header: SlabHeader,
+    blocks: Blocks,
+    /// Generations of its slots up to this one have been in use.
+    generation: u32,
+}
+
+impl From<RecoveredSlab> for Kept {
+    fn from(slab: RecoveredSlab) -> Kept {
+        let generation = slab.blocks.iter().map(|put| put.generation).max().unwrap_or(0);
+        Kept { header: slab.header, blocks: slab.blocks, generation }
+    }
 }
 
 /// A grant that a log is told of.
@@ -72,10 +94,10 @@ impl Regions {
             quotas_bytes: config.domains.iter().map(|domain| domain.nvme_bytes).collect(),
         });
         let slabs = (0u32..).zip(recovered).flat_map(|(disk, recovered)| {
-            recovered.slabs.into_iter().map(move |slab| ((disk, slab.header.region), slab))
+            recovered.slabs.into_iter().map(move |slab| ((disk, slab.header.region), Kept::from(slab)))
         });
         let kept: BTreeMap<_, _> = slabs.collect();
-        let next_grant = kept.values().map(|slab| slab.header.grant + 1).max().unwrap_or(1);
+        let next_grant = kept.values().map(|kept| kept.header.grant + 1).max().unwrap_or(1);
         let mut regions = Regions {
             node,
             logs: disks.iter().map(|disk| Outbox::new(disk.log())).collect(),
@@ -89,6 +111,7 @@ impl Regions {
             next_grant,
             bytes_per_day: bytes_per_day(config),
             rates: BTreeMap::new(),
+            returned: BTreeMap::new(),
             post: Vec::new(),
         };
         // Regions are written in order, and granted once they are.
@@ -150,9 +173,8 @@ impl Regions {
             self.free(disk, region, grant);
             return None;
         };
-        self.held.insert((space, granted.slab), grant);
-        let used = kept.blocks.iter().map(|put| put.generation).max().unwrap_or(0);
-        let generation = self.generation(disk).max(used);
+        self.held.insert((space, granted.slab), fits);
+        let generation = self.generation(disk).max(kept.generation);
         Some(Region { grant: granted, generation, code, blocks: Some(kept.blocks) })
     }
 
@@ -174,9 +196,15 @@ impl Regions {
     }
 
     /// Answers who waits, as far as there is an answer now.
-    fn grant(&mut self) {
+    pub fn grant(&mut self) {
+        let now = Instant::now();
+        self.returned.retain(|_, at| *at + REST > now);
         for _ in 0..self.waiting.len() {
             let Some((space, wanted)) = self.waiting.pop_front() else { return };
+            if self.returned.contains_key(&space) {
+                self.waiting.push_back((space, wanted));
+                continue;
+            }
             match self.node.grant(space, wanted) {
                 Ok((grant, evicted)) => {
                     self.evicted(evicted);
@@ -186,6 +214,12 @@ impl Regions {
                 Err(NoDisk::Full | NoDisk::Unknown) => self.post.push((space, Letter::DiskRefused)),
             }
         }
+    }
+
+    /// When the first of those that rest may be granted a region again.
+    pub fn due(&self) -> Option<Instant> {
+        let resting = self.waiting.iter().filter_map(|(space, _)| self.returned.get(space));
+        resting.map(|at| *at + REST).min()
     }
 
     /// Has a grant written down; the space hears of it when that is flushed.
@@ -223,19 +257,20 @@ impl Regions {
     /// A space gives a region back, in which nothing is recorded any more.
     pub fn take_back(&mut self, space: u32, slab: u32) {
         match (self.node.take_back(space, slab), self.held.remove(&(space, slab))) {
-            (Some((disk, region)), Some(grant)) => self.free(disk, region, grant),
+            (Some((disk, region)), Some(header)) => self.free(disk, region, header.grant),
             _ => tracing::error!("space {space}: slab {slab} on NVMe was given back and is not its own"),
         }
+        self.returned.insert(space, Instant::now());
         self.grant();
     }
 
-    /// A space ends, and what is recorded in a region stays, for the next run.
-    pub fn keep(&mut self, space: u32, slab: u32) {
-        let domain = self.spaces.get(&space).and_then(|header| self.domain(&header.domain));
-        if let (Some((disk, region)), Some(grant)) =
-            (self.node.take_back(space, slab), self.held.remove(&(space, slab)))
-        {
-            self.node.keep(disk, region, domain, grant);
+    /// A space ends, and what is recorded in a region stays: for the space when it comes again, or for the next run.
+    pub fn keep(&mut self, space: u32, Left { slab, blocks, generation }: Left) {
+        let Some(header) = self.held.remove(&(space, slab)) else { return };
+        let Some((disk, region)) = self.node.take_back(space, slab) else { return };
+        let domain = self.domain(&header.domain);
+        if self.node.keep(disk, region, domain, header.grant) {
+            self.kept.insert((disk, region), Kept { header, blocks, generation });
         }
     }
 
@@ -300,7 +335,7 @@ impl Regions {
         if status == Status::Ok
             && let Ok(code) = self.code(disk, &header)
         {
-            self.held.insert((space, grant.slab), number);
+            self.held.insert((space, grant.slab), header);
             let region = Region { grant, generation: self.generation(disk), code, blocks: None };
             return self.post.push((space, Letter::DiskGranted(region)));
         }
@@ -342,6 +377,7 @@ impl Regions {
         }
         self.held.retain(|(of, _), _| *of != space);
         self.spaces.remove(&space);
+        self.returned.remove(&space);
         self.grant();
     }
 

@@ -6,10 +6,10 @@ use crate::io::{
     Choice, Disk, DiskEvent, DiskThread, EngineChoice, Floor, LogLetter, Note, NoteKind, Place, Settings, SlotKey,
 };
 use crate::mail::mailbox;
-use crate::space::{Letter, Region};
+use crate::space::{Left, Letter, Region};
 use crossbeam::channel::{Receiver, unbounded};
 use kvtide_tiering::api::Status;
-use kvtide_tiering::log::{SlabHeader, SpaceKey};
+use kvtide_tiering::log::{Blocks, SlabHeader, SpaceKey};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -150,6 +150,11 @@ fn slab(key: u8) -> SlabHeader {
     }
 }
 
+/// A slab of which the log alone knows what is recorded.
+fn left(slab: u32) -> Left {
+    Left { slab, blocks: Blocks::empty(0, 1, false, false), generation: 0 }
+}
+
 #[test]
 fn what_a_space_recorded_is_kept_for_it_alone() {
     let mut rig = Rig::new("kept");
@@ -158,7 +163,7 @@ fn what_a_space_recorded_is_kept_for_it_alone() {
     assert!(region.blocks.is_none());
     rig.record(region.grant.region);
     // The daemon ends: the record stays.
-    rig.regions.keep(1, region.grant.slab);
+    rig.regions.keep(1, left(region.grant.slab));
     rig.regions.leave(1);
     assert_eq!(rig.regions.status()[0].lost, 0);
     let mut rig = rig.again();
@@ -182,7 +187,7 @@ fn what_nobody_comes_for_goes_when_there_is_no_other_room() {
     rig.join(1, 1);
     let old = rig.need(1).unwrap();
     rig.record(old.grant.region);
-    rig.regions.keep(1, old.grant.slab);
+    rig.regions.keep(1, left(old.grant.slab));
     let mut rig = rig.again();
     rig.join(2, 2);
     let others: Vec<u32> = (1..REGIONS).map(|_| rig.need(2).unwrap().grant.region).collect();

@@ -57,11 +57,13 @@ impl Host {
     pub fn read(&mut self, letters: &Mailbox<NodeLetter>) -> bool {
         // A log's thread may be inside the device: what it has no room for is offered again.
         let retry = (!self.regions.flush()).then(|| Instant::now() + RETRY);
-        let go_on = match letters.wait_until(retry.into_iter().chain(self.needs.due()).min()) {
+        let due = retry.into_iter().chain(self.needs.due()).chain(self.regions.due()).min();
+        let go_on = match letters.wait_until(due) {
             Waited::Letter(letter) => self.heed(letter),
             Waited::Due => {
                 // No letter waits, and with it no slab that came back.
                 self.settle();
+                self.regions.grant();
                 true
             }
             Waited::Gone => false,
@@ -85,10 +87,11 @@ impl Host {
                 }
             }
             NodeLetter::Need { space, class } => self.need(space, class),
-            NodeLetter::Reclaimed { space } => {
-                self.needs.heard(space);
+            NodeLetter::Reclaimed { space, gave } => {
+                self.needs.heard(space, gave);
                 self.settle();
             }
+            NodeLetter::InUse { space, sessions } => self.node.set_in_use(space, sessions),
             NodeLetter::Return { space, slab, memfd } => {
                 if let Some(memfd) = memfd {
                     empty(space, slab, &memfd);
@@ -99,7 +102,7 @@ impl Host {
             }
             NodeLetter::NeedDisk { space, wanted } => self.regions.need(space, wanted),
             NodeLetter::ReturnDisk { space, slab } => self.regions.take_back(space, slab),
-            NodeLetter::KeepDisk { space, slab } => self.regions.keep(space, slab),
+            NodeLetter::KeepDisk { space, left } => self.regions.keep(space, *left),
             NodeLetter::Quotas { names, host, nvme, bytes_per_day } => {
                 self.node.set_quotas(host);
                 self.regions.set_quotas(names, nvme, bytes_per_day);
@@ -119,30 +122,32 @@ impl Host {
             return;
         }
         let (helpers, spaces) = (self.node.helpers(space, class), &self.spaces);
-        // One whose mailbox is full is not waited for. One whose thread has ended is: what it held is on its way here, and so is its end.
-        let ask = |helper| {
-            spaces.get(&helper).is_some_and(|to| match to.offer(Letter::Reclaim) {
-                Ok(()) | Err(TrySendError::Disconnected(_)) => true,
-                Err(TrySendError::Full(_)) => false,
-            })
-        };
-        if !self.needs.wait((space, class), helpers, Instant::now(), ask) {
-            self.refuse(space, class);
-        }
+        let now = Instant::now();
+        let need = self.needs.ask_idle((space, class), helpers, now, |helper| ask(spaces, helper, false));
+        self.go_on(need, now);
     }
 
     /// Looks again at who waits.
     fn settle(&mut self) {
         let now = Instant::now();
         for need in self.needs.take() {
-            let Need { space, class, .. } = need;
-            if self.grant(space, class) {
-                continue;
+            if !self.grant(need.space, need.class) {
+                self.go_on(need, now);
             }
-            match need.is_over(now) {
-                true => self.refuse(space, class),
-                false => self.needs.keep(need),
-            }
+        }
+    }
+
+    /// Once no answer about idle memory is due, asks one space after the other for what it has cached; refuses when none is left.
+    fn go_on(&mut self, mut need: Need, now: Instant) {
+        let (space, class) = (need.space, need.class);
+        while need.may_ask_cached(now) {
+            let Some(giver) = self.node.giver(space, class, |giver| need.has_nothing(giver)) else { break };
+            let spaces = &self.spaces;
+            self.needs.ask_cached(&mut need, giver, |giver| ask(spaces, giver, true));
+        }
+        match need.waits(now) {
+            true => self.needs.keep(need),
+            false => self.refuse(space, class),
         }
     }
 
@@ -249,6 +254,15 @@ impl Host {
     }
 }
 
+/// Asks a space for a slab. False: its mailbox is full, and it is not waited for. A space whose thread has ended is: what it held is on
+/// its way here, and so is its end.
+fn ask(spaces: &BTreeMap<u32, Address<Letter>>, helper: u32, cached: bool) -> bool {
+    spaces.get(&helper).is_some_and(|to| match to.offer(Letter::Reclaim { cached }) {
+        Ok(()) | Err(TrySendError::Disconnected(_)) => true,
+        Err(TrySendError::Full(_)) => false,
+    })
+}
+
 /// Frees a slab's memory though engines may still map it: what they touch from now on is charged to them.
 fn empty(space: u32, slab: u32, memfd: &Memfd) {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -297,7 +311,8 @@ mod tests {
             .map(|letter| match letter {
                 Letter::Granted(_) => "granted",
                 Letter::Refused { .. } => "refused",
-                Letter::Reclaim => "reclaim",
+                Letter::Reclaim { cached: false } => "reclaim",
+                Letter::Reclaim { cached: true } => "reclaim cached",
                 Letter::Freed => "freed",
                 _ => "another",
             })
@@ -319,12 +334,12 @@ mod tests {
         for slab in [0, 1] {
             host.heed(NodeLetter::Return { space: 1, slab, memfd: None });
         }
-        host.heed(NodeLetter::Reclaimed { space: 1 });
+        host.heed(NodeLetter::Reclaimed { space: 1, gave: false });
         assert_eq!((told(&holder), told(&asker)), (vec![], vec!["granted", "granted"]));
         // What is not given back is refused, once the answer is there.
         host.heed(NodeLetter::Need { space: 2, class: 0 });
         assert_eq!((told(&holder), told(&asker)), (vec!["reclaim"], vec![]));
-        host.heed(NodeLetter::Reclaimed { space: 1 });
+        host.heed(NodeLetter::Reclaimed { space: 1, gave: false });
         assert_eq!(told(&asker), ["refused"]);
         // At once where the others have just said so; and whoever was refused hears when something comes back.
         host.heed(NodeLetter::Need { space: 2, class: 0 });
@@ -333,6 +348,58 @@ mod tests {
         assert_eq!(told(&asker), ["freed"]);
         host.heed(NodeLetter::Need { space: 2, class: 0 });
         assert_eq!(told(&asker), ["granted"]);
+    }
+
+    /// Fills host memory for a space.
+    fn fill(host: &mut Host, space: u32, letters: &Mailbox<Letter>) {
+        while host.node.granted_bytes() < host.node.capacity_bytes() {
+            host.heed(NodeLetter::Need { space, class: 0 });
+            host.heed(NodeLetter::Need { space, class: 1 });
+        }
+        told(letters);
+    }
+
+    #[test]
+    fn cached_content_is_asked_for_until_two_spaces_in_use_hold_as_much() {
+        let mut host = host();
+        let (holder, asker) = (join(&mut host, 1), join(&mut host, 2));
+        fill(&mut host, 1, &holder);
+        for (slab, answer) in [(0, "granted"), (1, "granted"), (2, "refused")] {
+            host.heed(NodeLetter::Need { space: 2, class: (slab % 2) as u8 });
+            assert_eq!(told(&holder), ["reclaim"]);
+            host.heed(NodeLetter::Reclaimed { space: 1, gave: false });
+            if answer == "granted" {
+                assert_eq!(told(&holder), ["reclaim cached"], "slab {slab}");
+                host.heed(NodeLetter::Return { space: 1, slab, memfd: None });
+                host.heed(NodeLetter::Reclaimed { space: 1, gave: true });
+            }
+            assert_eq!((told(&holder), told(&asker)), (vec![], vec![answer]), "slab {slab}");
+        }
+    }
+
+    #[test]
+    fn spaces_without_sessions_give_all_they_have_and_the_one_that_was_left_first_gives_first() {
+        let mut host = host();
+        let spaces = [1, 2, 3].map(|space| join(&mut host, space));
+        for (space, class) in [(1, 0), (2, 0), (3, 0), (3, 1)] {
+            host.heed(NodeLetter::Need { space, class });
+        }
+        spaces.iter().for_each(|letters| _ = told(letters));
+        for space in [2, 1] {
+            host.heed(NodeLetter::InUse { space, sessions: false });
+        }
+        for (giver, other, class) in [(2, 1, 0), (1, 2, 1)] {
+            host.heed(NodeLetter::Need { space: 3, class });
+            for space in 1..=2 {
+                host.heed(NodeLetter::Reclaimed { space, gave: false });
+            }
+            let asked = told(&spaces[giver - 1]);
+            assert_eq!(asked.last(), Some(&"reclaim cached"), "space {giver}");
+            assert!(!told(&spaces[other - 1]).contains(&"reclaim cached"), "space {other}");
+            host.heed(NodeLetter::Return { space: giver as u32, slab: 0, memfd: None });
+            host.heed(NodeLetter::Reclaimed { space: giver as u32, gave: true });
+            assert_eq!(told(&spaces[2]), ["granted"]);
+        }
     }
 
     #[test]

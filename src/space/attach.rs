@@ -4,6 +4,7 @@ use super::letters::Newcomer;
 use super::seats::Guest;
 use super::serve::Space;
 use crate::attach::{Refusal, refuse};
+use crate::host::NodeLetter;
 use crate::session::{End, Fate, Session};
 use kvtide_tiering::api::{Event, SessionId};
 use kvtide_wire::hello::Welcome;
@@ -26,6 +27,7 @@ impl Space {
         let told = self.slabs.notices().try_for_each(|notice| session.notify(notice.clone()));
         self.seats.take(slot, Guest { number, peer, pidfd, exited: false, session: Some(session) });
         self.seated.push(slot);
+        self.node.send(NodeLetter::InUse { space: self.number, sessions: true });
         self.registry.note(Fate::Attached);
         tracing::info!("session {number} (pid {}, uid {}) attached to space {}", peer.pid, peer.uid, self.number);
         if let Err(error) = welcomed {

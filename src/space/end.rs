@@ -1,6 +1,8 @@
 //! How sessions end: the lease first, the process perhaps later.
 
+use super::letters::Report;
 use super::serve::Space;
+use crate::host::NodeLetter;
 use crate::session::{End, Fate};
 use kvtide_tiering::api::{Event, SessionId};
 
@@ -38,6 +40,16 @@ impl Space {
         self.tell(now_us, Event::SessionLost { session: slot });
         if matches!(end, End::Left | End::Exited) {
             self.harmless(now_us, slot);
+        }
+        self.tell_left();
+    }
+
+    /// Says once that no session is left: host memory and the place of the space are others' to have then.
+    fn tell_left(&mut self) {
+        if self.told_left < self.attaches && self.seats.sessions().next().is_none() {
+            self.told_left = self.attaches;
+            self.node.send(NodeLetter::InUse { space: self.number, sessions: false });
+            self.control.send(Report::Left { space: self.number, attaches: self.attaches });
         }
     }
 

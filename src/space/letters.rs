@@ -27,7 +27,10 @@ pub(crate) enum Letter {
         class: u8,
     },
     /// Another space finds no host memory: what is idle here goes back. Answered by [`crate::host::NodeLetter::Reclaimed`].
-    Reclaim,
+    Reclaim {
+        /// If nothing is idle, a slab is emptied of what is cached and nobody refers to.
+        cached: bool,
+    },
     /// Memory came back to the node since this space was refused.
     Freed,
     /// The node granted a region of a disk.
@@ -51,7 +54,7 @@ pub(crate) enum Letter {
         /// End of the grace.
         until: Instant,
     },
-    /// No peer will be sent any more: end, if still vacant.
+    /// No peer will be sent any more: end, unless there are sessions. What is recorded on NVMe stays there.
     Retire,
     /// The operator changed the policy, or what the space may hold.
     Reconfigure(Box<Reconfigure>),
@@ -121,11 +124,29 @@ pub(crate) struct Region {
     pub blocks: Option<Blocks>,
 }
 
+/// What a space that ends leaves in a region of a disk.
+#[derive(Debug)]
+pub(crate) struct Left {
+    /// Its slab there.
+    pub slab: u32,
+    /// What is recorded.
+    pub blocks: Blocks,
+    /// Generations of its slots up to this one have been in use.
+    pub generation: u32,
+}
+
 /// From a core thread, or the watch, to the control thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Report {
     /// Nothing lives in the space any more; it has seen `attaches` newcomers so far.
     Vacant {
+        /// Number of the space.
+        space: u32,
+        /// Newcomers seen.
+        attaches: u64,
+    },
+    /// The last session of the space has left; it has seen `attaches` newcomers so far.
+    Left {
         /// Number of the space.
         space: u32,
         /// Newcomers seen.

@@ -32,6 +32,6 @@ mod sleep;
 mod status;
 
 pub(crate) use canary::CanaryTally;
-pub(crate) use letters::{Granted, Letter, Newcomer, Reconfigure, Region, Report};
+pub(crate) use letters::{Granted, Left, Letter, Newcomer, Reconfigure, Region, Report};
 pub(crate) use run::{SpaceThread, Spec};
 pub(crate) use status::SpaceStatus;

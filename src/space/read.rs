@@ -13,7 +13,7 @@ impl Space {
             Letter::Granted(granted) => self.granted(now_us, granted),
             Letter::Refused { class } => self.tell(now_us, Event::SlabRefused { class }),
             // Once it is known who has left.
-            Letter::Reclaim => self.reclaim = true,
+            Letter::Reclaim { cached } => self.reclaim = Some(cached),
             Letter::Freed => self.tell(now_us, Event::Freed),
             Letter::DiskGranted(region) => self.disk_granted(now_us, &region),
             Letter::Adopted(regions) => self.adopt(now_us, regions),
@@ -38,7 +38,7 @@ impl Space {
                 self.drain_until_us = Some(self.clock.of(until));
                 self.admit_all(now_us);
             }
-            Letter::Retire => return self.is_vacant(),
+            Letter::Retire => return self.retire(now_us),
             Letter::Record(written) => {
                 self.core.write();
                 // Whoever asked and does not wait any more needs no answer.

@@ -37,6 +37,8 @@ const LOOK_US: u64 = 1_000;
 const TURN: Duration = Duration::from_micros(100);
 /// Looks at the sockets before what is idle goes back: one sees so many at most, and there are more sessions.
 const LOOKS: usize = 16;
+/// How long a space that ends for another one may write what is on its way to NVMe.
+const RETIRE_US: u64 = 10_000_000;
 /// How long a thread sleeps at most while another thread's mailbox is full.
 const RETRY: Duration = Duration::from_millis(1);
 
@@ -137,6 +139,7 @@ fn begin(spec: Spec, letters: &Mailbox<Letter>, nvme: Nvme, sleeper: Sleeper) {
         page_bytes,
         attaches: 0,
         told_vacant: 0,
+        told_left: 0,
         nvme_bytes_per_day: None,
         drain_until_us: None,
         due_us: None,
@@ -148,7 +151,9 @@ fn begin(spec: Spec, letters: &Mailbox<Letter>, nvme: Nvme, sleeper: Sleeper) {
         list: List::default(),
         scratch: Scratch::new(),
         ending: Vec::new(),
-        reclaim: false,
+        reclaim: None,
+        returned_before: None,
+        retiring: false,
         seated: Vec::new(),
     };
     let finish = space.run(letters, sleeper, spec.spin.as_micros() as u64);
@@ -164,7 +169,11 @@ fn begin(spec: Spec, letters: &Mailbox<Letter>, nvme: Nvme, sleeper: Sleeper) {
             space.give_up_regions(|space, slab| node.send(NodeLetter::ReturnDisk { space, slab }));
         }
         // Agents may still be copying out of host memory: it lasts as long as its maps. What is recorded on NVMe is the next run's.
-        Finish::Drained => space.give_up_regions(|space, slab| node.send(NodeLetter::KeepDisk { space, slab })),
+        Finish::Drained => space.leave_regions(&node),
+        Finish::Retired => {
+            space.return_slabs(&node);
+            space.leave_regions(&node);
+        }
     }
     tracing::info!("space {} ends", space.number);
     drop(space); // sessions see their end before the control thread hears of it
@@ -191,6 +200,8 @@ enum Finish {
     Vacant,
     /// The daemon ends.
     Drained,
+    /// Another space takes its place.
+    Retired,
 }
 
 impl Space {
@@ -211,13 +222,14 @@ impl Space {
             }
             // Asked in every round: an engine that goes on asking must not put the end off.
             if self.has_drained(now_us) {
-                return Finish::Drained;
+                return if self.retiring { Finish::Retired } else { Finish::Drained };
             }
             sleeper.watch(&mut self.seats, &mut self.seated);
-            if std::mem::take(&mut self.reclaim) {
+            if let Some(cached) = self.reclaim.take() {
                 worked = true;
-                self.give_back(now_us, &mut sleeper);
+                self.give_back(now_us, &mut sleeper, cached);
             }
+            self.answer_reclaim();
             if worked {
                 worked_us = now_us;
             }
@@ -294,9 +306,9 @@ impl Space {
         }
     }
 
-    /// Gives back what is idle, since another space was refused. Who has left before it asked is let go of first: engines that follow
-    /// one another expect to find what those before them had.
-    fn give_back(&mut self, now_us: u64, sleeper: &mut Sleeper) {
+    /// Gives back what is idle, since another space found no memory, or begins to empty a slab of what is `cached`. Who has left before
+    /// it asked is let go of first: engines that follow one another expect to find what those before them had.
+    fn give_back(&mut self, now_us: u64, sleeper: &mut Sleeper, cached: bool) {
         for _ in 0..LOOKS {
             sleeper.look(Some(Duration::ZERO));
             if !sleeper.has_seen() {
@@ -305,7 +317,8 @@ impl Space {
             self.heed(now_us, sleeper);
         }
         self.end_all(now_us);
-        self.tell(now_us, Event::Reclaim);
+        self.returned_before = Some(self.slabs.returned);
+        self.tell(now_us, Event::Reclaim { cached });
         while self.core.has_output() {
             let before = self.slabs.len();
             self.go_on(now_us);
@@ -313,7 +326,28 @@ impl Space {
                 break; // what is left waits for others, not for room
             }
         }
-        self.node.send(NodeLetter::Reclaimed { space: self.number });
+    }
+
+    /// Tells the node how its question ended, once it has.
+    fn answer_reclaim(&mut self) {
+        if let Some(before) = self.returned_before.filter(|_| !self.core.is_reclaiming()) {
+            self.returned_before = None;
+            let gave = self.slabs.returned > before;
+            self.node.send(NodeLetter::Reclaimed { space: self.number, gave });
+        }
+    }
+
+    /// Ends the space for another one, unless it has sessions: true if it can end now. What is on its way to NVMe is written first.
+    pub fn retire(&mut self, now_us: u64) -> bool {
+        if self.is_vacant() {
+            return true;
+        }
+        if self.seats.sessions().next().is_none() {
+            tracing::info!("space {} ends for another one; what it has on NVMe stays", self.number);
+            self.retiring = true;
+            self.drain_until_us = Some(now_us + RETIRE_US);
+        }
+        false
     }
 
     /// Whether a drain is over; if its time is, whoever is still there is told. Sessions end first, so that nothing new is read
@@ -356,6 +390,18 @@ impl Space {
         }
         for slab in self.nvme.take_slabs() {
             if give(self.number, slab).is_err() {
+                return; // the host thread has ended: so does the process
+            }
+        }
+    }
+
+    /// Leaves what is recorded in the regions of disks to whoever comes, unless a transfer may still be under way there.
+    fn leave_regions(&mut self, node: &Address<NodeLetter>) {
+        if self.nvme.in_flight() > 0 {
+            return;
+        }
+        for left in self.nvme.leave(&self.core) {
+            if node.send(NodeLetter::KeepDisk { space: self.number, left: Box::new(left) }).is_err() {
                 return; // the host thread has ended: so does the process
             }
         }

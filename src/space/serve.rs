@@ -58,6 +58,8 @@ pub(super) struct Space {
     pub attaches: u64,
     /// Newcomers seen when the control thread was last told that the space is vacant.
     pub told_vacant: u64,
+    /// Newcomers seen when the node and the control thread were last told that the last session has left.
+    pub told_left: u64,
     /// What the node said that it may write to NVMe a day.
     pub nvme_bytes_per_day: Option<u64>,
     /// When everything ends, if the daemon drains.
@@ -74,8 +76,12 @@ pub(super) struct Space {
     pub scratch: Scratch,
     /// Sessions that shall end, and why: an engine's breach is found in the middle of other work.
     pub ending: Vec<(SessionId, End)>,
-    /// The node asked for what is idle.
-    pub reclaim: bool,
+    /// The node asked for a slab, of what is idle or of what is cached.
+    pub reclaim: Option<bool>,
+    /// Slabs returned before the question that is being answered.
+    pub returned_before: Option<u64>,
+    /// It ends once nothing is in flight, for another space.
+    pub retiring: bool,
     /// Slots whose descriptors the sleeper must watch from now on.
     pub seated: Vec<SessionId>,
 }

@@ -13,6 +13,8 @@ use std::sync::Arc;
 pub(crate) struct Slabs {
     /// By id: transfers look them up.
     held: Vec<Option<Held>>,
+    /// Slabs given up so far.
+    pub returned: u64,
 }
 
 #[derive(Debug)]
@@ -38,6 +40,7 @@ impl Slabs {
     /// Gives one up: its memory, and the message that every session must get.
     pub fn remove(&mut self, slab: u32) -> (Option<Arc<Memfd>>, Notice) {
         let held = self.held.get_mut(slab as usize).and_then(Option::take);
+        self.returned += 1;
         (held.and_then(|held| held.notice.memfd), Notice { message: SlabGone { slab }.encode().into(), memfd: None })
     }
 

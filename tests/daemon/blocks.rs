@@ -81,12 +81,23 @@ fn attach(socket: &Path, shards: u16, shard: u16, blocks: u32) -> (Client, Chann
 pub fn attach_as(
     socket: &Path,
     token_file: Option<PathBuf>,
+    shards: (u16, u16),
+    blocks: u32,
+) -> (Client, Channel, Memory) {
+    attach_model(socket, token_file, shards, 9, blocks)
+}
+
+/// The same of a certain model.
+pub fn attach_model(
+    socket: &Path,
+    token_file: Option<PathBuf>,
     (shards, shard): (u16, u16),
+    model: u8,
     blocks: u32,
 ) -> (Client, Channel, Memory) {
     let plane = |page_bytes| PlaneSpec { page_bytes, ..PlaneSpec::default() };
     let planes = PAGE_BYTES.map(plane).to_vec();
-    let space = SpaceSpec { name: "blocks".into(), fingerprint: [9; 32], page_tokens: 16, planes, shards, shard };
+    let space = SpaceSpec { name: "blocks".into(), fingerprint: [model; 32], page_tokens: 16, planes, shards, shard };
     let client = Client::attach(Options { token_file, ..Options::new(socket.into(), space, vec![0, 0]) }).unwrap();
     let channel = client.channel(0).unwrap();
     let mut memory = Memory::new(blocks);

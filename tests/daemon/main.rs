@@ -26,6 +26,7 @@ mod resize;
 mod restart;
 mod roles;
 mod sketches;
+mod spaces;
 mod stall;
 mod systemd;
 mod tenants;

@@ -654,8 +654,12 @@ pub enum Event<'a> {
         /// Session.
         session: SessionId,
     },
-    /// Another space finds no host memory: a slab of each size class goes back, if there is one that is wholly idle; none is kept in store.
-    Reclaim,
+    /// Another space finds no host memory: a slab of each size class goes back, if one is wholly idle; none is kept in store.
+    Reclaim {
+        /// If none is idle, a slab is emptied of what is cached and nobody refers to; it goes back when it is empty
+        /// ([`Core::is_reclaiming`](crate::Core::is_reclaiming)).
+        cached: bool,
+    },
     /// Host memory came back to the node: who was refused may ask again.
     Freed,
     /// The operator changed the policy and what the space may hold: that holds from now on. What a space or a session was sized

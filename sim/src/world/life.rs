@@ -165,7 +165,8 @@ impl World {
             if (cx.now() / AUDIT_US).is_multiple_of(RECLAIM_AUDITS) {
                 cx.say(|| "node: another space wants memory".to_owned());
                 let before = daemon.granted_bytes;
-                daemon.handle(cx, sessions, Event::Reclaim)?;
+                let cached = cx.rng.chance(500);
+                daemon.handle(cx, sessions, Event::Reclaim { cached })?;
                 if daemon.granted_bytes < before {
                     cx.coverage.met(Met::Reclaimed);
                     daemon.handle(cx, sessions, Event::Freed)?;

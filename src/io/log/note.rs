@@ -3,6 +3,7 @@
 use super::super::transfer::SlotKey;
 use crate::mail::Address;
 use kvtide_tiering::api::Status;
+use kvtide_tiering::log::Put;
 
 /// What a note asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,4 +57,23 @@ pub(crate) struct Note {
     pub status: Status,
     /// Result: the device's error number, 0 if there was none.
     pub errno: i32,
+}
+
+impl Note {
+    /// The record that it asks for.
+    pub fn put(&self) -> Put<'_> {
+        Put {
+            region: self.key.region,
+            slot: self.key.slot,
+            generation: self.key.generation,
+            shard: self.shard,
+            salt: self.salt,
+            hash: self.hash,
+            parent: self.parent,
+            present: &self.present,
+            crcs: &self.crcs,
+            sectors: &self.sectors,
+            tags: &self.tags,
+        }
+    }
 }

@@ -17,7 +17,7 @@ use crate::io::settings::Discard;
 use crate::mail::{Mailbox, Waited};
 use crossbeam::channel::TrySendError;
 use kvtide_tiering::api::Status;
-use kvtide_tiering::log::{LogError, Put, Salt, SlabHeader};
+use kvtide_tiering::log::{LogError, Salt, SlabHeader};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -183,19 +183,7 @@ impl Runner {
         list.push(note);
         let Some(note) = list.last() else { return };
         let noted = salted.and_then(|()| match kind {
-            NoteKind::Put => self.log.put(&Put {
-                region: note.key.region,
-                slot: note.key.slot,
-                generation: note.key.generation,
-                shard: note.shard,
-                salt: note.salt,
-                hash: note.hash,
-                parent: note.parent,
-                present: &note.present,
-                crcs: &note.crcs,
-                sectors: &note.sectors,
-                tags: &note.tags,
-            }),
+            NoteKind::Put => self.log.put(&note.put()),
             NoteKind::Erase => self.log.erase(note.key.region, note.key.slot, note.key.generation),
             NoteKind::Flush => Ok(()),
         });

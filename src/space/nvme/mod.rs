@@ -14,14 +14,16 @@ pub(super) use notes::{Noted, Wanted};
 pub(super) use restore::Restore;
 pub(super) use transfers::Ended;
 
-use super::letters::Region;
+use super::letters::{Left, Region};
 use crate::error::Error;
 use crate::io::{Disk, DiskLetter, LogLetter, SlotKey, Transfer};
 use crate::mail::{Mailbox, Outbox, mailbox};
+use kvtide_tiering::Core;
 use kvtide_tiering::api::{DiskSlot, IoClass, IoKind, SpaceConfig, Status};
 use kvtide_tiering::format::SlotLayout;
 use notes::Notes;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use table::DiskSlab;
 use transfers::{Sampled, Sent};
 
@@ -165,6 +167,28 @@ impl Nvme {
     fn slab(&self, at: DiskSlot) -> Result<&DiskSlab, &'static str> {
         let slab = self.slabs.get(at.slab as usize).and_then(Option::as_ref).ok_or("it names no slab")?;
         if slab.has(at.slot) { Ok(slab) } else { Err("it names no slot") }
+    }
+
+    /// What is recorded in each slab of a disk in service; none is held afterwards.
+    pub fn leave(&mut self, core: &Core) -> Vec<Left> {
+        let mut left: BTreeMap<u32, Left> = BTreeMap::new();
+        for (slab, id) in self.slabs.iter().zip(0..) {
+            if let Some(slab) = slab.as_ref().filter(|slab| !slab.gone) {
+                let blocks = slab.no_blocks(&self.page_bytes);
+                left.insert(id, Left { slab: id, blocks, generation: core.generation_of(id) });
+            }
+        }
+        let Some(mut note) = self.notes.blank() else { return Vec::new() }; // all are under way: nothing of it is certain
+        core.each_recorded(|at, shard, words| {
+            let described = self.describe(&mut note, Wanted::Record(at, shard, words));
+            let Some(of) = left.get_mut(&at.slab).filter(|_| described.is_ok()) else { return };
+            // Nothing that this run wrote was lost in a power cut.
+            if !of.blocks.add(&note.put(), true) {
+                tracing::error!("space {}: what is recorded at {at:?} cannot be handed on", self.space);
+            }
+        });
+        self.slabs.clear();
+        left.into_values().collect()
     }
 
     /// Slabs held, by id; none afterwards.

@@ -91,6 +91,11 @@ impl Notes {
         })
     }
 
+    /// A note that is not to be sent.
+    pub fn blank(&mut self) -> Option<Box<Note>> {
+        self.idle.pop()
+    }
+
     fn end(&mut self, id: u32, status: Status) {
         self.told.push(Noted { id, status });
     }
@@ -123,7 +128,7 @@ impl Nvme {
     }
 
     /// Writes a note's fields; the disk that it goes to.
-    fn describe(&self, note: &mut Note, wanted: Wanted<'_>) -> Result<usize, &'static str> {
+    pub(super) fn describe(&self, note: &mut Note, wanted: Wanted<'_>) -> Result<usize, &'static str> {
         note.present.clear();
         note.crcs.clear();
         note.sectors.clear();

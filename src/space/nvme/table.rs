@@ -57,6 +57,12 @@ impl DiskSlab {
         slab
     }
 
+    /// For the blocks that are recorded of it.
+    pub fn no_blocks(&self, page_bytes: &[u32]) -> Blocks {
+        let (coded, encrypted) = (!self.sectors.is_empty(), !self.tags.is_empty());
+        Blocks::empty(self.region, page_bytes.len(), coded, encrypted)
+    }
+
     /// Takes what records say of slots.
     fn recall(&mut self, blocks: &Blocks) {
         for (row, put) in blocks.iter().enumerate().filter(|(_, put)| put.slot < self.slots) {

@@ -117,6 +117,36 @@ impl Blocks {
         self.tags.extend(tags.chunks_exact(16).map(|tag| u128_at(tag, 0).to_le_bytes()));
     }
 
+    /// For the blocks of a region, of so many planes.
+    #[must_use]
+    pub fn empty(region: u32, planes: usize, coded: bool, encrypted: bool) -> Blocks {
+        let of = |wanted: bool| if wanted { planes } else { 0 };
+        let shape = Shape { planes, words: planes.div_ceil(32), sectors: of(coded), tags: of(encrypted) };
+        Blocks { region, shape, ..Blocks::default() }
+    }
+
+    /// Adds a block of the region. False, and nothing is added, if its columns are not those of the region's slab.
+    #[must_use]
+    pub fn add(&mut self, put: &Put<'_>, flushed: bool) -> bool {
+        let Shape { planes, words, sectors, tags } = self.shape;
+        let lengths = [put.crcs.len(), put.present.len(), put.sectors.len(), put.tags.len()];
+        if put.region != self.region || lengths != [planes, words, sectors, tags] {
+            return false;
+        }
+        self.slots.push(put.slot);
+        self.generations.push(put.generation);
+        self.shards.push(put.shard);
+        self.flushed.push(flushed);
+        self.salts.push(put.salt);
+        self.hashes.push(put.hash);
+        self.parents.push(put.parent);
+        self.present.extend_from_slice(put.present);
+        self.crcs.extend_from_slice(put.crcs);
+        self.sectors.extend_from_slice(put.sectors);
+        self.tags.extend_from_slice(put.tags);
+        true
+    }
+
     /// Takes a block out; the last takes its row.
     pub(super) fn swap_remove(&mut self, row: usize) {
         let Shape { planes, words, sectors, tags } = self.shape;

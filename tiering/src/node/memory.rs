@@ -51,6 +51,8 @@ struct Space {
     classes: Vec<FrameClass>,
     /// Class and bytes by slab id; no bytes: not granted.
     slabs: Vec<(u8, u64)>,
+    /// Which of the spaces it was, counted from the first, that were left by their last session; none while it has sessions.
+    left: Option<u64>,
 }
 
 impl Space {
@@ -59,6 +61,11 @@ impl Space {
         let has = |class: u8| self.slabs.iter().any(|slab| slab.0 == class && slab.1 > 0);
         let others = (0u8..).zip(&self.classes).filter(|&(c, _)| c != class && !has(c));
         others.fold((0, 0), |(count, bytes), (_, shape)| (count + 1, bytes + shape.block_bytes()))
+    }
+
+    /// Bytes of all its slabs.
+    fn bytes(&self) -> u64 {
+        self.slabs.iter().map(|slab| slab.1).sum()
     }
 
     /// Bytes of the slabs of a class.
@@ -74,13 +81,15 @@ pub struct Node {
     granted: u64,
     by_domain: Vec<u64>,
     spaces: Vec<Space>,
+    /// Spaces that were left by their last session so far.
+    left: u64,
 }
 
 impl Node {
     /// A node that has granted nothing.
     #[must_use]
     pub fn new(cfg: NodeConfig) -> Node {
-        Node { granted: 0, by_domain: vec![0; cfg.quotas_bytes.len()], spaces: Vec::new(), cfg }
+        Node { granted: 0, by_domain: vec![0; cfg.quotas_bytes.len()], spaces: Vec::new(), left: 0, cfg }
     }
 
     /// Domains may hold this much from now on; those beyond the ones that there were are new. A domain that holds more is granted
@@ -97,7 +106,7 @@ impl Node {
         if domain >= self.by_domain.len() || self.at(space).is_some() || classes.iter().any(|c| c.block_bytes() == 0) {
             return false;
         }
-        self.spaces.push(Space { id: space, domain, classes: classes.to_vec(), slabs: Vec::new() });
+        self.spaces.push(Space { id: space, domain, classes: classes.to_vec(), slabs: Vec::new(), left: None });
         true
     }
 
@@ -105,7 +114,7 @@ impl Node {
     pub fn leave(&mut self, space: u32) -> Vec<u32> {
         let Some(at) = self.at(space) else { return Vec::new() };
         let space = self.spaces.swap_remove(at);
-        let bytes: u64 = space.slabs.iter().map(|slab| slab.1).sum();
+        let bytes = space.bytes();
         self.granted -= bytes;
         self.by_domain[space.domain] -= bytes;
         (0u32..).zip(&space.slabs).filter(|(_, slab)| slab.1 > 0).map(|(slab, _)| slab).collect()
@@ -162,6 +171,25 @@ impl Node {
         let helps = move |s: &&Space| s.id != space && (!at_quota || Some(s.domain) == domain);
         let holds = |s: &&Space| s.slabs.iter().any(|slab| slab.1 > 0);
         self.spaces.iter().filter(helps).filter(holds).map(|s| s.id)
+    }
+
+    /// The first session of a space attached, or its last one left.
+    pub fn set_in_use(&mut self, space: u32, sessions: bool) {
+        let Some(at) = self.at(space) else { return };
+        self.left += 1;
+        self.spaces[at].left = (!sessions).then_some(self.left);
+    }
+
+    /// The space whose cached content makes room for one that got no slab of a class: the one that was left longest ago by its last
+    /// session; else, of those in use, the one that holds most, if it would still hold as much as the other after giving a slab, or
+    /// the other holds nothing. Two busy spaces so come to equal shares, and do not take memory from each other for ever.
+    pub fn giver(&self, space: u32, class: u8, has_nothing: impl Fn(u32) -> bool) -> Option<u32> {
+        let asker = self.at(space).map_or(0, |at| self.spaces[at].bytes());
+        let may = |s: &&Space| self.helpers(space, class).any(|helper| helper == s.id) && !has_nothing(s.id);
+        let left = self.spaces.iter().filter(may).filter_map(|s| Some((s.left?, s.id))).min();
+        let in_use = || self.spaces.iter().filter(may).filter(|s| s.left.is_none()).max_by_key(|s| s.bytes());
+        let more = |s: &&Space| asker == 0 || s.bytes() > asker + self.cfg.slab_bytes;
+        left.map(|(_, id)| id).or_else(|| in_use().filter(more).map(|s| s.id))
     }
 
     /// Takes a slab back. False when the space does not hold it.

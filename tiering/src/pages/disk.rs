@@ -567,6 +567,12 @@ impl Disk {
         s
     }
 
+    /// The highest generation of a slab's slots.
+    pub fn generation_of(&self, slab: u32) -> u32 {
+        let slots = self.range(slab).map_or(&[][..], |(first, end)| &self.generations[first as usize..end as usize]);
+        slots.iter().copied().max().unwrap_or(0)
+    }
+
     /// Slots of a slab: the first, and behind the last.
     pub fn range(&self, slab: u32) -> Option<(u32, u32)> {
         self.slabs.get(slab as usize).filter(|s| s.live).map(|s| (s.base, s.base + s.slots))

@@ -64,6 +64,8 @@ struct Slab {
     base: u32,
     frames: u32,
     free: List,
+    /// It is to go back to the node: none of its frames is handed out, and it is not in `open`.
+    draining: bool,
 }
 
 impl Linked for Slab {
@@ -84,6 +86,10 @@ pub(crate) struct HostClass {
     pub used: u64,
     /// Frames that a lost session may still write.
     pub quarantined: u64,
+    /// Frames of the slab that is drained.
+    pub draining: u64,
+    /// Those of them that hold no page.
+    pub drained: u64,
     /// Frames that admitted pages may need at once.
     pub demand: u64,
     /// A NeedSlab was sent and not answered.
@@ -146,7 +152,7 @@ impl HostClass {
 
     /// Frames that are there to be used.
     pub fn usable(&self) -> u64 {
-        self.granted - self.quarantined
+        self.granted.saturating_sub(self.quarantined + self.draining)
     }
 }
 
@@ -210,7 +216,8 @@ impl Host {
         for at in base..base + frames {
             free.push_back(&mut self.recs, at);
         }
-        self.slabs[slab as usize] = Slab { links: Links::default(), live: true, class, base, frames, free };
+        self.slabs[slab as usize] =
+            Slab { links: Links::default(), live: true, class, base, frames, free, draining: false };
         let c = &mut self.classes[usize::from(class)];
         c.open.push_back(&mut self.slabs, slab);
         c.granted += u64::from(frames);
@@ -310,8 +317,10 @@ impl Host {
         self.recs[at as usize].page = NONE;
         let s = &mut self.slabs[slab as usize];
         s.free.push_front(&mut self.recs, at);
-        if s.free.len == 1 {
-            let class = usize::from(s.class);
+        let class = usize::from(s.class);
+        if s.draining {
+            self.classes[class].drained += 1;
+        } else if s.free.len == 1 {
             self.classes[class].open.push_back(&mut self.slabs, slab);
         }
     }
@@ -356,7 +365,47 @@ impl Host {
     /// Free frames of a class.
     pub fn free_frames(&self, class: u8) -> u64 {
         let c = &self.classes[usize::from(class)];
-        c.granted - c.used - c.quarantined
+        c.granted - c.used - c.quarantined - c.drained
+    }
+
+    /// From now on no frame of the slab is handed out.
+    pub fn drain(&mut self, slab: u32) {
+        let s = &mut self.slabs[slab as usize];
+        s.draining = true;
+        let (class, frames, free) = (usize::from(s.class), s.frames, s.free.len);
+        let c = &mut self.classes[class];
+        (c.draining, c.drained) = (frames.into(), free.into());
+        if free > 0 {
+            c.open.remove(&mut self.slabs, slab);
+        }
+    }
+
+    /// The slab stays after all.
+    pub fn stop_draining(&mut self, slab: u32) {
+        let s = &mut self.slabs[slab as usize];
+        s.draining = false;
+        let (class, free) = (usize::from(s.class), s.free.len);
+        let c = &mut self.classes[class];
+        (c.draining, c.drained) = (0, 0);
+        if free > 0 {
+            c.open.push_back(&mut self.slabs, slab);
+        }
+    }
+
+    /// Slab of a frame.
+    pub fn slab_of(&self, at: u32) -> u32 {
+        self.recs[at as usize].slab.into()
+    }
+
+    /// Records of a slab's frames.
+    pub fn frames_of(&self, slab: u32) -> std::ops::Range<u32> {
+        let s = &self.slabs[slab as usize];
+        s.base..s.base + s.frames
+    }
+
+    /// Free frames of a slab.
+    pub fn free_in(&self, slab: u32) -> u32 {
+        self.slabs[slab as usize].free.len
     }
 
     /// A wholly free slab of the class that can go while at least `keep` free frames stay.
@@ -374,7 +423,11 @@ impl Host {
         let s = std::mem::take(&mut self.slabs[slab as usize]);
         self.slabs[slab as usize].links = s.links;
         let c = &mut self.classes[usize::from(s.class)];
-        c.open.remove(&mut self.slabs, slab);
+        if s.draining {
+            (c.draining, c.drained) = (0, 0);
+        } else {
+            c.open.remove(&mut self.slabs, slab);
+        }
         c.granted -= u64::from(s.frames);
         self.holes.push((s.base, s.frames));
     }
@@ -389,7 +442,11 @@ impl Host {
 
     /// Frames of a class that stand in free lists, counted the slow way.
     pub fn count_free(&self, class: u8) -> u64 {
-        self.slabs.iter().filter(|s| s.live && s.class == class).map(|s| s.free.iter(&self.recs).count() as u64).sum()
+        self.slabs
+            .iter()
+            .filter(|s| s.live && !s.draining && s.class == class)
+            .map(|s| s.free.iter(&self.recs).count() as u64)
+            .sum()
     }
 }
 

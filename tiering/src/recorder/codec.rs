@@ -108,7 +108,7 @@ impl<'a> Input<'a> {
                 new(RECONFIGURE, &policy_numbers(&policy, host_bytes_max, nvme_bytes_max), List::None)
             }
             Event::Tick => new(TICK, &[], List::None),
-            Event::Reclaim => new(RECLAIM, &[], List::None),
+            Event::Reclaim { cached } => new(RECLAIM, &[cached.into()], List::None),
             Event::Freed => new(FREED, &[], List::None),
         }
     }
@@ -449,7 +449,7 @@ impl<'a> Reader<'a> {
                 Event::Reconfigure { policy, host_bytes_max: n[13], nvme_bytes_max: n[14] }
             }
             TICK => Event::Tick,
-            RECLAIM => Event::Reclaim,
+            RECLAIM => Event::Reclaim { cached: n[0] != 0 },
             FREED => Event::Freed,
             DISK_GRANTED | DISK_ADOPTED => {
                 let (slab, slots, disk, generation) = (n[0] as u32, n[1] as u32, n[2] as u16, n[3] as u32);

@@ -97,10 +97,12 @@ impl Core {
         if self.fits_on_disk(class, blocks) {
             return Admit::Yes;
         }
-        if self.ask_slab(class) || self.has_nvme() && self.ask_disk() {
+        if self.ask_slab(class) || self.slots_would_help(class) && self.ask_disk() {
             return Admit::Wait;
         }
-        if self.host.classes[usize::from(class)].quarantined > 0 {
+        let c = &self.host.classes[usize::from(class)];
+        // The node has been asked again after it refused: this request can wait for the answer, unlike work in flight.
+        if c.asked || c.quarantined > 0 {
             return Admit::Wait;
         }
         Admit::No(self.disk_failing().unwrap_or(Status::NoSpace))
@@ -111,6 +113,12 @@ impl Core {
     pub(crate) fn stream_frames(&self, class: usize) -> u64 {
         let live = self.sessions.iter().filter(|s| s.life == Life::Live);
         u64::from(self.geo.classes[class].planes) + live.map(|s| s.lanes.len() as u64).sum::<u64>()
+    }
+
+    /// Whether more room on NVMe could make a class fit: host memory is enough for what streams through.
+    fn slots_would_help(&self, class: u8) -> bool {
+        let stream = self.stream_frames(usize::from(class));
+        self.has_nvme() && self.disk_failing().is_none() && stream <= self.host.classes[usize::from(class)].usable()
     }
 
     /// Whether every block that somebody refers to, and `more`, has a slot on NVMe, or all of its pages of the class can be in

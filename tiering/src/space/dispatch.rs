@@ -40,8 +40,8 @@ impl Core {
             Event::Reconfigure { policy, host_bytes_max, nvme_bytes_max } => {
                 self.reconfigure(policy, host_bytes_max, nvme_bytes_max)
             }
-            Event::Reclaim => {
-                self.reclaim();
+            Event::Reclaim { cached } => {
+                self.reclaim(cached);
                 Ok(())
             }
             Event::Freed => {
@@ -185,6 +185,10 @@ impl Core {
     /// session keeps its own.
     fn reconfigure(&mut self, policy: Policy, host_bytes_max: u64, nvme_bytes_max: u64) -> Result<(), Error> {
         check_policy(&policy)?;
+        let before = self.cfg.limits;
+        // The daemon divides the write budget anew with every region that it grants: that alone is no reason for housekeeping.
+        let housekeeping = (before.host_bytes_max, before.nvme_bytes_max) != (host_bytes_max, nvme_bytes_max)
+            || Policy { nvme_bytes_per_day: self.cfg.policy.nvme_bytes_per_day, ..policy } != self.cfg.policy;
         self.cfg.policy = policy;
         if let Some(prefetch) = &mut self.prefetch {
             prefetch.configure(crate::predict::Config { scoring: policy.attention.policy });
@@ -196,18 +200,10 @@ impl Core {
             // 0 would say that there is no such tier; one byte holds no slot either.
             self.cfg.limits.nvme_bytes_max = nvme_bytes_max.max(1);
         }
-        self.tick();
-        Ok(())
-    }
-
-    /// Gives a slab of each size class back that another space can have at no cost to this one. What waits for the node itself keeps what
-    /// it has so far: two that each wait for the rest would pass it to and fro.
-    fn reclaim(&mut self) {
-        for class in 0..self.geo.classes.len() as u8 {
-            if !self.host.classes[usize::from(class)].asked {
-                self.return_idle_slab(class, Spare::None);
-            }
+        if housekeeping {
+            self.tick();
         }
+        Ok(())
     }
 
     /// Housekeeping that is not urgent.

@@ -390,7 +390,8 @@ impl Core {
         let in_use = c.used + c.quarantined;
         let promised = (c.demand + c.quarantined).saturating_sub(in_use);
         // What is on NVMe comes back through host, now or soon: memory that is given away need not be had again.
-        let streams = self.has_nvme() && (self.disk.used > 0 || self.sessions.iter().any(|s| s.life == Life::Live));
+        let live = self.sessions.iter().any(|s| s.life == Life::Live);
+        let streams = self.has_nvme() && (live || spare == Spare::Tenth && self.disk.used > 0);
         let stream = if streams { self.stream_frames(usize::from(class)) } else { 0 };
         let keep = promised.max(spare.of(c.granted)).max(stream);
         let Some(slab) = self.host.idle_slab(class, keep) else { return false };

@@ -13,6 +13,7 @@
 //! - `gone`: disks that go out of service
 //! - `account`: what is owned and whether more still fits
 //! - `host`: host frames and slabs
+//! - `reclaim`: host memory for another space
 //! - `slots`: places on NVMe
 //! - `transfers`: between host and NVMe, from their beginning to their end
 //! - `attach`: sessions come and go
@@ -36,6 +37,7 @@ mod keep;
 mod notes;
 mod occupancy;
 mod pump;
+mod reclaim;
 mod resize;
 mod restore;
 mod slots;
@@ -107,6 +109,8 @@ pub struct Core {
     pub(crate) io_wanted: bool,
     /// There may be something to write down.
     pub(crate) disk_woken: bool,
+    /// The slab that is being emptied for another space.
+    pub(crate) drain: Option<reclaim::Drain>,
     /// Counts announced steps of all sessions.
     pub(crate) clock: u32,
     pub(crate) counters: Counters,
@@ -156,6 +160,7 @@ impl Core {
             leaving_wanted: false,
             io_wanted: false,
             disk_woken: false,
+            drain: None,
             clock: 0,
             counters: Counters::default(),
             trace: Trace::default(),
@@ -187,7 +192,7 @@ impl Core {
     /// Whether `poll` with room would do something now.
     #[must_use]
     pub fn has_output(&self) -> bool {
-        !self.outbox.is_empty() || !self.woken.is_empty() || self.disk_woken
+        !self.outbox.is_empty() || !self.woken.is_empty() || self.disk_woken || self.may_drain()
     }
 
     /// When the core must be told of an [`Event::Tick`] at the latest, in the same clock as `now_us`.

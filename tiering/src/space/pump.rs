@@ -55,6 +55,7 @@ impl Core {
     fn timers_due(&mut self) {
         self.timer = None;
         self.transfers_due();
+        self.drain_due();
         for s in 0..self.sessions.len() as u16 {
             let again_at = self.sessions[usize::from(s)].again_at;
             if again_at != 0 {
@@ -93,6 +94,7 @@ impl Core {
         // A session that finds no room or much to do stands in the queue again: one round for each that stands in it now,
         // and those that they wake.
         let mut rounds = self.sessions.len() * 2;
+        self.pump_drain();
         while self.flush_outbox(buf) && rounds > 0 {
             let Some(s) = self.woken.pop_front() else { break };
             rounds -= 1;

@@ -3,9 +3,50 @@
 use super::Core;
 use crate::api::{DiskSlot, NONE};
 use crate::error::Error;
-use crate::pages::Part;
+use crate::pages::{Logged, Part, Place, words_of};
 
 impl Core {
+    /// Calls `each` for every block that counts as recorded on NVMe: where it is, its shard, and the words of its record as in
+    /// [`Action::Record`](crate::api::Action::Record). For a space that ends: takes time in proportion to the index.
+    pub fn each_recorded(&self, mut each: impl FnMut(DiskSlot, u16, &[u32])) {
+        let mut words = Vec::new();
+        for (c, content) in self.index.live() {
+            let parent = if content.parent == NONE { 0 } else { self.index.recs[content.parent as usize].hash() };
+            for part in self.parts(c) {
+                let (at, shard) = match part {
+                    Part::Hot(b) if self.is_recorded(b) => (self.blocks[b].slot, self.blocks[b].shard),
+                    Part::Cold(at)
+                        if self.disk.logged(at) == Logged::Recorded && self.disk.place(at) == Place::Cold =>
+                    {
+                        (at, self.disk.shard(at))
+                    }
+                    _ => continue,
+                };
+                words.clear();
+                words.extend(words_of(content.hash()).into_iter().chain(words_of(parent)));
+                let there = |plane: u16| match part {
+                    Part::Hot(b) => !self.pages[self.geo.page(b, plane) as usize].retired(),
+                    _ => {
+                        let window = self.geo.windowed.iter().position(|&windowed| windowed == plane);
+                        window.is_none_or(|i| self.disk.has_windowed(at, i))
+                    }
+                };
+                let planes = self.geo.planes.len() as u16;
+                words.extend((0..planes).step_by(32).map(|first| {
+                    (first..planes.min(first + 32))
+                        .fold(0, |word, plane| word | u32::from(there(plane)) << (plane - first))
+                }));
+                each(self.disk.location(at), shard, &words);
+            }
+        }
+    }
+
+    /// The highest generation that slots of a slab on NVMe had so far.
+    #[must_use]
+    pub fn generation_of(&self, slab: u32) -> u32 {
+        self.disk.generation_of(slab)
+    }
+
     pub(crate) fn disk_adopted(&mut self, slab: u32, slots: u32, disk: u16, generation: u32) -> Result<(), Error> {
         if !self.has_nvme() {
             return Err(Error::Slab { slab, why: "the space has no NVMe tier" });

@@ -209,8 +209,12 @@ impl Core {
         }
     }
 
-    /// Gives one wholly free slab back that no admitted block needs; keeps a tenth of what is granted.
+    /// Gives one wholly free slab back that no admitted block needs; keeps a tenth of what is granted, and all of it while a
+    /// request waits for admission: it asked for what is idle now, and would ask for it again.
     pub(crate) fn return_idle_disk(&mut self) {
+        if self.sessions.iter().any(|s| !s.ops.admission.is_empty()) {
+            return;
+        }
         let promised = self.blocks.referred.saturating_sub(self.disk.used);
         if let Some(slab) = self.disk.idle_slab(promised.max(self.disk.granted / 10)) {
             self.disk.remove(slab);

@@ -51,6 +51,8 @@ pub struct Disk {
     pub read: u64,
     pub written: u64,
     pub urged: u64,
+    /// Grants so far.
+    pub granted: u32,
     /// Transfers begun, by kind.
     pub begun: (u64, u64),
 }
@@ -70,6 +72,8 @@ impl Disk {
             return Event::DiskRefused;
         }
         self.node_slots -= slots;
+        self.granted += 1;
+        assert!(self.granted < 10_000, "regions are granted without an end");
         let slab = (0..).find(|s| !self.slabs.contains_key(s) && !self.dead.contains(s)).unwrap();
         self.slabs.insert(slab, slots);
         let disk = self.disk_of(slab);

@@ -89,6 +89,8 @@ pub struct World {
     pub log: Log,
     /// Carry notes out when nothing else moves.
     pub eager_log: bool,
+    /// Every grant of NVMe space changes how much may be written a day, as in the daemon.
+    pub rates: bool,
     pub returned: Vec<u32>,
     pub gone: Vec<SessionId>,
     /// Carry jobs out as soon as they are sent.
@@ -163,6 +165,7 @@ impl World {
             disk: Disk::default(),
             log: Log::default(),
             eager_log: true,
+            rates: false,
             returned: Vec::new(),
             gone: Vec::new(),
             eager: true,
@@ -401,6 +404,12 @@ impl World {
             Action::NeedDisk { disk } => {
                 let event = self.disk.grant(disk);
                 self.handle(event).unwrap();
+                if self.rates {
+                    let Limits { host_bytes_max, nvme_bytes_max, .. } = self.core.config().limits;
+                    let nvme_bytes_per_day = (1 << 40) + u64::from(self.disk.granted);
+                    let policy = Policy { nvme_bytes_per_day, ..self.core.config().policy };
+                    self.handle(Event::Reconfigure { policy, host_bytes_max, nvme_bytes_max }).unwrap();
+                }
             }
             Action::ReturnDisk { slab } => self.disk.take_back(slab),
             Action::Io { id, kind, class, at, .. } => {
