@@ -1,29 +1,108 @@
-# Shared by .ci/run and .ci/long: named, timed stages. Sourced, not run.
+# Shared by .ci/run and .ci/long: named, timed stages, one after the other or beside each other. Sourced, not run.
 
-STAGE_NAMES=()
-STAGE_SECONDS=()
+STAGES=$(mktemp -d)   # of each stage that ended: its figures, its exit status, what it printed
+STAGE_NAMES=()        # in the order in which they were run or awaited
+LANE=                 # the process that runs the stages beside
+CORES=$(nproc)
 
-# stage NAME COMMAND...: runs it, remembers how long it took, stops at the first failure.
+# stage NAME COMMAND...: runs a command, and ends the script if that fails.
 stage() {
-    local name=$1 began=$SECONDS
-    shift
-    echo "=== $name: $*"
-    if ! "$@"; then
-        echo "=== $name FAILED after $((SECONDS - began)) s" >&2
+    local name=$1
+    echo "=== $name: ${*:2}"
+    if (measured "$@" > >(tee "$STAGES/$name.log") 2>&1); then
+        STAGE_NAMES+=("$name")
+        echo "=== $name: $(figures "$name")"
+    else
+        echo "=== $name FAILED: $(figures "$name")" >&2
         exit 1
     fi
-    STAGE_NAMES+=("$name")
-    STAGE_SECONDS+=($((SECONDS - began)))
 }
 
-stage_report() {
-    local i total=0
-    echo "=== minutes per stage"
-    for i in "${!STAGE_NAMES[@]}"; do
-        total=$((total + STAGE_SECONDS[i]))
-        awk -v n="${STAGE_NAMES[i]}" -v s="${STAGE_SECONDS[i]}" 'BEGIN { printf "%-12s %6.1f\n", n, s / 60 }'
+# beside FUNCTION: runs a function, which names stages by `aside`, beside the stages that follow.
+beside() {
+    set -m # a process group of its own, so that all of it can be ended
+    "$1" </dev/null &
+    LANE=$!
+    set +m
+}
+
+# Nothing is left running, however the script ends.
+trap '[ -z "$LANE" ] || kill -- "-$LANE" 2>/dev/null || true; rm -rf "$STAGES"' EXIT
+
+# aside NAME COMMAND...: a stage of such a function. Its output is kept until `await NAME`; after a failure nothing more is run there.
+aside() {
+    (measured "$@" >"$STAGES/$1.log" 2>&1) || exit 1
+}
+
+# await NAME...: waits for stages beside, prints what they printed, and ends the script if one failed.
+await() {
+    local name began=$SECONDS
+    for name; do
+        echo "=== $name: awaited"
+        until [ -e "$STAGES/$name.status" ]; do
+            if ! kill -0 "$LANE" 2>/dev/null && [ ! -e "$STAGES/$name.status" ]; then
+                echo "=== $name FAILED: it was never run; a stage before it failed, whose output follows" >&2
+                grep -Lx 0 "$STAGES"/*.status | sed 's/status$/log/' | xargs -r cat >&2
+                exit 1
+            fi
+            sleep 1
+        done
+        cat "$STAGES/$name.log"
+        STAGE_NAMES+=("$name")
+        if [ "$(cat "$STAGES/$name.status")" != 0 ]; then
+            echo "=== $name FAILED: $(figures "$name")" >&2
+            exit 1
+        fi
+        echo "=== $name: $(figures "$name"), beside other stages; waited $((SECONDS - began)) s"
+        echo "$((SECONDS - began))" >"$STAGES/$name.waited"
+        began=$SECONDS
     done
-    awk -v s="$total" 'BEGIN { printf "%-12s %6.1f\n", "total", s / 60 }'
+}
+
+# Runs a command and notes the seconds that it took, those of the processors, and its status. For subshells: it reads their children's times.
+measured() {
+    local name=$1 began=$SECONDS status=0 times
+    shift
+    "$@" || status=$?
+    read -ra times <"/proc/$BASHPID/stat"
+    echo "$((SECONDS - began)) $(((times[15] + times[16]) / $(getconf CLK_TCK)))" >"$STAGES/$name.seconds"
+    echo "$status" >"$STAGES/$name.part"
+    mv "$STAGES/$name.part" "$STAGES/$name.status" # whole from the start
+    return $status
+}
+
+figures() {
+    local wall cpu
+    read -r wall cpu <"$STAGES/$1.seconds"
+    awk -v w="$wall" -v c="$cpu" 'BEGIN { printf "%.1f minutes, %.1f of a core", w / 60, c / 60 }'
+}
+
+# What to cut next: of each stage the minutes of the gate's own time and those of a core; the slowest test programs.
+stage_report() {
+    local name wall cpu waited cpus=0
+    echo "=== minutes per stage; \"cpu\": of a core, of which there are $CORES; a stage beside others counts by what was waited for it"
+    printf '%-12s %6s %6s\n' stage wall cpu
+    for name in "${STAGE_NAMES[@]}"; do
+        read -r wall cpu <"$STAGES/$name.seconds"
+        cpus=$((cpus + cpu))
+        waited=
+        if [ -e "$STAGES/$name.waited" ]; then
+            waited="beside, for $((wall / 60)) minutes"
+            wall=$(cat "$STAGES/$name.waited")
+        fi
+        awk -v n="$name" -v w="$wall" -v c="$cpu" -v b="$waited" 'BEGIN { printf "%-12s %6.1f %6.1f %s\n", n, w / 60, c / 60, b }'
+    done
+    awk -v w="$SECONDS" -v c="$cpus" -v n="$CORES" 'BEGIN { printf "%-12s %6.1f %6.1f %.0f %% of %d cores\n", "total", w / 60, c / 60, 100 * c / (w + 1) / n, n }'
+    if [ -e "$STAGES/tests.log" ]; then
+        echo "=== slowest test programs, seconds"
+        awk '/^ +(Running|Doc-tests) / { name = $0; sub(/ \(.*/, "", name) }
+             /^test result: / { gsub(/s$/, "", $NF); print $NF, name }' "$STAGES/tests.log" | sort -rn | sed -n 1,12p
+    fi
+}
+
+# A build helper by its binary, which does not wait for the lock on the debug build as `cargo xtask` does.
+xtask() {
+    "${CARGO_TARGET_DIR:-target}/debug/xtask" "$@"
 }
 
 # A binary of the release build that a stage before has made.
@@ -44,24 +123,33 @@ no_mutants_shipped() {
     echo "no mutants in $(wc -l <<<"$tree") packages and features of the shipped build"
 }
 
-# Debian packages that tests need, installed only where a tool is missing.
+# What builds need.
 install_tools() {
     local missing=()
     command -v cc >/dev/null || missing+=(gcc libc6-dev)
     command -v c++ >/dev/null || missing+=(g++)
     python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3 python3-venv)
-    command -v valgrind >/dev/null || missing+=(valgrind)
-    command -v fio >/dev/null || missing+=(fio)
-    command -v systemd-analyze >/dev/null || missing+=(systemd)
-    if [ ${#missing[@]} -gt 0 ]; then
-        local sudo=""
-        [ "$(id -u)" = 0 ] || sudo=sudo
-        $sudo apt-get update -qq
-        $sudo apt-get install -y -qq "${missing[@]}"
-    fi
+    install_debian "${missing[@]}"
     cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
     cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
     cargo fetch --locked
+}
+
+# What tests need besides.
+install_test_tools() {
+    local missing=()
+    command -v valgrind >/dev/null || missing+=(valgrind)
+    command -v fio >/dev/null || missing+=(fio)
+    command -v systemd-analyze >/dev/null || missing+=(systemd)
+    install_debian "${missing[@]}"
+}
+
+# Debian packages; installs nothing if none is named.
+install_debian() {
+    local sudo=""
+    [ $# -gt 0 ] || return 0
+    [ "$(id -u)" = 0 ] || sudo=sudo
+    $sudo apt-get update -qq && $sudo apt-get install -y -qq "$@"
 }
 
 # A command whose CUDA driver is the CPU stand-in.
@@ -82,29 +170,50 @@ bundle_on_stand_in() {
     "$target/tools/python/bin/python" "$target/gpu-bundle/run.py" --stand-in "$target/gpu-bundle/sim/libcuda.so.1" --budget 1800
 }
 
-# Prints every figure beside its target. A noisy machine fails no build: the figures are for reading.
-bench_all() {
-    local dir python=${CARGO_TARGET_DIR:-target}/tools/python/bin/python
+# Benches in a directory of their own, a line of arguments each.
+benches() {
+    local dir arguments
     dir=$(mktemp -d "${CARGO_TARGET_DIR:-target}/bench.XXXXXX") || return 1
-    target_release kvtide bench core && target_release kvtide bench attention &&
-        target_release kvtide bench blocks --dir "$dir" --python "$python" &&
-        target_release kvtide bench ring && target_release kvtide bench paging &&
-        target_release kvtide bench nvme --dir "$dir" --seconds 1 --fio &&
-        target_release kvtide bench nvme --dir "$dir" --seconds 1 --fio --mixed &&
-        target_release kvtide bench nvme --dir "$dir" --seconds 1 --encrypted &&
-        target_release kvtide bench recovery --dir "$dir" &&
-        target_release kvtide bench codec
-    local status=$?
+    while read -ra arguments; do
+        target_release kvtide bench "${arguments[@]//DIR/$dir}" </dev/null || { rm -rf "$dir"; return 1; }
+    done
     rm -rf "$dir"
-    return $status
 }
 
-# Kills a loaded daemon so many times over and reads back what it had reported stored: plain, and with codec and encryption.
+# Prints every figure beside its target. A noisy machine fails no build: the figures are for reading.
+bench_all() {
+    benches <<END
+core
+attention
+blocks --dir DIR --python ${CARGO_TARGET_DIR:-target}/tools/python/bin/python
+ring
+paging
+nvme --dir DIR --seconds 1 --fio
+nvme --dir DIR --seconds 1 --fio --mixed
+nvme --dir DIR --seconds 1 --encrypted
+recovery --dir DIR
+codec
+END
+}
+
+# That the benches run: those, or those of their options, that tests/bench.rs does not run, as small as they get.
+bench_briefly() {
+    benches <<END
+blocks --blocks 4096 --mib 4 --python ${CARGO_TARGET_DIR:-target}/tools/python/bin/python
+ring
+paging
+nvme --dir DIR --seconds 0.5 --size 16777216 --fio
+recovery --dir DIR --records 20000
+END
+}
+
+# crash_test ROUNDS [FLAGS]: kills a loaded daemon and reads back what it had reported stored: plain, and with codec and encryption.
 crash_test() {
-    local dir
+    local dir rounds=$1
+    shift
     dir=$(mktemp -d "${CARGO_TARGET_DIR:-target}/crash.XXXXXX") || return 1
-    target_release kvtide crash-test --dir "$dir" --rounds "$1" --json &&
-        target_release kvtide crash-test --dir "$dir" --rounds "$(($1 / 4))" --codec planes-zstd --encrypted --json
+    target_release kvtide crash-test --dir "$dir" --rounds "$rounds" --json "$@" &&
+        target_release kvtide crash-test --dir "$dir" --rounds "$((rounds / 4))" --codec planes-zstd --encrypted --json "$@"
     local status=$?
     rm -rf "$dir"
     return $status

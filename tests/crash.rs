@@ -16,7 +16,7 @@ impl Dir {
 
     fn run(&self, flags: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kvtide"));
-        command.args(["crash-test", "--json", "--dir"]).arg(&self.0).args(flags);
+        command.args(["crash-test", "--json", "--seed", "1", "--dir"]).arg(&self.0).args(flags);
         command.output().expect("the tool runs")
     }
 }

@@ -15,4 +15,8 @@ pub mod mutant;
 pub mod own;
 pub mod ring;
 pub mod run;
+/// The daemon's translation between the two, from its source: its crate would bring the whole service, built again with the mutants.
+#[path = "../../src/translate/mod.rs"]
+#[allow(dead_code)] // the service uses more of it
+pub mod translate;
 pub mod world;

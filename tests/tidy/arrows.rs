@@ -24,7 +24,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("kvtide-ffi", &["kvtide-wire", "kvtide-kernels", "kvtide-cuda-sim"]),
     ("kvtide-kernels", &["kvtide-wire", "kvtide-cuda-sim"]),
     ("kvtide-cuda-sim", &[]),
-    ("kvtide-sim", &["kvtide-tiering", "kvtide-wire", "kvtide-ffi", "kvtide"]),
+    ("kvtide-sim", &["kvtide-tiering", "kvtide-wire", "kvtide-ffi"]),
     ("xtask", &[]),
 ];
 

@@ -1,21 +1,36 @@
 //! Fuzzing on the stable toolchain: everything that comes from outside.
 
 use crate::run::{Error, cargo, root, run, target};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Seconds for each target where none are given.
 pub const SECONDS_DEFAULT: u32 = 15;
 
+/// Inputs that a replay runs on each target: the committed ones, then mutations of them.
+const REPLAY_RUNS: u32 = 2000;
+
+/// Seed of a replay's mutations; the same in every run, so that a failure is the change's.
+const REPLAY_SEED: u32 = 1;
+
 /// Megabytes of memory above which a run counts as a failure.
 const MEMORY_MB_MAX: u32 = 2048;
 
+/// How far each target runs.
+#[derive(Clone, Copy)]
+pub enum Until {
+    /// For this many seconds, from a random seed, on the corpus that earlier runs grew.
+    Seconds(u32),
+    /// For [`REPLAY_RUNS`] inputs from [`REPLAY_SEED`], on the committed corpus alone.
+    Replayed,
+}
+
 /// Builds all targets with coverage instrumentation and address sanitizer, and runs each in turn on its committed corpus.
-pub fn all(seconds: u32) -> Result<(), Error> {
+pub fn all(until: Until) -> Result<(), Error> {
     let folder = root().join("tests/fuzz");
     let build = target().join("fuzz");
     let mut command = cargo();
-    command.args(["build", "--release", "--target", "x86_64-unknown-linux-gnu", "--manifest-path"]);
+    command.args(["build", "--release", "--locked", "--target", "x86_64-unknown-linux-gnu", "--manifest-path"]);
     run(command
         .arg(folder.join("Cargo.toml"))
         .env("RUSTC_BOOTSTRAP", "1") // sanitizers are unstable flags
@@ -23,15 +38,35 @@ pub fn all(seconds: u32) -> Result<(), Error> {
         .env("CARGO_TARGET_DIR", &build))?;
     let names = targets(&folder)?;
     for name in &names {
-        let work = build.join("corpus").join(name);
-        std::fs::create_dir_all(&work).map_err(|e| Error::Start(format!("create {}", work.display()), e))?;
+        let committed = folder.join("corpus").join(name);
+        let grown = grown(&build, name, until)?;
         let mut fuzz = Command::new(build.join("x86_64-unknown-linux-gnu/release").join(name));
-        fuzz.current_dir(&build).arg(&work).arg(folder.join("corpus").join(name));
-        fuzz.arg(format!("-max_total_time={seconds}")).arg(format!("-rss_limit_mb={MEMORY_MB_MAX}"));
-        run(fuzz.args(["-print_final_stats=1", "-verbosity=0"]))?;
+        fuzz.current_dir(&build).arg(&grown).arg(&committed).arg(format!("-rss_limit_mb={MEMORY_MB_MAX}"));
+        match until {
+            Until::Seconds(seconds) => fuzz.arg(format!("-max_total_time={seconds}")),
+            Until::Replayed => fuzz.args([format!("-runs={REPLAY_RUNS}"), format!("-seed={REPLAY_SEED}")]),
+        };
+        run(fuzz.args(["-print_final_stats=1", "-print_funcs=0", "-verbosity=0"]))?;
     }
-    println!("fuzz: {} targets, {seconds} s each, no crash", names.len());
+    let each = match until {
+        Until::Seconds(seconds) => format!("{seconds} s"),
+        Until::Replayed => format!("{REPLAY_RUNS} inputs from seed {REPLAY_SEED}"),
+    };
+    println!("fuzz: {} targets, {each} each, no crash", names.len());
     Ok(())
+}
+
+/// The folder that libFuzzer adds new inputs to. A replay begins with an empty one.
+fn grown(build: &Path, name: &str, until: Until) -> Result<PathBuf, Error> {
+    let folder = match until {
+        Until::Seconds(_) => build.join("corpus").join(name),
+        Until::Replayed => build.join("replayed").join(name),
+    };
+    if matches!(until, Until::Replayed) && folder.exists() {
+        std::fs::remove_dir_all(&folder).map_err(|e| Error::Start(format!("remove {}", folder.display()), e))?;
+    }
+    std::fs::create_dir_all(&folder).map_err(|e| Error::Start(format!("create {}", folder.display()), e))?;
+    Ok(folder)
 }
 
 /// Coverage counters for libFuzzer, and the address sanitizer.

@@ -18,19 +18,23 @@ use std::process::ExitCode;
 
 const HELP: &str = "cargo xtask COMMAND
 
-  deny              cargo-deny check bans licenses sources (installs cargo-deny below target/tools)
-  kernels [--write] [--only NAME]
-                    compile every CUDA kernel for every architecture, print what each takes, and compare (or write) the PTX
+  deny              check bans, licences and sources with cargo-deny (installed below target/tools)
+  kernels [--write] [--only NAME] [--arch NUMBER]
+                    compile every CUDA kernel for every architecture (or for one: 80, 86, ...), print what each takes, and
+                    compare (or write) the PTX
   gpu-bundle        one folder that runs all GPU tests and benches on a machine with a driver and a Python with torch
   gpu-sanitize [ROUNDS]
                     the kernels' tests on the stand-in driver, which checks every access, under ROUNDS interleavings (default 3)
   gpu-sim [--env]   build the stand-in CUDA driver and print its path, or KVTIDE_LIBCUDA=PATH for `env $(cargo xtask gpu-sim --env)`
   loom              model-check the rings, the wake-up and the page-table protocol
-  e2e vllm [--json] [--case NAME]
+  e2e vllm [--json] [--no-throughput] [--case NAME]
                     real vLLM processes with the connector and a daemon of this build: what must hold, a line a case
-  e2e llama         examples/llama.cpp, built with llama.cpp, on a small model: a conversation goes on without prefill
+  e2e llama [--build]
+                    examples/llama.cpp, built with llama.cpp, on a small model: a conversation goes on without prefill
   e2e sglang        the storage backend's tests against SGLang's own classes
-  fuzz [SECONDS]    run every fuzz target for SECONDS each (default 15), on the stable toolchain
+  environments      make the Python environments of the commands here, as they would themselves when needed
+  fuzz [SECONDS]    run every fuzz target for SECONDS each (default 15) from a random seed, on the stable toolchain
+  fuzz --replay     run every fuzz target on its committed corpus and a fixed number of mutations from a fixed seed
   python [--wheel]  test the Python package against a daemon of this build, or build its release wheel and print the path
   help              this text";
 
@@ -42,9 +46,13 @@ fn main() -> ExitCode {
         ["e2e", "vllm", rest @ ..] => e2e::vllm(rest),
         ["e2e", "sglang"] => e2e::sglang(),
         ["e2e", "llama"] => e2e::llama(),
+        ["e2e", "llama", "--build"] => e2e::llama_build().map(|_| ()),
+        ["environments"] => environments(),
         ["loom"] => loom::check(),
-        ["fuzz"] => fuzz::all(fuzz::SECONDS_DEFAULT),
-        ["fuzz", seconds] => number("fuzz takes whole seconds", seconds).and_then(fuzz::all),
+        ["fuzz"] => fuzz::all(fuzz::Until::Seconds(fuzz::SECONDS_DEFAULT)),
+        ["fuzz", "--replay"] => fuzz::all(fuzz::Until::Replayed),
+        ["fuzz", seconds] => number("fuzz takes whole seconds or --replay", seconds)
+            .and_then(|seconds| fuzz::all(fuzz::Until::Seconds(seconds))),
         ["kernels", rest @ ..] => kernels::Options::parse(rest).and_then(|options| kernels::check(&options)),
         ["gpu-bundle"] => gpu_bundle::make(),
         ["gpu-sanitize"] => gpu_sanitize::check(gpu_sanitize::ROUNDS_DEFAULT),
@@ -68,6 +76,13 @@ fn main() -> ExitCode {
             ExitCode::from(if matches!(e, run::Error::Usage(_)) { 2 } else { 1 })
         }
     }
+}
+
+/// Every Python environment that another command would make when it needs it: a minute of network and disk, ahead.
+fn environments() -> Result<(), run::Error> {
+    kernels::environment()?;
+    python::environments()?;
+    e2e::environments()
 }
 
 fn number(takes: &str, word: &str) -> Result<u32, run::Error> {

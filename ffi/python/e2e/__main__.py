@@ -37,6 +37,7 @@ def main() -> int:
     parser.add_argument("--model", type=Path, required=True, help="folder with config.json and model.safetensors")
     parser.add_argument("--case", choices=[*CASES, *MORE], action="append", help="this one only; may be given again")
     parser.add_argument("--keep", type=Path, help="leave logs and directories here")
+    parser.add_argument("--no-throughput", action="store_true", help="leave out the figure of throughput, which takes minutes")
     parser.add_argument("--json", action="store_true", help="print one JSON object, and the lines on stderr")
     args = parser.parse_args()
     shown = sys.stderr if args.json else sys.stdout
@@ -59,7 +60,7 @@ def main() -> int:
                 line["seconds"] = round(time.monotonic() - began, 1)
                 results.append(line)
                 print(json.dumps(line), file=shown, flush=True)
-            if args.case is None:
+            if args.case is None and not args.no_throughput:
                 ratio = round(cases_trace.throughput_ratio(world), 4)
                 print(f"throughput with the connector and no hits over that without: {ratio}", file=shown, flush=True)
         finally:

@@ -7,7 +7,7 @@ use super::session::Session;
 use crate::coverage::Met;
 use crate::failure::Caught;
 use crate::geometry::SLAB_FRAMES;
-use kvtide_daemon::translate;
+use crate::translate;
 use kvtide_tiering::api::{Action, Event, HostFrame, Job, SessionId};
 use kvtide_wire::geometry::stride;
 

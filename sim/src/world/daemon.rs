@@ -9,7 +9,7 @@ use crate::disk::{Grants, Queue};
 use crate::failure::Caught;
 use crate::geometry::SLAB_FRAMES;
 use crate::memory::{ArenaId, Place};
-use kvtide_daemon::translate::{self, Ask, SCORES_TURN, ScoreAreas, Scratch};
+use crate::translate::{self, Ask, SCORES_TURN, ScoreAreas, Scratch};
 use kvtide_tiering::ActionBuf;
 use kvtide_tiering::api::{Event, HostFrame, Job, SessionId};
 use kvtide_tiering::{Core, Error, Recorder, Recording};

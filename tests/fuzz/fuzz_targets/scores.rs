@@ -165,7 +165,7 @@ fuzz_target!(|bytes: &[u8]| {
     let slots: Arc<[ScoreSlot]> = (0..SLOTS).map(|_| ScoreSlot::new()).collect();
     let mut writer = ScoreWriter::new(slots.clone());
     let mut areas = ScoreAreas::new(vec![ScoreReader::new(slots.clone())]);
-    let (mut step, mut rounds) = (0, 0);
+    let (mut step, mut rounds) = (0_u64, 0);
     while !bytes.is_empty() {
         match bytes.byte() % 16 {
             0..9 => {
@@ -173,7 +173,7 @@ fuzz_target!(|bytes: &[u8]| {
                     writer.write(&scores);
                 }
             }
-            9 => step += u64::from(bytes.byte() % 3),
+            9 => step = step.wrapping_add((bytes.byte() % 3).into()), // a hostile engine counts on past the end
             10 => step = u64::from_le_bytes(bytes.array()),
             11 => {
                 let slot = &slots[usize::from(bytes.byte()) % SLOTS];

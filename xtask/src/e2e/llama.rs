@@ -9,45 +9,53 @@ const TOOLS: &str = include_str!("llama.txt");
 /// The package of examples/llama.cpp/source that holds the sources.
 const CRATE: &str = "llama-cpp-sys-2";
 
+/// The environment that builds llama.cpp and writes a model for it.
+pub fn tools() -> Result<venv::Python, Error> {
+    venv::environment("llama", TOOLS, "")
+}
+
 /// Builds the example, writes the demo's model as GGUF, and holds conversations over a daemon of this build.
 pub fn check() -> Result<(), Error> {
-    let example = root().join("examples/llama.cpp");
-    let tools = venv::environment("llama", TOOLS)?;
-    let build = absolute(&target().join("llama.cpp"))?;
-    std::fs::create_dir_all(&build).map_err(|e| Error::Start(format!("make {}", build.display()), e))?;
-    run(cargo().args(["build", "--release", "--locked", "-p", "kvtide-ffi"]))?;
-    let library = absolute(&target().join("release/libkvtide.so"))?;
-
-    let mut configure = Command::new(program(&tools, "cmake"));
-    configure.args(["-G", "Ninja", "-S"]).arg(&example).arg("-B").arg(&build);
-    // The library is used by one test on a small model: unoptimised it is built in half the time, and for no processor in particular.
-    configure.args(["-DCMAKE_BUILD_TYPE=None", "-DCMAKE_C_FLAGS=-O1", "-DCMAKE_CXX_FLAGS=-O0", "-DGGML_NATIVE=OFF"]);
-    configure.args(["-DGGML_OPENMP=OFF", "-DGGML_LLAMAFILE=OFF", "-DGGML_CPU_REPACK=OFF", "-DGGML_CCACHE=OFF"]);
-    configure.arg(define("CMAKE_MAKE_PROGRAM", &program(&tools, "ninja")));
-    configure.arg(define("LLAMA_CPP", &sources(&example)?));
-    configure.arg(define("KVTIDE_INCLUDE", &root().join("ffi/include"))).arg(define("KVTIDE_LIBRARY", &library));
-    output(&mut configure)?;
-    run(Command::new(program(&tools, "cmake")).arg("--build").arg(&build).args([
-        "--target",
-        "kvtide-llama",
-        "--",
-        "--quiet",
-    ]))?;
-
+    let tools = tools()?;
+    let build = build()?;
     let model = build.join("model.gguf");
+    let example = root().join("examples/llama.cpp");
     run(Command::new(tools.program()).arg(example.join("gguf_model.py")).arg(super::model()).arg(&model))?;
     let mut talk = tools.module("e2e.llama");
     talk.arg("--kvtided").arg(python::daemon()?).arg("--program").arg(build.join("kvtide-llama"));
     run(talk.arg("--model").arg(&model).current_dir(python::package()))
 }
 
-fn absolute(path: &Path) -> Result<PathBuf, Error> {
-    std::path::absolute(path).map_err(|e| Error::Start(format!("find {}", path.display()), e))
+/// Builds the example with llama.cpp, and returns the folder that it is in.
+pub fn build() -> Result<PathBuf, Error> {
+    let example = root().join("examples/llama.cpp");
+    let tools = tools()?;
+    let build = absolute(&target().join("llama.cpp"))?;
+    std::fs::create_dir_all(&build).map_err(|e| Error::Start(format!("make {}", build.display()), e))?;
+    // Both packages: alone, the library would have other features, and be built again.
+    run(cargo().args(["build", "--release", "--locked", "-p", "kvtide", "-p", "kvtide-ffi"]))?;
+    let library = absolute(&target().join("release/libkvtide.so"))?;
+
+    let mut configure = Command::new(tools.binary("cmake"));
+    configure.args(["-G", "Ninja", "-S"]).arg(&example).arg("-B").arg(&build);
+    // The library is used by one test on a small model: unoptimised it is built in half the time, and for no processor in particular.
+    configure.args(["-DCMAKE_BUILD_TYPE=None", "-DCMAKE_C_FLAGS=-O1", "-DCMAKE_CXX_FLAGS=-O0", "-DGGML_NATIVE=OFF"]);
+    configure.args(["-DGGML_OPENMP=OFF", "-DGGML_LLAMAFILE=OFF", "-DGGML_CPU_REPACK=OFF", "-DGGML_CCACHE=OFF"]);
+    configure.arg(define("CMAKE_MAKE_PROGRAM", &tools.binary("ninja")));
+    configure.arg(define("LLAMA_CPP", &sources(&example)?));
+    configure.arg(define("KVTIDE_INCLUDE", &root().join("ffi/include"))).arg(define("KVTIDE_LIBRARY", &library));
+    output(&mut configure)?;
+    run(Command::new(tools.binary("cmake")).arg("--build").arg(&build).args([
+        "--target",
+        "kvtide-llama",
+        "--",
+        "--quiet",
+    ]))?;
+    Ok(build)
 }
 
-/// A program of the environment.
-fn program(tools: &venv::Python, name: &str) -> PathBuf {
-    tools.program().with_file_name(name)
+fn absolute(path: &Path) -> Result<PathBuf, Error> {
+    std::path::absolute(path).map_err(|e| Error::Start(format!("find {}", path.display()), e))
 }
 
 fn define(name: &str, path: &Path) -> String {

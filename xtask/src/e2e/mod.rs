@@ -6,7 +6,7 @@ use crate::python::{self, venv};
 use crate::run::{Error, root, run};
 use std::path::{Path, PathBuf};
 
-pub use llama::check as llama;
+pub use llama::{build as llama_build, check as llama};
 
 /// What vLLM's cases run with, and what replaces some of what that asks for.
 const VLLM: &str = include_str!("vllm.txt");
@@ -24,7 +24,7 @@ fn model() -> PathBuf {
 pub fn vllm(words: &[&str]) -> Result<(), Error> {
     let whole = !words.contains(&"--case");
     if let Some(unknown) = unknown(words) {
-        return Err(Error::Usage(format!("e2e vllm takes --json and --case NAME, not {unknown:?}")));
+        return Err(Error::Usage(format!("e2e vllm takes --json, --no-throughput and --case NAME, not {unknown:?}")));
     }
     let (environment, daemon) = with_vllm()?;
     let package = python::package();
@@ -42,13 +42,27 @@ pub fn vllm(words: &[&str]) -> Result<(), Error> {
 /// The storage backend's tests against SGLang's own classes.
 pub fn sglang() -> Result<(), Error> {
     let (below, daemon) = with_vllm()?;
-    let environment = venv::environment_over("sglang", SGLANG, &below)?;
+    let environment = sglang_environment(&below)?;
     tests(&environment, &daemon, "tests_sglang")
+}
+
+fn vllm_environment() -> Result<venv::Python, Error> {
+    venv::environment("vllm", VLLM, VLLM_OVERRIDES)
+}
+
+fn sglang_environment(below: &venv::Python) -> Result<venv::Python, Error> {
+    venv::environment_over("sglang", SGLANG, below)
+}
+
+/// Makes the environments of all engines.
+pub fn environments() -> Result<(), Error> {
+    sglang_environment(&vllm_environment()?)?;
+    llama::tools().map(|_| ())
 }
 
 /// vLLM's environment with the package of this tree, and a daemon of this build.
 fn with_vllm() -> Result<(venv::Python, PathBuf), Error> {
-    let environment = venv::environment_by_uv("vllm", VLLM, VLLM_OVERRIDES)?;
+    let environment = vllm_environment()?;
     python::install(&environment, &python::wheel()?)?;
     Ok((environment, python::daemon()?))
 }
@@ -68,7 +82,7 @@ fn unknown<'a>(words: &[&'a str]) -> Option<&'a str> {
     let mut words = words.iter();
     while let Some(&word) = words.next() {
         match word {
-            "--json" => {}
+            "--json" | "--no-throughput" => {}
             "--case" => {
                 if words.next().is_none() {
                     return Some(word);

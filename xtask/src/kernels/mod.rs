@@ -28,6 +28,8 @@ pub struct Options {
     write: bool,
     /// Names of sources without their ending; all if empty.
     only: Vec<String>,
+    /// One of [`ARCHITECTURES`]; all if none is named.
+    arch: Option<u32>,
 }
 
 impl Options {
@@ -43,17 +45,41 @@ impl Options {
                     Some(name) => options.only.push(name.to_string()),
                     None => return Err(Error::Usage("--only takes the name of a kernel source".to_string())),
                 },
-                _ => return Err(Error::Usage(format!("kernels takes --write and --only NAME, not {word:?}"))),
+                ("--arch", _) => options.arch = Some(architecture(words.next().copied())?),
+                _ => {
+                    let takes = "kernels takes --write, --only NAME and --arch NUMBER";
+                    return Err(Error::Usage(format!("{takes}, not {word:?}")));
+                }
             }
         }
         Ok(options)
     }
+
+    /// The architectures to compile for.
+    fn architectures(&self) -> Vec<u32> {
+        self.arch.map_or_else(|| ARCHITECTURES.to_vec(), |arch| vec![arch])
+    }
 }
 
-/// Compiles, prints the table, and writes or compares the PTX. All that is wrong is printed before the error.
+/// The architecture that a word names.
+fn architecture(word: Option<&str>) -> Result<u32, Error> {
+    let named = word.and_then(|word| word.parse().ok());
+    named.filter(|arch| ARCHITECTURES.contains(arch)).ok_or_else(|| {
+        let word = word.unwrap_or_default();
+        Error::Usage(format!("--arch {word:?}: no architecture that we support; use one of {ARCHITECTURES:?}"))
+    })
+}
+
+/// Makes the environment with the compilers.
+pub fn environment() -> Result<(), Error> {
+    venv::packages().map(|_| ())
+}
+
+/// Compiles, prints the table, and writes or compares the PTX, which does not depend on the architectures chosen. All that is wrong is printed before the error.
 pub fn check(options: &Options) -> Result<(), Error> {
     let began = Instant::now();
     let sources = sources::list(&options.only)?;
+    let architectures = options.architectures();
     let compilers = Compilers::new()?;
     let ready = Instant::now();
 
@@ -67,7 +93,7 @@ pub fn check(options: &Options) -> Result<(), Error> {
     }
     let mut tasks: Vec<(&Source, u32, bool)> = vec![];
     for (source, _) in &texts {
-        tasks.extend(ARCHITECTURES.iter().flat_map(|&arch| [(*source, arch, true), (*source, arch, false)]));
+        tasks.extend(architectures.iter().flat_map(|&arch| [(*source, arch, true), (*source, arch, false)]));
     }
     let mut shipped: Vec<Usage> = vec![];
     let results = pool::each(&tasks, |&(source, arch, ptx)| match ptx {
@@ -90,11 +116,11 @@ pub fn check(options: &Options) -> Result<(), Error> {
     if options.only.is_empty() {
         problems.extend(sources::strays(&sources, options.write)?);
     }
-    print!("{}", table::render(&texts, &shipped));
+    print!("{}", table::render(&architectures, &texts, &shipped));
     println!(
         "kernels: {} sources, {} architectures, compilers ready after {:.0} s, compiled in {:.0} s",
         sources.len(),
-        ARCHITECTURES.len(),
+        architectures.len(),
         (ready - began).as_secs_f32(),
         ready.elapsed().as_secs_f32()
     );

@@ -1,6 +1,5 @@
 //! What is printed: one line a kernel.
 
-use super::ARCHITECTURES;
 use super::sources::Source;
 use super::usage::Usage;
 use std::fmt::Write;
@@ -10,19 +9,19 @@ const REGISTERS: u32 = 65536;
 
 /// Registers by architecture, threads a block, how many blocks a multiprocessor's registers hold, static shared memory, stack,
 /// spills, and how long the assembler took for the first architecture: about what a session waits for its driver.
-pub fn render(texts: &[(&Source, String)], shipped: &[Usage]) -> String {
+pub fn render(architectures: &[u32], texts: &[(&Source, String)], shipped: &[Usage]) -> String {
     let mut out = String::new();
     let width = shipped.iter().map(|u| u.kernel.len()).max().unwrap_or(6).max(6);
     let _ = write!(out, "{:width$}", "kernel");
-    for arch in ARCHITECTURES {
+    for arch in architectures {
         let _ = write!(out, " {:>6}", format!("sm_{arch}"));
     }
     let _ = writeln!(out, " threads blocks shared stack spills     ms");
-    for first in shipped.iter().filter(|u| u.arch == ARCHITECTURES[0]) {
+    for first in shipped.iter().filter(|u| architectures.first() == Some(&u.arch)) {
         let same: Vec<&Usage> = shipped.iter().filter(|u| u.kernel == first.kernel).collect();
         let _ = write!(out, "{:width$}", first.kernel);
-        for arch in ARCHITECTURES {
-            let registers = same.iter().find(|u| u.arch == arch).map_or("-".to_string(), |u| u.registers.to_string());
+        for arch in architectures {
+            let registers = same.iter().find(|u| u.arch == *arch).map_or("-".to_string(), |u| u.registers.to_string());
             let _ = write!(out, " {registers:>6}");
         }
         let threads = texts.iter().find_map(|(_, text)| threads(text, &first.kernel));

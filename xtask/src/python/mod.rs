@@ -23,12 +23,25 @@ fn started(doing: &str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
     move |e| Error::Start(doing, e)
 }
 
-/// Builds the release wheel, alone in `target/python/wheels`, and returns its path.
-pub fn wheel() -> Result<PathBuf, Error> {
-    wheel_by(&venv::environment("python-build", BUILD)?)
+/// The environment that builds the wheel. Always the same one: another interpreter would have cargo build the native half again.
+fn builder() -> Result<venv::Python, Error> {
+    venv::environment("python-build", BUILD, "")
 }
 
-fn wheel_by(python: &venv::Python) -> Result<PathBuf, Error> {
+/// The environment that tests it.
+fn tester() -> Result<venv::Python, Error> {
+    venv::environment("python", TEST, "")
+}
+
+/// Makes both environments.
+pub fn environments() -> Result<(), Error> {
+    builder()?;
+    tester().map(|_| ())
+}
+
+/// Builds the release wheel, alone in `target/python/wheels`, and returns its path.
+pub fn wheel() -> Result<PathBuf, Error> {
+    let python = builder()?;
     let folder = builds().join("wheels");
     if folder.exists() {
         std::fs::remove_dir_all(&folder).map_err(started("remove", &folder))?;
@@ -64,10 +77,11 @@ pub fn check() -> Result<(), Error> {
     let manifest = package().join("Cargo.toml");
     run(cargo().args(["fmt", "--check", "--manifest-path"]).arg(&manifest))?;
     let mut clippy = cargo();
-    clippy.args(["clippy", "--release", "--locked", "--manifest-path"]).arg(&manifest).args(["--", "-D", "warnings"]);
-    run(clippy.env("CARGO_TARGET_DIR", builds()))?;
-    let python = venv::environment("python", TEST)?;
-    let wheel = wheel_by(&python)?;
+    clippy.args(["clippy", "--locked", "--manifest-path"]).arg(&manifest).args(["--", "-D", "warnings"]);
+    // Apart from the wheel's build: pyo3 looks at variables that maturin sets, and cargo would build it again after each change of them.
+    run(clippy.env("CARGO_TARGET_DIR", builds().join("lint")))?;
+    let python = tester()?;
+    let wheel = wheel()?;
     install(&python, &wheel)?;
     let cache = builds().join("mypy");
     run(python.module("mypy").arg("--cache-dir").arg(&cache).current_dir(package()))?;

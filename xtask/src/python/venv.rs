@@ -7,7 +7,7 @@ use std::process::Command;
 /// The oldest Python that the package runs on, as a condition that its interpreter evaluates.
 const NEW_ENOUGH: &str = "import sys; sys.exit(0 if sys.version_info >= (3, 10) else 'Python 3.10 or newer is needed, this is ' + sys.version)";
 
-/// What installs requirements with overrides.
+/// The installer of requirements.
 const UV: &str = "uv==0.13.9";
 
 /// An environment's Python.
@@ -28,6 +28,11 @@ impl Python {
         Ok(output(&mut asked)?.trim().to_owned())
     }
 
+    /// A program that one of its packages brought.
+    pub fn binary(&self, name: &str) -> PathBuf {
+        self.program.with_file_name(name)
+    }
+
     /// Runs a module of it; nothing is read from the user's own packages.
     pub fn module(&self, name: &str) -> Command {
         let mut command = Command::new(&self.program);
@@ -40,26 +45,20 @@ impl Python {
     }
 }
 
-/// The environment `name`, made if it does not stand yet, or stands for other requirements.
-pub fn environment(name: &str, requirements: &str) -> Result<Python, Error> {
-    made(name, requirements, |python, wanted| {
-        let install = ["install", "--quiet", "--no-cache-dir", "--only-binary", ":all:", "-r"];
-        run(python.module("pip").args(install).arg(wanted))
-    })
-}
-
-/// The same for requirements that contradict each other unless `overrides` replace some of them, which pip cannot: uv installs them.
-pub fn environment_by_uv(name: &str, requirements: &str, overrides: &str) -> Result<Python, Error> {
-    let both = format!("{requirements}{overrides}{UV}\n");
-    made(name, &both, |python, wanted| {
+/// The environment `name`, made if it does not stand yet, or stands for other requirements. `overrides` replace requirements of packages
+/// where those contradict each other.
+pub fn environment(name: &str, requirements: &str, overrides: &str) -> Result<Python, Error> {
+    let identity = format!("{requirements}{overrides}{UV}\n");
+    made(name, &identity, |python, wanted| {
         let replaced = wanted.with_file_name("overrides.txt");
         write(wanted, requirements)?;
         write(&replaced, overrides)?;
+        // uv, as pip knows no overrides and takes three times as long.
         run(python.module("pip").args(["install", "--quiet", "--no-cache-dir", "--only-binary", ":all:", UV]))?;
         let install = ["pip", "install", "--quiet", "--no-cache", "--only-binary", ":all:", "--python"];
         let mut uv = python.module("uv");
         run(uv.args(install).arg(python.program()).arg("--override").arg(&replaced).arg("-r").arg(wanted))?;
-        write(wanted, &both)
+        write(wanted, &identity)
     })
 }
 
