@@ -17,13 +17,13 @@ pub(crate) struct Pending {
 pub(crate) struct Places {
     /// For all users.
     pub all: usize,
-    /// For the newcomer's user.
+    /// For the uid of the new connection.
     pub user: usize,
 }
 
 impl Pending {
     /// Adds a connection. If its user has no free place, or if there is none at all, the oldest one goes, of this user or of all: a client
-    /// that means to attach has sent its hello by then. Returns that one, and what it is told.
+    /// that works has sent its hello by then. Returns the oldest one and its refusal.
     pub fn add(&mut self, newcomer: Handshake, places: Places) -> Option<(Handshake, Refusal)> {
         let uid = newcomer.peer().uid;
         let taken = self.silent.iter().filter(|silent| silent.peer().uid == uid).count();
@@ -47,12 +47,12 @@ impl Pending {
         self.silent.remove(index)
     }
 
-    /// All of them, to be looked at; those that are still silent are to be given back in order ([`Pending::keep`]).
+    /// Takes all of them out. Those that are still silent go back, in order, by [`Pending::keep`].
     pub fn take(&mut self) -> VecDeque<Handshake> {
         std::mem::take(&mut self.silent)
     }
 
-    /// Gives one back that was taken.
+    /// Puts one back.
     pub fn keep(&mut self, silent: Handshake) {
         self.silent.push_back(silent);
     }

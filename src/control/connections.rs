@@ -1,4 +1,4 @@
-//! New connections: whose they are, before anything else; a place for those that have not said hello; and what becomes of them.
+//! New connections: the uid first, then a place until the hello comes, then the handshake. And the socket itself, kept at its path.
 
 use super::Control;
 use crate::attach::{self, Handshake, Places, Progress, Refusal};
@@ -14,7 +14,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const LOOK: Duration = Duration::from_secs(1);
 
 impl Control {
-    /// Hears the connections that were silent so far, and ends those that are late.
+    /// Reads the hellos that came since the last round, and ends connections whose time is over.
     pub(super) fn hear_silent(&mut self) {
         let now = Instant::now();
         for handshake in self.pending.take() {
@@ -28,7 +28,7 @@ impl Control {
         }
     }
 
-    /// Accepts connections. All of them, whatever places are free: one that waits in the kernel's queue may be in front of a good one.
+    /// Accepts connections, even with no place free: a silent one in the kernel's queue would hold up those behind it.
     pub(super) fn accept(&mut self) {
         let now = Instant::now();
         if self.paused_until.is_some_and(|until| until > now) {
@@ -62,7 +62,7 @@ impl Control {
         let (path, mode) = (daemon.socket.clone(), daemon.socket_mode);
         if self.listener.is_some() {
             tracing::error!("the socket {} was deleted or replaced: it is bound again", path.display());
-            // Who is in its queue came while it could be reached.
+            // The connections in its queue came before.
             self.accept();
             self.listener = None;
         }
@@ -76,7 +76,7 @@ impl Control {
         }
     }
 
-    /// Takes a connection: its user is known before it has a place. One whose hello is there already needs none.
+    /// Takes a connection. Its uid is checked before it gets a place; if its hello is there already, it needs no place.
     fn receive(&mut self, socket: Socket, now: Instant) {
         let gone = |error| tracing::warn!("a peer is gone before it said who it is: {error}");
         let peer = match socket.peer() {
@@ -101,7 +101,7 @@ impl Control {
         }
     }
 
-    /// Goes on with a connection. Returns it if its peer has said nothing.
+    /// Reads a connection's hello and acts on it. Returns the connection if no hello is there.
     fn hear(&mut self, handshake: Handshake) -> Option<Handshake> {
         match handshake.progress() {
             Progress::Silent => return Some(handshake),

@@ -173,7 +173,10 @@ impl<const BYTES: usize> Head<BYTES> {
 
 impl<const BYTES: usize> Write for Head<BYTES> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        let taken = text.floor_char_boundary(BYTES - self.len);
+        let mut taken = text.len().min(BYTES - self.len);
+        while !text.is_char_boundary(taken) {
+            taken -= 1;
+        }
         self.bytes[self.len..self.len + taken].copy_from_slice(&text.as_bytes()[..taken]);
         self.len += taken;
         if taken < text.len() { Err(fmt::Error) } else { Ok(()) }

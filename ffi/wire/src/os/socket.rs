@@ -94,7 +94,7 @@ impl Listener {
         Ok(Listener { fd, path: path.into(), identity, _lock: lock })
     }
 
-    /// Whether its path still leads to it: else nobody can connect any more. True where the system does not tell.
+    /// Whether its path still leads to it. If not, no client can connect. True if the path cannot be examined.
     #[must_use]
     pub fn is_in_place(&self) -> bool {
         match identity(&self.path) {
@@ -118,7 +118,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // Somebody may have removed the lock file and the socket, and another daemon serve the path.
+        // If the lock file and the socket were removed, another daemon may serve the path.
         if identity(&self.path).is_ok_and(|found| found == self.identity) {
             let _ = std::fs::remove_file(&self.path);
         }

@@ -116,7 +116,7 @@ pub fn attach(path: &Path, hello: &Hello, timeout: Duration) -> Result<(Socket, 
     }
 }
 
-/// Whether an attempt failed for want of a place: the queue of connections was full, or the daemon closed the connection or refused it
+/// Whether another attempt may succeed: the queue of connections was full, or the daemon closed the connection or refused it
 /// for now. `TimedOut` is its answer to a process that was stopped between its connection and its hello.
 fn is_passing(error: &Error) -> bool {
     match error {
@@ -130,7 +130,7 @@ fn is_queue_full(error: &Error) -> bool {
     matches!(error, Error::Os { errno, .. } if *errno == Errno::AGAIN.raw_os_error())
 }
 
-/// The error of the last attempt, for a caller who knows nothing of attempts.
+/// The error that the caller gets when time is up.
 fn given_up(error: Error, timeout: Duration) -> Error {
     if is_queue_full(&error) {
         let text = format!("its queue of connections is still full after {} ms", timeout.as_millis());
