@@ -1,6 +1,10 @@
-//! The log: lines on stderr, filtered by what the configuration says, which may change while the daemon runs.
+//! The log: lines on stderr, filtered by what the configuration says, which may change while the daemon runs, and limited where they
+//! repeat.
+
+mod limit;
 
 use crate::error::Error;
+use limit::Limits;
 use std::io::{self, IsTerminal};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -12,6 +16,7 @@ pub struct Log {
     filter: reload::Handle<EnvFilter, Registry>,
     /// The environment's `RUST_LOG` wins over the configuration.
     from_environment: bool,
+    limits: Limits,
 }
 
 impl Log {
@@ -25,8 +30,14 @@ impl Log {
             .with_writer(io::stderr)
             .with_ansi(io::stderr().is_terminal())
             .with_target(false);
-        tracing_subscriber::registry().with(filter).with(lines).init();
-        Log { filter: handle, from_environment }
+        let limits = Limits::default();
+        tracing_subscriber::registry().with(filter).with(limits.clone()).with(lines).init();
+        Log { filter: handle, from_environment, limits }
+    }
+
+    /// Logs how many lines that repeat were left out since this was last called. To be called every few seconds, and at the end.
+    pub fn tell_left_out(&self) {
+        self.limits.tell();
     }
 
     /// Logs by other directives from now on, unless the environment's hold.

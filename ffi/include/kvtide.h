@@ -1177,7 +1177,8 @@ const char *kvt_last_error(void);
 /// Attaches to the daemon: allocates tier 0, opens a session, starts its copy thread.
 ///
 /// `KVT_EINVAL`: the options contradict each other or the geometry. `KVT_EDAEMON`: nobody listens there. `KVT_EPERM`,
-/// `KVT_EVERSION`, `KVT_ELIMIT`: the daemon refused; `kvt_last_error` has its words. `KVT_ESYSTEM`.
+/// `KVT_EVERSION`, `KVT_ELIMIT`: the daemon refused; `kvt_last_error` has its words. `KVT_EAGAIN`: the daemon had no place for the
+/// connection within `timeout_us`, though it was asked again and again. `KVT_ESYSTEM`.
 ///
 /// Pointers: Pointers are valid as described at `kvt_options`.
 kvt_status kvt_attach(const struct kvt_options *options, struct kvt_client **client);

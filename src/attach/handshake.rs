@@ -1,4 +1,4 @@
-//! Peers that have connected and not yet said hello: bounded in number and in time.
+//! One peer that has connected and not yet said hello.
 
 use super::policy::Refusal;
 use crate::session::{Fate, Registry};
@@ -33,9 +33,9 @@ pub(crate) enum Progress {
 }
 
 impl Handshake {
-    /// Starts one. The identity is the kernel's word, taken at the peer's `connect`.
-    pub fn new(socket: Socket, now: Instant, timeout: Duration) -> Result<Handshake, WireError> {
-        Ok(Handshake { peer: socket.peer()?, pidfd: socket.peer_pidfd()?, socket, deadline: now + timeout })
+    /// Starts one with a peer whose identity is known (`Socket::peer`).
+    pub fn new(socket: Socket, peer: Peer, now: Instant, timeout: Duration) -> Result<Handshake, WireError> {
+        Ok(Handshake { peer, pidfd: socket.peer_pidfd()?, socket, deadline: now + timeout })
     }
 
     /// Who it is.
@@ -80,7 +80,7 @@ impl Handshake {
 /// Sends a refusal, logs and counts it.
 pub(crate) fn refuse(registry: &Registry, socket: &Socket, peer: Peer, refusal: &Refusal) {
     registry.note(Fate::Refused);
-    tracing::warn!("refused pid {} (uid {}): {}: {}", peer.pid, peer.uid, status_name(refusal.status), refusal.text);
+    tracing::warn!("uid {} (pid {}) is refused: {}: {}", peer.uid, peer.pid, status_name(refusal.status), refusal.text);
     let message = Welcome::refusal(refusal.status, &refusal.text).encode();
     if let Err(error) = socket.send(&message, &[]) {
         tracing::debug!("pid {} did not hear why it was refused: {error}", peer.pid);

@@ -37,6 +37,16 @@ pub(crate) fn domain_of(
     })
 }
 
+/// Places for connections without a hello that a user's may take, of `all`: a quarter if a domain names it, and an eighth if its
+/// processes may attach by token alone. Where no token is accepted, a user without a domain is refused before its hello.
+pub(crate) fn places(domains: &[Domain], tokens: &Tokens, uid: u32, all: usize) -> Result<usize, Refusal> {
+    match domain_of(domains, tokens, uid, None) {
+        Ok(_) => Ok((all / 4).max(1)),
+        Err(_) if !tokens.is_empty() => Ok((all / 8).max(1)),
+        Err(refusal) => Err(refusal),
+    }
+}
+
 /// The space that a hello describes, checked against the limits.
 pub(crate) fn admit(config: &Config, limits: &Limits, domain: &Domain, hello: &Hello) -> Result<SpaceConfig, Refusal> {
     let planes = translate::planes(&hello.planes)

@@ -45,6 +45,11 @@ impl Tokens {
         Ok(tokens)
     }
 
+    /// Whether no token leads to any domain.
+    pub fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
     /// The index of the domain that a token belongs to.
     pub fn domain_of(&self, token: &Token) -> Option<usize> {
         let shown = hash(token);

@@ -15,8 +15,8 @@ pub const SOCKET_MODE: &str = "0660";
 pub const SPIN_US: u64 = 50;
 /// Grace of a SIGTERM; below the 10 s after which container runtimes kill.
 pub const DRAIN_MS: u64 = 5_000;
-/// A peer on the same machine says hello in microseconds; one that takes seconds never will.
-pub const HANDSHAKE_MS: u64 = 2_000;
+/// A peer on the same machine says hello in microseconds; one that takes a second never will.
+pub const HANDSHAKE_MS: u64 = 1_000;
 
 /// Flight recorder: off, because each space's costs two copies of its core's tables and a pause to copy them now and then.
 pub const RECORDER: u64 = 0;

@@ -1,6 +1,7 @@
 //! The orderly end: nothing new, what is in flight may end within the grace, then everybody is told.
 
 use super::Control;
+use crate::attach::Pending;
 use crate::error::Error;
 use crate::session::SessionTotals;
 use kvtide_wire::os::poll::readable;
@@ -13,7 +14,7 @@ const OVERTIME: Duration = Duration::from_secs(5);
 impl Control {
     /// Ends everything. The status dump is written while the spaces still know how they stand.
     pub(super) fn drain(mut self) -> Result<(), Error> {
-        self.handshakes.clear();
+        self.pending = Pending::default();
         self.listener = None;
         self.dump();
         let until = Instant::now() + self.config.daemon.drain;
@@ -32,7 +33,7 @@ impl Control {
                 self.spaces.heed(report);
             }
         }
-        let Control { host, disks, registry, watch, http, spaces, .. } = self;
+        let Control { host, disks, registry, watch, http, spaces, log, .. } = self;
         drop(spaces);
         host.end();
         disks.end();
@@ -40,6 +41,7 @@ impl Control {
             http.end();
         }
         watch.end();
+        log.tell_left_out();
         let SessionTotals { attached, ended, expelled, refused } = registry.totals();
         tracing::info!(
             "sessions: {attached} attached, {ended} ended ({expelled} of them by the daemon), {refused} refused"

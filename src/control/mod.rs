@@ -3,6 +3,7 @@
 //! It is the only one to send newcomers to core threads, so it knows when a vacant space can be given back. It never touches
 //! a ring or a core, and no core thread waits for it.
 
+mod connections;
 mod disks;
 mod drain;
 mod key;
@@ -10,7 +11,7 @@ mod reload;
 mod signals;
 mod spaces;
 
-use crate::attach::{self, Handshake, Progress, Refusal, Tokens};
+use crate::attach::{self, Handshake, Pending, Refusal, Tokens};
 use crate::config::{Config, Source};
 use crate::daemon::{DUMPED, Options, RECORDED, say};
 use crate::error::Error;
@@ -42,16 +43,16 @@ use std::time::{Duration, Instant};
 const REPORTS: usize = 4096;
 /// How long a dump waits for threads that do not answer at once: the host thread may be prefaulting a slab.
 const DUMP: Duration = Duration::from_secs(5);
-/// How long nothing is accepted after descriptors or memory ran out.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// The control thread's state.
 #[derive(Debug)]
 pub(crate) struct Control {
     config: Config,
     tokens: Tokens,
-    /// None once nobody may connect any more.
+    /// None while its path cannot be bound again, and once the daemon drains.
     listener: Option<Listener>,
+    /// When the socket's path is looked at next.
+    look_at: Instant,
     signals: Signals,
     parent: Option<OwnedFd>,
     /// Where the configuration comes from.
@@ -60,7 +61,7 @@ pub(crate) struct Control {
     /// What goes if it ends because its parent did.
     remove: Vec<PathBuf>,
     reports: Mailbox<Report>,
-    handshakes: Vec<Handshake>,
+    pending: Pending,
     spaces: Spaces,
     registry: Registry,
     host: HostThread,
@@ -95,7 +96,7 @@ impl Control {
         let to_host = HostThread::mailbox()?;
         let roll = Roll::default();
         let registry = roll.registry().clone();
-        let watch = WatchThread::spawn(roll.clone(), to_host.0.clone(), to_control.clone())?;
+        let watch = WatchThread::spawn(roll.clone(), to_host.0.clone(), to_control.clone(), options.log.clone())?;
         let http = http.map(|listener| HttpServer::start(listener, watch.watch().clone())).transpose()?;
         if let Some(http) = &http {
             roll.serve_http(http.address());
@@ -106,18 +107,18 @@ impl Control {
         let host = HostThread::spawn(&config, &disks.disks(), recovered, to_host, &roll)?;
         let spaces = Spaces::new(to_control, host.address(), disks.disks(), roll.clone(), &config);
         roll.advance(Stage::Serving);
-        let handshakes = Vec::new();
         Ok(Control {
             config,
             tokens,
             listener,
+            look_at: Instant::now(),
             signals,
             parent,
             remove: options.remove,
             source: options.source,
             log: options.log,
             reports,
-            handshakes,
+            pending: Pending::default(),
             spaces,
             registry,
             host,
@@ -168,8 +169,9 @@ impl Control {
             while let Some(report) = self.reports.take() {
                 self.spaces.heed(report);
             }
-            self.shake_hands();
+            self.hear_silent();
             self.accept();
+            self.keep_socket();
         }
     }
 
@@ -178,55 +180,16 @@ impl Control {
         fds.extend(self.parent.as_ref().map(|parent| PollFd::new(parent, PollFlags::IN)));
         let now = Instant::now();
         let resumes = self.paused_until.filter(|until| *until > now);
-        if resumes.is_none() && self.handshakes.len() < self.config.limits.handshakes_max as usize {
+        if resumes.is_none() {
             fds.extend(self.listener.as_ref().map(|listener| PollFd::new(listener, PollFlags::IN)));
         }
-        fds.extend(self.handshakes.iter().map(|handshake| PollFd::new(handshake, PollFlags::IN)));
-        let due = self.handshakes.iter().map(Handshake::deadline).chain(resumes).min();
+        fds.extend(self.pending.iter().map(|silent| PollFd::new(silent, PollFlags::IN)));
+        let due = self.pending.due().into_iter().chain(resumes).chain([self.look_at]).min();
         let left = due.map(|due| due.saturating_duration_since(now));
         let timeout = left.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(errno) => Err(Error::system("poll in the control thread", errno)),
-        }
-    }
-
-    fn accept(&mut self) {
-        let now = Instant::now();
-        if self.paused_until.is_some_and(|until| until > now) {
-            return;
-        }
-        self.paused_until = None;
-        while self.handshakes.len() < self.config.limits.handshakes_max as usize {
-            let Some(listener) = &self.listener else { return };
-            match listener.accept() {
-                Ok(Some(socket)) => match Handshake::new(socket, now, self.config.daemon.handshake) {
-                    Ok(handshake) => self.handshakes.push(handshake),
-                    Err(error) => tracing::warn!("a peer is gone before it said who it is: {error}"),
-                },
-                Ok(None) => return,
-                Err(error) => {
-                    tracing::error!("{error}; accepting again in {PAUSE:?}");
-                    self.paused_until = Some(now + PAUSE);
-                    return;
-                }
-            }
-        }
-    }
-
-    fn shake_hands(&mut self) {
-        let now = Instant::now();
-        for handshake in std::mem::take(&mut self.handshakes) {
-            match handshake.progress() {
-                Progress::Silent if handshake.deadline() > now => self.handshakes.push(handshake),
-                Progress::Silent => {
-                    let text = format!("no hello within {:?} of the connection", self.config.daemon.handshake);
-                    handshake.refuse(&self.registry, &Refusal { status: Status::TimedOut, text });
-                }
-                Progress::Over => {}
-                Progress::Nonsense(refusal) => handshake.refuse(&self.registry, &refusal),
-                Progress::Hello(hello) => self.admit(handshake, *hello),
-            }
         }
     }
 

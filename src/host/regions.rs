@@ -300,11 +300,8 @@ impl Regions {
         match event {
             DiskEvent::Ready { disk, regions } => self.ready(disk.into(), regions),
             DiskEvent::Granted { disk, region, grant, status } => self.recorded(disk.into(), region, grant, status),
-            DiskEvent::Failed { disk, errno } => {
-                tracing::error!("disk {disk} is out of service (error {errno}): what is on it cannot be read any more");
-                self.fail(disk.into());
-            }
             // The disk has said why itself.
+            DiskEvent::Failed { disk, .. } => self.fail(disk.into()),
             DiskEvent::Stopped { disk, .. } => self.node.stop(disk.into()),
             // The disk has said so itself; its transfers end when it answers again.
             DiskEvent::Stalled { .. } => {}

@@ -3,6 +3,7 @@
 //! * An error that will not go away (a device that is gone or turned read-only) ends it at once.
 //! * Others do when [`Settings::errors_max`] of them came within [`Settings::errors_window`]. What a full file system or a kernel
 //!   without memory says is no error of the device; nor are pages with a wrong checksum, which a power cut may leave behind.
+//! * A store that is not at its path any more ends it at once: nothing of it would be found after a restart.
 //! * It ends once, and is told once. A disk that has ended is in service again only after a restart.
 
 use super::settings::Settings;
@@ -11,7 +12,7 @@ use rustix::io::Errno;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Error numbers that are counted apart; Linux has fewer.
@@ -41,8 +42,10 @@ pub(super) struct Health {
     name: String,
     errors_max: usize,
     window: Duration,
-    /// Why it went out of service; `SERVING`: it did not.
+    /// The error number with which it went out of service; `SERVING`: it did not.
     out: AtomicI32,
+    /// Why it did, in words; there before the number is.
+    why: OnceLock<String>,
     clock: Instant,
     /// Transfers and requests that it has: a hint for what is done when it has none.
     busy: AtomicU32,
@@ -74,6 +77,7 @@ impl Health {
             errors_max: settings.errors_max.max(1) as usize,
             window: settings.errors_window,
             out: AtomicI32::new(SERVING),
+            why: OnceLock::new(),
             clock: Instant::now(),
             busy: AtomicU32::new(0),
             busy_us: AtomicU64::new(0),
@@ -131,13 +135,24 @@ impl Health {
         }
     }
 
-    /// Takes it out of service.
+    /// Takes it out of service, for an error that it said last.
     pub fn fail(&self, errno: i32, why: &str) {
-        if self.out.compare_exchange(SERVING, errno, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-            let said = if errno == 0 { "a request fell short".into() } else { errno_text(errno) };
-            tracing::error!("{}: out of service: {why}; the last: {said}", self.name);
+        let said = if errno == 0 { "a request fell short".into() } else { errno_text(errno) };
+        self.give_up(errno, format!("{why}; the last: {said}"));
+    }
+
+    /// Takes it out of service. The first reason stays.
+    pub fn give_up(&self, errno: i32, why: String) {
+        if self.why.set(why).is_ok() {
+            self.out.store(errno, Ordering::Release);
+            tracing::error!("{}: out of service: {}", self.name, self.why());
             self.tell(DiskEvent::Failed { disk: self.number, errno });
         }
+    }
+
+    /// Why it is out of service, in words; "" while it serves.
+    pub fn why(&self) -> &str {
+        self.why.get().map_or("", String::as_str)
     }
 
     /// Errors by number.

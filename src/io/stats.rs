@@ -86,6 +86,8 @@ pub(crate) struct DiskStatus {
     pub classes: [ClassStatus; 3],
     /// Why it is out of service, if it is: the error number that it said last; 0: requests fell short.
     pub out_of_service: Option<i32>,
+    /// The same in words, with what to do; empty while it serves.
+    pub why_out: String,
     /// How its index log stands.
     pub log: LogReport,
     /// What was written to it since the start, besides the log.

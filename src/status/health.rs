@@ -66,6 +66,13 @@ pub(crate) enum Wrong {
         dir: PathBuf,
         /// The error number that it said last; 0: requests fell short.
         errno: i32,
+        /// Why, in words, with what to do.
+        why: String,
+    },
+    /// The path of the socket leads elsewhere.
+    SocketLost {
+        /// Why it cannot be bound again.
+        why: String,
     },
 }
 
@@ -77,6 +84,7 @@ impl Reason {
             (Wrong::DiskStalled { disk: a, .. }, Wrong::DiskStalled { disk: b, .. })
             | (Wrong::LogStuck { disk: a, .. }, Wrong::LogStuck { disk: b, .. })
             | (Wrong::DiskOutOfService { disk: a, .. }, Wrong::DiskOutOfService { disk: b, .. }) => a == b,
+            (Wrong::SocketLost { .. }, Wrong::SocketLost { .. }) => true,
             _ => false,
         }
     }
@@ -98,12 +106,11 @@ impl From<Wrong> for Reason {
                     "disk {disk} ({dir}): its index log waits for the device for {inside_s:.1} s (at most {limit_s} s are allowed)"
                 )
             }
-            Wrong::DiskOutOfService { disk, dir, errno } => {
-                let why = match errno {
-                    0 => "requests fell short".to_owned(),
-                    errno => std::io::Error::from_raw_os_error(*errno).to_string(),
-                };
+            Wrong::DiskOutOfService { disk, dir, why, .. } => {
                 format!("disk {disk} ({}) is out of service: {why}", dir.display())
+            }
+            Wrong::SocketLost { why } => {
+                format!("no engine can attach: the socket was deleted or replaced, and cannot be bound again: {why}")
             }
         };
         Reason { what, text }
@@ -141,13 +148,13 @@ pub(super) fn reasons(stage: Stage, threads: &[Thread], disks: &[DiskStatus]) ->
     silent.chain(stalled).chain(stuck).map(Reason::from).collect()
 }
 
-/// What the daemon goes on without.
-pub(super) fn degraded(disks: &[DiskStatus]) -> Vec<Reason> {
+/// What the daemon goes on without. `socket`: why its socket cannot be bound again.
+pub(super) fn degraded(disks: &[DiskStatus], socket: Option<String>) -> Vec<Reason> {
     let out = disks.iter().filter_map(|disk| {
         let errno = disk.out_of_service?;
-        Some(Wrong::DiskOutOfService { disk: disk.number, dir: disk.dir.clone(), errno })
+        Some(Wrong::DiskOutOfService { disk: disk.number, dir: disk.dir.clone(), errno, why: disk.why_out.clone() })
     });
-    out.map(Reason::from).collect()
+    out.chain(socket.map(|why| Wrong::SocketLost { why })).map(Reason::from).collect()
 }
 
 #[cfg(test)]
@@ -170,18 +177,25 @@ mod tests {
 
     #[test]
     fn a_disk_out_of_service_degrades_and_does_not_make_unhealthy() {
-        let disk = |errno| DiskStatus { number: 2, dir: "/d".into(), out_of_service: errno, ..DiskStatus::default() };
-        let disks = [disk(None), disk(Some(5)), disk(Some(0))];
+        let disk = |errno, why: &str| DiskStatus {
+            number: 2,
+            dir: "/d".into(),
+            out_of_service: errno,
+            why_out: why.into(),
+            ..DiskStatus::default()
+        };
+        let disks = [disk(None, ""), disk(Some(5), "too many errors"), disk(Some(2), "/d was deleted")];
         assert_eq!(reasons(Stage::Serving, &[], &disks), []);
-        let texts: Vec<_> = degraded(&disks).iter().map(ToString::to_string).collect();
+        let texts: Vec<_> = degraded(&disks, Some("EACCES".into())).iter().map(ToString::to_string).collect();
         assert_eq!(
             texts,
             [
-                "disk 2 (/d) is out of service: Input/output error (os error 5)",
-                "disk 2 (/d) is out of service: requests fell short"
+                "disk 2 (/d) is out of service: too many errors",
+                "disk 2 (/d) is out of service: /d was deleted",
+                "no engine can attach: the socket was deleted or replaced, and cannot be bound again: EACCES"
             ]
         );
-        assert_eq!(serde_json::to_value(&degraded(&disks)[0]).unwrap()["errno"], 5);
+        assert_eq!(serde_json::to_value(&degraded(&disks, None)[0]).unwrap()["errno"], 5);
     }
 
     #[test]

@@ -38,6 +38,8 @@ struct Inner {
     registry: Registry,
     stage: AtomicU8,
     http: OnceLock<SocketAddr>,
+    /// Why the socket cannot be bound again, while that is so.
+    lost_socket: Mutex<Option<String>>,
     /// The last beat that the control thread saw.
     seen: AtomicU64,
 }
@@ -121,6 +123,16 @@ impl Roll {
     /// Where HTTP is served, if it is.
     pub fn http(&self) -> Option<SocketAddr> {
         self.0.http.get().copied()
+    }
+
+    /// The socket is lost, and why it cannot be bound again; or it is bound.
+    pub fn lose_socket(&self, why: Option<String>) {
+        *self.0.lost_socket.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    }
+
+    /// Why the socket cannot be bound again, while that is so.
+    pub fn lost_socket(&self) -> Option<String> {
+        self.0.lost_socket.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The control thread sees a beat.

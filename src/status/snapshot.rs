@@ -1,7 +1,7 @@
 //! Everything at one moment: what `/v1/status` tells and what metrics are made of.
 
 use super::build::Build;
-use super::health::Reason;
+use super::health::{Reason, Wrong};
 use super::roll::Stage;
 use super::wear::Wear;
 use crate::host::HostStatus;
@@ -63,7 +63,7 @@ pub(crate) struct Thread {
 /// Why the daemon is not ready though nothing is wrong with it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Unready {
-    /// `starting`, `draining` or `disk_not_ready`.
+    /// `starting`, `draining`, `socket_lost` or `disk_not_ready`.
     pub reason: &'static str,
     /// In words.
     pub text: String,
@@ -87,6 +87,8 @@ impl Snapshot {
             }
             Stage::Draining => Some(Unready { reason: "draining", text: "the daemon is ending".into() }),
         };
+        let lost = self.degraded.iter().filter(|reason| matches!(reason.what, Wrong::SocketLost { .. }));
+        let socket = lost.map(|reason| Unready { reason: "socket_lost", text: reason.text.clone() });
         // One that failed, or went out of service, never will have any.
         let works = |disk: &&DiskStatus| disk.regions_errno == 0 && disk.out_of_service.is_none();
         let blank = self.disks.iter().filter(works).filter(|disk| disk.regions_ready == 0);
@@ -94,7 +96,7 @@ impl Snapshot {
             let text = format!("disk {} ({}) writes its first region", disk.number, disk.dir.display());
             Unready { reason: "disk_not_ready", text }
         });
-        stage.into_iter().chain(disks).collect()
+        stage.into_iter().chain(socket).chain(disks).collect()
     }
 }
 

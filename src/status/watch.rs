@@ -9,6 +9,7 @@ use super::wear::wear;
 use crate::error::Error;
 use crate::host::{HostStatus, NodeLetter};
 use crate::io::{DiskLetter, DiskStatus};
+use crate::log::Log;
 use crate::mail::Address;
 use crate::space::{Letter, Report, SpaceStatus};
 use crate::supervisor;
@@ -76,7 +77,12 @@ pub(crate) struct WatchThread {
 
 impl WatchThread {
     /// Starts it.
-    pub fn spawn(roll: Roll, host: Address<NodeLetter>, control: Address<Report>) -> Result<WatchThread, Error> {
+    pub fn spawn(
+        roll: Roll,
+        host: Address<NodeLetter>,
+        control: Address<Report>,
+        log: Log,
+    ) -> Result<WatchThread, Error> {
         let (asks, asked) = bounded(ASKS);
         let watchdog = supervisor::watchdog();
         let beat = watchdog.map_or(BEAT, |within| BEAT.min(within / BEATS_OF_WATCHDOG));
@@ -94,6 +100,7 @@ impl WatchThread {
             known: Vec::new(),
             missed: Vec::new(),
             fed: watchdog.is_some(),
+            log,
         };
         let builder = std::thread::Builder::new().name("kvtide-watch".into());
         let thread = builder.spawn(move || asker.run(&asked, beat));
@@ -134,6 +141,7 @@ struct Asker {
     missed: Vec<Reason>,
     /// Whether a watchdog wants to be fed.
     fed: bool,
+    log: Log,
 }
 
 impl Asker {
@@ -154,6 +162,7 @@ impl Asker {
             if Instant::now() >= due {
                 due = Instant::now() + beat;
                 self.heed(&snapshot);
+                self.log.tell_left_out();
             }
         }
     }
@@ -195,7 +204,7 @@ impl Asker {
             http: self.roll.http(),
             progress: if stage == Stage::Starting { self.roll.progressed() } else { String::new() },
             unhealthy: health::reasons(stage, &threads, &disks),
-            degraded: health::degraded(&disks),
+            degraded: health::degraded(&disks, self.roll.lost_socket()),
             threads,
             session_totals: registry.totals(),
             sessions: registry.list(),

@@ -14,7 +14,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const A: &str = "tenant-a-0123456789abcdef0123456789abcdef";
+pub const A: &str = "tenant-a-0123456789abcdef0123456789abcdef";
 const B: &str = "tenant-b-0123456789abcdef0123456789abcdef";
 
 /// A user that no domain names.
@@ -53,7 +53,8 @@ impl Drop for Files {
     }
 }
 
-fn with(secret: &str) -> Hello {
+/// A hello with a token.
+pub fn with(secret: &str) -> Hello {
     Hello { token: Some(Token::new(secret.as_bytes()).unwrap()), ..hello() }
 }
 

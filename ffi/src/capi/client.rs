@@ -39,7 +39,8 @@ fn open(client: Client, timeout: Duration) -> Result<*mut kvt_client, Fault> {
 /// Attaches to the daemon: allocates tier 0, opens a session, starts its copy thread.
 ///
 /// `KVT_EINVAL`: the options contradict each other or the geometry. `KVT_EDAEMON`: nobody listens there. `KVT_EPERM`,
-/// `KVT_EVERSION`, `KVT_ELIMIT`: the daemon refused; `kvt_last_error` has its words. `KVT_ESYSTEM`.
+/// `KVT_EVERSION`, `KVT_ELIMIT`: the daemon refused; `kvt_last_error` has its words. `KVT_EAGAIN`: the daemon had no place for the
+/// connection within `timeout_us`, though it was asked again and again. `KVT_ESYSTEM`.
 ///
 /// # Safety
 /// Pointers are valid as described at `kvt_options`.

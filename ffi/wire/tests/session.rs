@@ -258,6 +258,35 @@ fn a_path_in_use_is_told_from_a_stale_one() {
     assert!(Socket::connect(&long).expect_err("too long").to_string().contains("107 bytes"));
 }
 
+/// An hour would be noticed: an attach waits for a place, not for a daemon.
+#[test]
+fn an_attach_does_not_wait_where_nobody_listens() {
+    let (place, hour) = (Place::new("nobody"), 3600 * SECOND);
+    let error = attach(&place.0, &hello(), hour).map(|_| ()).expect_err("no socket").to_string();
+    assert!(error.contains("(errno 2)"), "{error}");
+    drop(std::os::unix::net::UnixListener::bind(&place.0).expect("another listener")); // leaves the path, as a killed daemon does
+    let error = attach(&place.0, &hello(), hour).map(|_| ()).expect_err("a stale socket").to_string();
+    assert!(error.contains("(errno"), "{error}");
+}
+
+#[test]
+fn an_attach_tries_again_after_a_close_and_a_refusal_for_now() {
+    let place = Place::new("again");
+    let listener = Listener::bind(&place.0, 0o600).expect("listen");
+    let server = std::thread::spawn(move || {
+        let next = || {
+            assert_ne!(poll::readable(&[listener.as_fd()], SECOND).expect("poll"), 0);
+            listener.accept().expect("accept").expect("an engine")
+        };
+        drop(next());
+        next().send(&Welcome::refusal(Status::Again, "no place").encode(), &[]).expect("send");
+        next().send(&Welcome::refusal(Status::Permission, "uid 5 may not attach").encode(), &[]).expect("send");
+    });
+    let error = attach(&place.0, &hello(), 30 * SECOND).map(|_| ()).expect_err("refused for good");
+    assert!(matches!(&error, Error::Refused { status: Status::Permission, .. }), "{error}");
+    server.join().expect("three connections");
+}
+
 #[test]
 fn a_refusal_reaches_the_engine_in_words() {
     let place = Place::new("refusal");

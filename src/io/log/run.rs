@@ -5,6 +5,7 @@
 //! * Erases and grants are answered when they are flushed: erases that nobody waits for within [`ERASES`].
 //! * A write that fails is tried again, since nothing was promised of it; a flush that fails is the end of the disk, since a
 //!   later one would not tell what was lost. So is a write that fails for the last time.
+//! * Nothing is stored or durable in a file that its path does not lead to any more: a restart would not find it.
 //! * A box stands in one of the lists from when it is taken until it is answered: whatever ends the thread finds it there.
 
 use super::discard::Discards;
@@ -14,6 +15,7 @@ use crate::io::DiskEvent;
 use crate::io::code::Keyring;
 use crate::io::health::{Health, errno};
 use crate::io::settings::Discard;
+use crate::io::store::{Absence, Presence};
 use crate::mail::{Mailbox, Waited};
 use crossbeam::channel::TrySendError;
 use kvtide_tiering::api::Status;
@@ -41,6 +43,8 @@ const TRY_AGAIN: Duration = Duration::from_millis(20);
 const MARK: Duration = Duration::from_secs(1);
 /// How long an answer waits that its reader's mailbox did not take.
 const OFFER_AGAIN: Duration = Duration::from_millis(1);
+/// How often the store is looked for at its path, besides each time that something was written or flushed.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// What a log thread owns.
 pub(super) struct Runner {
@@ -71,6 +75,9 @@ pub(super) struct Runner {
     discarding: Discarding,
     /// Not before.
     discard_at: Instant,
+    presence: Presence,
+    /// When it is looked for next.
+    look_at: Instant,
     /// The log was said to be full since it last had room.
     full: bool,
 }
@@ -89,9 +96,9 @@ impl Runner {
         number: u16,
         (log, keyring): (DiskLog, Arc<Keyring>),
         letters: Mailbox<LogLetter>,
-        health: Arc<Health>,
-        desk: Arc<Desk>,
+        (health, desk): (Arc<Health>, Arc<Desk>),
         discarding: Discarding,
+        presence: Presence,
     ) -> Runner {
         desk.take(&log.status(), 0);
         Runner {
@@ -114,6 +121,8 @@ impl Runner {
             compacting: false,
             discarding,
             discard_at: Instant::now(),
+            presence,
+            look_at: Instant::now() + LOOK,
             full: false,
         }
     }
@@ -131,6 +140,9 @@ impl Runner {
                 return self.farewell();
             }
             let now = Instant::now();
+            if self.look_at <= now && !self.is_there() {
+                continue;
+            }
             if self.flush_by.is_some_and(|by| by <= now) {
                 self.flush();
             } else if self.write_by.is_some_and(|by| by <= now) {
@@ -300,7 +312,9 @@ impl Runner {
         let written = self.log.write();
         self.desk.inside(false);
         match written {
-            Ok(()) => self.written(),
+            Ok(()) if self.is_there() => self.written(),
+            // What was written ends as failed, with the disk.
+            Ok(()) => {}
             Err(error) => self.failed(&error),
         }
         self.report();
@@ -321,6 +335,7 @@ impl Runner {
         let flushed = self.log.flush();
         self.desk.inside(false);
         match flushed {
+            Ok(()) if !self.is_there() => {}
             Ok(()) => {
                 self.written();
                 (self.flush_by, self.mark_by) = (None, Some(Instant::now() + MARK));
@@ -337,6 +352,26 @@ impl Runner {
             Err(error) => self.failed(&error),
         }
         self.report();
+    }
+
+    /// Whether the store is still at its path. One that is not takes the disk out of service.
+    fn is_there(&mut self) -> bool {
+        self.look_at = Instant::now() + LOOK;
+        self.desk.inside(true);
+        let looked = self.presence.look();
+        self.desk.inside(false);
+        match looked {
+            Ok(()) => true,
+            Err(Absence::Gone(errno, why)) => {
+                self.health.give_up(errno, why);
+                false
+            }
+            // Not known to be gone: too many of these end it as other errors do.
+            Err(Absence::Unknown(errno)) => {
+                self.health.error(errno.raw_os_error(), Instant::now());
+                true
+            }
+        }
     }
 
     /// Writes down that the last flush was one.
@@ -427,7 +462,10 @@ impl Runner {
         let discard = (!self.discarding.regions.is_empty()).then_some(self.discard_at);
         let offer = (!self.answers.is_empty()).then(|| now + OFFER_AGAIN);
         let compact = (self.compacting || self.log.wants_compaction()).then_some(now);
-        let due = [self.write_by, self.flush_by, self.mark_by, discard, offer, compact].into_iter().flatten().min();
+        let due = [self.write_by, self.flush_by, self.mark_by, discard, offer, compact, Some(self.look_at)]
+            .into_iter()
+            .flatten()
+            .min();
         self.letters.wait_until(due)
     }
 

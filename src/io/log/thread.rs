@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::io::code::Keyring;
 use crate::io::health::Health;
 use crate::io::settings::{Discard, Settings};
-use crate::io::store::{Store, discard};
+use crate::io::store::{Presence, Store, discard};
 use crate::mail::{Address, Mailbox, mailbox};
 use crossbeam::channel::{Receiver, TrySendError, bounded};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -51,7 +51,9 @@ impl LogThread {
             pace: pace.unwrap_or(Discard { bytes_per_s: 1, idle: Duration::ZERO }),
             tell: Box::new(move |offset, bytes| discard(&file, offset, bytes)),
         };
-        let mut runner = Runner::new(number, (log, keyring), letters, Arc::clone(health), Arc::clone(desk), discarding);
+        let presence = Presence::new(settings, &store.file);
+        let standing = (Arc::clone(health), Arc::clone(desk));
+        let mut runner = Runner::new(number, (log, keyring), letters, standing, discarding, presence);
         let (end, ended) = bounded(1);
         let health = Arc::clone(health);
         let builder = std::thread::Builder::new().name(format!("kvtide-log-{number}"));

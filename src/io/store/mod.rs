@@ -9,10 +9,12 @@
 mod checks;
 mod device;
 mod direct;
+mod presence;
 mod purge;
 
 pub(super) use device::discard;
 pub(super) use direct::Align;
+pub(super) use presence::{Absence, Presence};
 pub(crate) use purge::purge;
 
 use super::code::{Keyring, MasterKey};

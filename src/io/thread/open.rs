@@ -236,15 +236,16 @@ fn absent(settings: &Settings, health: Arc<Health>, errno: i32) -> Result<DiskTh
         codec: settings.codec,
         keyring: None,
     };
+    health.give_up(errno, format!("it cannot be opened: {}", errno_text(errno)));
     let status = DiskStatus {
         number,
         dir: settings.place.path().to_owned(),
         mode: "none".into(),
         region_bytes: settings.region_bytes,
         out_of_service: Some(errno),
+        why_out: health.why().to_owned(),
         ..DiskStatus::default()
     };
-    health.fail(errno, &format!("it cannot be opened: {}", errno_text(errno)));
     let builder = std::thread::Builder::new().name(format!("kvtide-disk-{number}"));
     let thread = builder.spawn(move || refuse::all(&inbox, &status, errno));
     let thread = thread.map_err(|e| Error::system("start a disk's thread", e))?;

@@ -10,16 +10,18 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 use std::ffi::OsString;
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::vec::Vec;
 
 /// Most descriptors of one message: two regions, the daemon's bell, the pump's, and one a channel, rounded up.
 pub const FDS_MAX: usize = 32;
+/// Connections that wait to be accepted. The daemon accepts all of them at once, so a full queue lasts only while it is stopped or flooded.
+const BACKLOG: i32 = 256;
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
 /// Where engines attach. The path is held by a lock file beside it (`PATH.lock`, which stays), so a stale socket of a killed
@@ -28,6 +30,8 @@ const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 pub struct Listener {
     fd: OwnedFd,
     path: PathBuf,
+    /// Device and inode of the socket's path.
+    identity: (u64, u64),
     _lock: OwnedFd,
 }
 
@@ -85,8 +89,18 @@ impl Listener {
         rustix::net::bind(&fd, &address(path)?).map_err(|e| failed("bind", path.display(), e))?;
         std::fs::set_permissions(path, PermissionsExt::from_mode(mode))
             .map_err(|e| failed_io("chmod of the socket", path.display(), &e))?;
-        rustix::net::listen(&fd, 64).map_err(|e| failed("listen", path.display(), e))?;
-        Ok(Listener { fd, path: path.into(), _lock: lock })
+        rustix::net::listen(&fd, BACKLOG).map_err(|e| failed("listen", path.display(), e))?;
+        let identity = identity(path).map_err(|e| failed_io("look at the new socket", path.display(), &e))?;
+        Ok(Listener { fd, path: path.into(), identity, _lock: lock })
+    }
+
+    /// Whether its path still leads to it. If not, no client can connect. True if the path cannot be examined.
+    #[must_use]
+    pub fn is_in_place(&self) -> bool {
+        match identity(&self.path) {
+            Ok(found) => found == self.identity,
+            Err(error) => !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory),
+        }
     }
 
     /// A waiting engine, if there is one.
@@ -104,9 +118,16 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // The lock is still held, so the path is still ours.
-        let _ = std::fs::remove_file(&self.path);
+        // If the lock file and the socket were removed, another daemon may serve the path.
+        if identity(&self.path).is_ok_and(|found| found == self.identity) {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
+}
+
+/// Device and inode of a path, a link's own.
+fn identity(path: &Path) -> std::io::Result<(u64, u64)> {
+    std::fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()))
 }
 
 impl AsFd for Listener {

@@ -456,6 +456,7 @@ impl Runner {
         status.written_ever_bytes = self.store.superblock.written_bytes;
         (status.out_of_service, status.errors, status.log) =
             (self.health.out(), self.health.errors(), self.desk.report());
+        self.health.why().clone_into(&mut status.why_out);
         status.clone()
     }
 }

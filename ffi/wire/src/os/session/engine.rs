@@ -16,11 +16,12 @@ use crate::score::ScoreWriter;
 use crate::status::Status;
 use crate::sync::Ordering;
 use crate::wake;
+use rustix::io::Errno;
 use std::format;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::vec;
 use std::vec::Vec;
 use zeroize::Zeroizing;
@@ -91,12 +92,60 @@ impl LaneWriter {
     }
 }
 
-/// Connects, shakes hands and maps what the daemon passes. A refusal is [`Error::Refused`].
+/// Pauses between attempts to attach to a daemon without a free place grow from the first to the second.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
+
+/// Connects, shakes hands and maps the memory that the daemon passes. A daemon that has no place for the connection is asked again until
+/// `timeout` has passed. A refusal for good is [`Error::Refused`] at once; a path where no daemon listens is an error at once.
 pub fn attach(path: &Path, hello: &Hello, timeout: Duration) -> Result<(Socket, Welcome, Limits, EngineSide), Error> {
     let message = Zeroizing::new(hello.encode()?);
+    let deadline = Instant::now().checked_add(timeout);
+    let left = || deadline.map_or(timeout, |deadline| deadline.saturating_duration_since(Instant::now()));
+    let mut pause = PAUSE.0;
+    loop {
+        let error = match attempt(path, &message, left()) {
+            Err(error) if is_passing(&error) => error,
+            ended => return ended,
+        };
+        if left().is_zero() {
+            return Err(given_up(error, timeout));
+        }
+        // PACE: the timeout bounds the attempts.
+        std::thread::sleep(pause.min(left()));
+        pause = (pause * 2).min(PAUSE.1);
+    }
+}
+
+/// Whether another attempt may succeed: the queue of connections was full, or the daemon closed the connection or refused it
+/// for now. `TimedOut` is its answer to a process that was stopped between its connection and its hello.
+fn is_passing(error: &Error) -> bool {
+    match error {
+        Error::Os { .. } => is_queue_full(error),
+        Error::Closed { .. } | Error::Refused { status: Status::Again | Status::TimedOut, .. } => true,
+        _ => false,
+    }
+}
+
+fn is_queue_full(error: &Error) -> bool {
+    matches!(error, Error::Os { errno, .. } if *errno == Errno::AGAIN.raw_os_error())
+}
+
+/// The error that the caller gets when time is up.
+fn given_up(error: Error, timeout: Duration) -> Error {
+    if is_queue_full(&error) {
+        let text = format!("its queue of connections is still full after {} ms", timeout.as_millis());
+        return Error::Refused { status: Status::Again, text };
+    }
+    error
+}
+
+fn attempt(path: &Path, message: &[u8], timeout: Duration) -> Result<(Socket, Welcome, Limits, EngineSide), Error> {
     let socket = Socket::connect(path)?;
-    socket.send(&message, &[])?;
-    drop(message);
+    match socket.send(message, &[]) {
+        // A daemon that refuses a connection before its hello closes it: the refusal can be read all the same.
+        Ok(()) | Err(Error::Closed { .. }) => {}
+        Err(error) => return Err(error),
+    }
     let mut buffer = vec![0; MESSAGE_MAX];
     let (len, fds) = socket.receive_within(&mut buffer, FDS_MAX, timeout)?;
     let welcome = match FromDaemon::decode(&buffer[..len])? {

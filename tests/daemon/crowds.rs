@@ -1,0 +1,174 @@
+//! Crowds at the socket: connections that say nothing, too much, or half of what they owe, and engines that attach all the same.
+
+use crate::raw::{Raw, hello};
+use crate::tokens::{A, Files, with};
+use crate::{BOUND, daemon, options, sessions, until_status};
+use kvtide_daemon::cli::private_daemon::PrivateDaemon;
+use kvtide_wire::error::Error;
+use kvtide_wire::hello::{FromDaemon, MESSAGE_MAX, Welcome};
+use kvtide_wire::os::session::attach;
+use kvtide_wire::os::socket::{Received, Socket};
+use kvtide_wire::status::Status;
+use rustix::process::{Signal, Uid};
+use std::fs::{self, Permissions};
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// A user that no domain names.
+const STRANGER: u32 = 12_345;
+/// Has silent connections stay for longer than any of these tests waits.
+const PATIENT: &str = "[daemon]\nhandshake_ms = 60000\nsocket_mode = \"0666\"\n";
+
+/// Runs something as a user that no domain names; nothing without root.
+fn as_stranger<T: Send + 'static>(name: &str, run: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED {name}: needs root, to become another user");
+        return None;
+    }
+    let thread = std::thread::spawn(move || {
+        // The system call changes this one thread, as the library function would not.
+        rustix::thread::set_thread_uid(Uid::from_raw(STRANGER)).unwrap();
+        run()
+    });
+    Some(thread.join().unwrap())
+}
+
+/// A daemon whose socket every user can reach.
+fn open_daemon(config: &str) -> PrivateDaemon {
+    let daemon = PrivateDaemon::start(&options(config)).unwrap();
+    fs::set_permissions(daemon.dir(), Permissions::from_mode(0o755)).unwrap();
+    daemon
+}
+
+/// Silent connections, as many as `count`, or fewer if the daemon's queue is full.
+fn crowd(path: &Path, count: usize) -> Vec<Socket> {
+    (0..count).map_while(|_| Socket::connect(path).ok()).collect()
+}
+
+/// What the daemon has said to a connection by now.
+fn heard(socket: &Socket) -> Option<Welcome> {
+    let mut buffer = vec![0; MESSAGE_MAX];
+    match socket.receive(&mut buffer, 0).unwrap() {
+        Received::Empty => None,
+        Received::Closed => panic!("closed without a word"),
+        Received::Message(len, _) => match FromDaemon::decode(&buffer[..len]).unwrap() {
+            FromDaemon::Welcome(welcome) => Some(welcome),
+            other => panic!("no welcome: {other:?}"),
+        },
+    }
+}
+
+/// What the daemon says to a connection within the bound.
+fn answer(socket: &Socket) -> Welcome {
+    let mut buffer = vec![0; MESSAGE_MAX];
+    let (len, _) = socket.receive_within(&mut buffer, 0, BOUND).unwrap();
+    let FromDaemon::Welcome(welcome) = FromDaemon::decode(&buffer[..len]).unwrap() else { panic!("no welcome") };
+    welcome
+}
+
+#[test]
+fn a_user_in_no_domain_is_refused_before_it_says_anything() {
+    let name = "a_user_in_no_domain_is_refused_before_it_says_anything";
+    let daemon = open_daemon(PATIENT);
+    let path = daemon.socket().to_owned();
+    let Some(silent) = as_stranger(name, move || crowd(&path, 200)) else { return };
+    Raw::attach(daemon.socket());
+    for socket in &silent {
+        let welcome = heard(socket).expect("it came before the engine that attached");
+        assert_eq!(welcome.status, Status::Permission, "{}", welcome.text);
+    }
+}
+
+#[test]
+fn where_tokens_are_accepted_strangers_have_few_places_and_keep_no_one_out() {
+    let name = "where_tokens_are_accepted_strangers_have_few_places_and_keep_no_one_out";
+    let files = Files::new("crowd");
+    let patient = "[limits]\nhandshakes_max = 64\n[daemon]\nhandshake_ms = 60000\n";
+    let mut daemon = open_daemon(&files.config().replace("[daemon]\n", patient));
+    let path = daemon.socket().to_owned();
+    let Some(silent) = as_stranger(name, move || crowd(&path, 100)) else { return };
+    assert_eq!(silent.len(), 100, "the daemon takes connections out of its queue whatever places it has");
+    Raw::attach(daemon.socket());
+    let told: Vec<Welcome> = silent.iter().filter_map(heard).collect();
+    assert_eq!(silent.len() - told.len(), 8, "an eighth of the places");
+    let text = "8 connections of uid 12345 wait for a hello, at most 8 may (limits.handshakes_max)";
+    assert!(told.iter().all(|told| told.status == Status::Again && told.text.contains(text)), "{:?}", told[0]);
+    // The crowd's own user attaches too, by its token.
+    let path = daemon.socket().to_owned();
+    let attached = as_stranger(name, move || Raw::attach_as(&path, &with(A)).unwrap());
+    until_status(&mut daemon, "attached the stranger alone", |status| sessions(status).0 == 1);
+    drop(attached);
+}
+
+#[test]
+fn an_attach_succeeds_while_its_own_user_has_taken_all_places() {
+    let daemon = daemon(&format!("{PATIENT}[limits]\nhandshakes_max = 4\n"));
+    let silent = crowd(daemon.socket(), 50);
+    Raw::attach(daemon.socket());
+    let told = silent.iter().filter_map(heard).filter(|told| told.status == Status::Again).count();
+    assert!(told >= 49, "{told} of 50 gave their place up");
+    Raw::attach(daemon.socket());
+}
+
+#[test]
+fn a_silent_connection_ends_within_a_second_by_default() {
+    let mut daemon = daemon("");
+    let silent = crowd(daemon.socket(), 1);
+    let welcome = answer(&silent[0]);
+    assert_eq!(welcome.status, Status::TimedOut);
+    assert!(welcome.text.contains("no hello within 1s"), "{}", welcome.text);
+    assert_eq!(daemon.status().unwrap()["session_totals"]["refused"], 1);
+}
+
+/// Waits until a thread sleeps in the kernel, or has ended.
+fn until_asleep<T>(tid: i32, thread: &std::thread::JoinHandle<T>) {
+    let deadline = std::time::Instant::now() + BOUND;
+    let asleep = || {
+        let stat = fs::read_to_string(format!("/proc/self/task/{tid}/stat")).unwrap_or_default();
+        stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S'))
+    };
+    while !thread.is_finished() && !asleep() {
+        assert!(std::time::Instant::now() < deadline, "it neither sleeps nor ends");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn an_attach_waits_while_the_daemons_queue_is_full() {
+    let daemon = daemon("");
+    daemon.signal(Signal::STOP).unwrap();
+    let silent = crowd(daemon.socket(), 2000);
+    assert!(silent.len() < 2000, "the queue has no end");
+    let full = attach(daemon.socket(), &hello(), Duration::ZERO).map(|_| ()).unwrap_err();
+    assert!(matches!(full, Error::Refused { status: Status::Again, .. }), "{full}");
+    assert!(full.to_string().contains("its queue of connections is still full after 0 ms"), "{full}");
+    let path = daemon.socket().to_owned();
+    let (say, hear) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        say.send(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
+        Raw::attach_as(&path, &hello()).map(|_| ())
+    });
+    until_asleep(hear.recv().unwrap(), &thread);
+    daemon.signal(Signal::CONT).unwrap();
+    thread.join().unwrap().unwrap();
+}
+
+#[test]
+fn half_a_hello_and_descriptors_are_refused_and_cost_no_place() {
+    let mut daemon = daemon(&format!("{PATIENT}[limits]\nhandshakes_max = 1\n"));
+    let whole = hello().encode().unwrap();
+    let connect = || Socket::connect(daemon.socket()).unwrap();
+    let (half, passing, mute) = (connect(), connect(), connect());
+    half.send(&whole[..whole.len() / 2], &[]).unwrap();
+    passing.send(&whole, &[half.as_fd()]).unwrap();
+    // The last one sends nonsense, and never reads.
+    mute.send(b"nonsense", &[]).unwrap();
+    let (cut, passed) = (answer(&half), answer(&passing));
+    assert_eq!((cut.status, passed.status), (Status::Protocol, Status::Protocol));
+    assert!(passed.text.contains("more than 0 descriptors"), "{}", passed.text);
+    Raw::attach(daemon.socket());
+    assert_eq!(daemon.status().unwrap()["session_totals"]["refused"], 3);
+}

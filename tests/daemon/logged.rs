@@ -1,0 +1,66 @@
+//! The log stays small whatever comes from outside, and says how much it left out.
+
+use crate::raw::Raw;
+use crate::{BOUND, daemon};
+use kvtide_wire::os::socket::Socket;
+use std::fs;
+use std::time::Instant;
+
+/// Connections of the flood.
+const FLOOD: usize = 2000;
+/// What the log may grow to.
+const LOG_BYTES_MAX: usize = 64 << 10;
+
+/// Lines about refused connections in a log, and how many more it says were left out.
+fn refused(log: &str) -> (usize, usize) {
+    let lines = log.lines().filter(|line| line.contains("the hello is malformed"));
+    lines.fold((0, 0), |(lines, left_out), line| match line.split_once(" more lines like this") {
+        Some((before, _)) => (lines, left_out + before.rsplit(' ').next().unwrap().parse::<usize>().unwrap()),
+        None => (lines + 1, left_out),
+    })
+}
+
+#[test]
+fn a_flood_of_refused_connections_is_a_bounded_log_whose_count_adds_up() {
+    let mut daemon = daemon("");
+    for _ in 0..FLOOD {
+        let socket = Socket::connect(daemon.socket()).unwrap();
+        socket.send(b"nonsense", &[]).unwrap();
+        socket.receive_within(&mut [0; 16384], 0, BOUND).unwrap();
+    }
+    assert_eq!(daemon.status().unwrap()["session_totals"]["refused"], FLOOD);
+    let read = || fs::read_to_string(daemon.dir().join("daemon.log")).unwrap();
+    // The flood has stopped: nothing more comes that the count could ride on.
+    let deadline = Instant::now() + BOUND;
+    let counted = || {
+        let (lines, left_out) = refused(&read());
+        lines + left_out
+    };
+    while counted() < FLOOD {
+        assert!(Instant::now() < deadline, "{:?} of {FLOOD}", refused(&read()));
+        std::thread::yield_now();
+    }
+    let log = read();
+    assert_eq!(counted(), FLOOD, "{log}");
+    assert!(log.len() < LOG_BYTES_MAX, "{} bytes of log for {:?}", log.len(), refused(&log));
+    let _raw = Raw::attach(daemon.socket());
+    // The space's thread writes it after its answer.
+    while !read().contains("attached to space") {
+        assert!(Instant::now() < deadline + BOUND, "other lines are not touched: {}", daemon.log());
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn the_end_tells_what_was_left_out_so_far() {
+    let mut daemon = daemon("");
+    for _ in 0..FLOOD / 4 {
+        let socket = Socket::connect(daemon.socket()).unwrap();
+        socket.send(b"nonsense", &[]).unwrap();
+        socket.receive_within(&mut [0; 16384], 0, BOUND).unwrap();
+    }
+    assert!(daemon.stop().unwrap().success());
+    let (lines, left_out) = refused(&fs::read_to_string(daemon.dir().join("daemon.log")).unwrap());
+    assert_eq!(lines + left_out, FLOOD / 4);
+    assert!(left_out > 0, "{lines} lines");
+}
