@@ -100,7 +100,7 @@ impl Core {
         if self.ask_slab(class) || self.has_nvme() && self.ask_disk() {
             return Admit::Wait;
         }
-        if self.host.classes[usize::from(class)].quarantined > 0 {
+        if self.is_quarantine_ending() {
             return Admit::Wait;
         }
         Admit::No(self.disk_failing().unwrap_or(Status::NoSpace))

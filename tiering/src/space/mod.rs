@@ -18,6 +18,7 @@
 //! - `attach`: sessions come and go
 //! - `resize`: a session's tier 0 grows and shrinks
 //! - `done`: jobs that ended
+//! - `late`: jobs that did not end in time
 //! - `check`: whether all tables agree, for tests and the simulator
 
 mod account;
@@ -33,6 +34,7 @@ mod frames;
 mod gone;
 mod host;
 mod keep;
+mod late;
 mod notes;
 mod occupancy;
 mod pump;
@@ -175,6 +177,7 @@ impl Core {
         self.advance(now_us);
         let result = self.dispatch(event);
         self.pump(buf);
+        self.counters.quarantined = self.host.quarantined();
         result
     }
 
@@ -182,6 +185,7 @@ impl Core {
     pub fn poll(&mut self, now_us: u64, buf: &mut ActionBuf) {
         self.advance(now_us);
         self.pump(buf);
+        self.counters.quarantined = self.host.quarantined();
     }
 
     /// Whether `poll` with room would do something now.

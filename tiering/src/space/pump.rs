@@ -86,6 +86,8 @@ impl Core {
             }
             self.intents_due(s);
             self.end_leases(s);
+            self.jobs_due(s);
+            self.quarantine_due(s);
         }
     }
 
