@@ -440,3 +440,35 @@ fn a_daemon_that_dies_ends_loads_and_stores_in_words() {
     assert_eq!(failed.status(), Status::Daemon, "{failed}");
     assert!(!client.alive());
 }
+
+/// One engine has leased all that host memory holds: what another one stores fits beside it on NVMe or is refused, and it waits for no lease.
+#[test]
+fn a_store_waits_for_no_lease() {
+    let dir = Dir::new();
+    for (nvme_bytes, level) in [(0, Level::Published), (3 << 20, Level::Stored), (64 << 20, Level::Stored)] {
+        let host_bytes = Some(4 << 20);
+        let options = match nvme_bytes {
+            0 => DaemonOptions { host_bytes, ..options("[limits]\nlease_percent = 100") },
+            bytes => DaemonOptions { host_bytes, ..nvme_options(&dir, bytes, "", "[limits]\nlease_percent = 100") },
+        };
+        let daemon = PrivateDaemon::start(&options).unwrap();
+        let (_holder, mut channel, mut memory) = attach(daemon.socket(), 1, 0, 64);
+        let (_other, mut other, mut other_memory) = attach(daemon.socket(), 1, 0, 64);
+        let all = hashes(1, 192);
+        (0..64).for_each(|block| memory.write(block, 1, block));
+        let own: Vec<u32> = (0..192).map(|i| i % 64).collect();
+        channel.store((0, 0), &all, &own, Level::Published, BOUND).unwrap();
+        let found = channel.lookup(&all, BOUND).unwrap().blocks;
+        channel.lease(all[found as usize - 1], found, LONG, BOUND).unwrap();
+        (0..64).for_each(|block| other_memory.write(block, 2, block));
+        let own: Vec<u32> = (0..64).collect();
+        for prefix in 2..6 {
+            let status = match other.store((0, 0), &hashes(prefix, 64), &own, level, BOUND) {
+                Ok(copied) => copied.status,
+                Err(error) => error.status(),
+            };
+            let told = [Status::Ok, Status::NoSpace, Status::NotAdmitted].contains(&status);
+            assert!(told, "NVMe of {nvme_bytes}, prefix {prefix}: {status:?}\n{}", daemon.log());
+        }
+    }
+}

@@ -294,6 +294,36 @@ fn a_store_does_not_wait_for_leases() {
     }
 }
 
+/// One engine has leased more blocks than NVMe has slots for, and than one look at what is to be written there comes to: another one's store
+/// that is to be kept is told that there is no slot.
+#[test]
+fn a_store_that_is_to_be_kept_does_not_wait_for_leases() {
+    let mut w = world(|cfg| {
+        nvme(cfg);
+        (cfg.policy.lease_percent, cfg.policy.nvme_admission) = (100, Admission::SecondTouch);
+        cfg.limits.host_bytes_max = 192 * STRIDE;
+    });
+    (w.node_frames, w.slab_frames) = (vec![192], 192);
+    (w.disk.node_slots, w.disk.slab_slots) = (8, 8);
+    let mine = hashes(1, 100);
+    assert_eq!(store(&mut w, &mine), Status::Ok);
+    // From then on it is to be written, and nothing of it makes room.
+    let lease = Request::Lease { seq: 0, hash: mine[99], count: 100, lease_us: 600_000_000 };
+    w.ok(1, lease);
+    w.eager = true;
+    w.settle();
+    assert_eq!(w.core.occupancy().nvme_slots_used, 8);
+    let theirs = hashes(2, 4);
+    let engine: Vec<u32> = (0..4).collect();
+    engine.iter().for_each(|&block| _ = w.write_engine(0, block));
+    let level = Level::Stored;
+    let request = Request::StoreBlocks { first: 0, parent: 0, hashes: &theirs, engine: &engine, level };
+    let tag = w.ask_for(0, request, 60_000_000);
+    let done = w.answer(0, tag).expect("it waits for no lease");
+    assert_eq!((done.status, done.value), (Status::NoSpace, Level::Published as u64));
+    assert_eq!(found(&mut w, &theirs), 4);
+}
+
 /// One engine's agent does not say that it shows a page no longer: another engine gets the page all the same.
 #[test]
 fn a_page_that_leaves_one_engine_comes_to_another() {

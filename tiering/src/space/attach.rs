@@ -62,11 +62,12 @@ impl Core {
         let lost_us = self.now;
         *session = Session { life: Life::Lost, quarantine, reading, late_frames, lost_us, woken, ..Session::default() };
         self.counters.quarantined_total += u64::from(quarantine.len);
-        self.set_timer(self.now.saturating_add(super::late::LATE_US));
         self.wake_all();
         if harmless {
             // Nothing of ours can be written or read by it any more.
             self.session_gone(s);
+        } else {
+            self.set_timer(self.now.saturating_add(super::late::LATE_US));
         }
         Ok(())
     }

@@ -21,19 +21,30 @@ impl Core {
         if self.sessions[usize::from(s)].late_at == 0 && touches_host(job) {
             let at = self.now.saturating_add(LATE_US);
             self.sessions[usize::from(s)].late_at = at;
-            self.set_timer(at);
+            self.late_at = self.late_at.min(at);
         }
     }
 
-    /// Looks for jobs of a session that are late.
-    pub(crate) fn jobs_due(&mut self, s: u16) {
-        let at = self.sessions[usize::from(s)].late_at;
-        if at == 0 {
-            return;
+    /// When a job in flight may be late, at the earliest.
+    pub(crate) fn late_due(&self) -> Option<u64> {
+        // None of an idle space: what was in flight has ended.
+        let any = self.late_at != u64::MAX && self.sessions.iter().any(|s| s.jobs.any());
+        any.then_some(self.late_at)
+    }
+
+    /// Looks for late jobs of all sessions.
+    pub(crate) fn jobs_due(&mut self) {
+        self.late_at = u64::MAX;
+        for s in 0..self.sessions.len() as u16 {
+            match self.sessions[usize::from(s)].late_at {
+                0 => {}
+                at if at > self.now => self.late_at = self.late_at.min(at),
+                _ => self.look_at_jobs(s),
+            }
         }
-        if at > self.now {
-            return self.set_timer(at);
-        }
+    }
+
+    fn look_at_jobs(&mut self, s: u16) {
         let mut next = 0;
         for slot in 0..self.sessions[usize::from(s)].jobs.recs.len() as u32 {
             // Those before it may have made it late.
@@ -53,7 +64,7 @@ impl Core {
         }
         self.sessions[usize::from(s)].late_at = next;
         if next != 0 {
-            self.set_timer(next);
+            self.late_at = self.late_at.min(next);
         }
         self.wake_all();
     }

@@ -97,6 +97,8 @@ pub struct Core {
     pub(crate) prefetch: Option<Box<Prefetch>>,
     /// When refused jobs or parked sequences come due, at the earliest.
     pub(crate) timer: Option<u64>,
+    /// When the jobs of a session are looked at for late ones, at the earliest; the last time of all: none is in flight.
+    pub(crate) late_at: u64,
     /// Actions without a list that found no room.
     pub(crate) outbox: VecDeque<Action>,
     /// Sessions to look at.
@@ -152,6 +154,7 @@ impl Core {
             deadlines: Deadlines::default(),
             prefetch: None,
             timer: None,
+            late_at: u64::MAX,
             outbox: VecDeque::with_capacity(sessions * 2 + 64),
             woken: VecDeque::with_capacity(sessions),
             host_wanted: false,
@@ -199,7 +202,7 @@ impl Core {
     pub fn next_deadline(&self) -> Option<u64> {
         let ops = self.deadlines.first().map(|d| d.0);
         let expires = self.index.order.expires_us().map(|us| us.max(self.now));
-        [ops, self.timer, expires].into_iter().flatten().min()
+        [ops, self.timer, expires, self.late_due()].into_iter().flatten().min()
     }
 
     /// What was counted.
