@@ -1483,7 +1483,9 @@ kvt_status kvt_lookup(struct kvt_channel *channel,
 /// `kvt_seq_drop`, or by itself after that time, but not while it is being loaded from; its number is in use until `kvt_seq_drop` in any
 /// case, one of `kvt_options.seqs_max`.
 ///
-/// `KVT_ENOTFOUND`: it is not cached any more. `KVT_EINVAL`: the prefix has another number of blocks.
+/// `KVT_ENOTFOUND`: it is not cached any more. `KVT_EINVAL`: the prefix has another number of blocks. `KVT_ELIMIT`: `lease_us` is more than
+/// the daemon's `limits.lease_max_ms`, or the session's leases would hold more than `limits.lease_percent` of the cache; `kvt_last_error`
+/// says which, and how much is allowed.
 ///
 /// Pointers: `hash` is valid for a read, `lease` for a write.
 kvt_status kvt_lease(struct kvt_channel *channel,

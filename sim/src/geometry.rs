@@ -328,6 +328,8 @@ fn draw_policy(rng: &mut Rng, scan_frames: u32, roomy: bool, drops: bool) -> Pol
         },
         scan_frames,
         request_timeout_us: 200_000,
+        lease_us_max: 600_000_000,
+        lease_percent: 100,
     }
 }
 

@@ -159,6 +159,8 @@ pub(crate) fn policy(config: &Config) -> api::Policy {
         },
         scan_frames: config.edges.host_to_tier0.frames,
         request_timeout_us: config.limits.request_timeout.as_micros() as u64,
+        lease_us_max: config.limits.lease_max.as_micros() as u64,
+        lease_percent: config.limits.lease_percent,
     }
 }
 

@@ -151,6 +151,10 @@ pub const DEPTH_MAX: u16 = 256;
 pub const JOBS_MAX: u32 = 1024;
 /// Deadline of requests.
 pub const REQUEST_TIMEOUT_MS: u64 = 30_000;
+/// Longest lease: an engine loads what it has leased within seconds, or after its queue in minutes.
+pub const LEASE_MAX_MS: u64 = 600_000;
+/// Share of one session's leases: two that lease what they can leave no store without room for good.
+pub const LEASE_PERCENT: u8 = 50;
 
 /// Longest path of a Unix socket: `sun_path` has 108 bytes, one of them the end.
 pub const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -226,3 +230,7 @@ pub const DEPTH_RANGE: RangeInclusive<u16> = 2..=layout::DEPTH_MAX;
 pub const JOBS_RANGE: RangeInclusive<u32> = 8..=layout::JOBS_MAX;
 /// Request deadline: up to an hour.
 pub const REQUEST_TIMEOUT_MS_RANGE: RangeInclusive<u64> = 1..=3_600_000;
+/// Longest lease: from a second to a day.
+pub const LEASE_MAX_MS_RANGE: RangeInclusive<u64> = 1_000..=86_400_000;
+/// A share that holds something.
+pub const LEASE_PERCENT_RANGE: RangeInclusive<u8> = 1..=100;

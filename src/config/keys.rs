@@ -135,6 +135,8 @@ impl Config {
         all.put(Effect::NewSpaces, "limits.depth_max", limits.depth_max);
         all.put(Effect::NewSpaces, "limits.jobs_max", limits.jobs_max);
         all.put(Effect::Now, "limits.request_timeout_ms", limits.request_timeout.as_millis());
+        all.put(Effect::Now, "limits.lease_max_ms", limits.lease_max.as_millis());
+        all.put(Effect::Now, "limits.lease_percent", limits.lease_percent);
     }
 }
 

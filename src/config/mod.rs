@@ -177,6 +177,10 @@ pub struct Limits {
     pub jobs_max: u32,
     /// Deadline of requests that bring none.
     pub request_timeout: Duration,
+    /// Longest lease on cached blocks.
+    pub lease_max: Duration,
+    /// Percent of what host memory and NVMe hold that one session may hold alone by leases, where its shard has other sessions.
+    pub lease_percent: u8,
 }
 
 /// `[eviction]`: published content that no sequence uses.

@@ -185,6 +185,8 @@ pub(super) struct RawLimits {
     pub depth_max: Field<u16>,
     pub jobs_max: Field<u32>,
     pub request_timeout_ms: Field<u64>,
+    pub lease_max_ms: Field<u64>,
+    pub lease_percent: Field<u8>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -108,6 +108,8 @@ impl Limits {
             handshakes_max: self.handshakes_max,
             tier0_frames_max: self.tier0_frames_max,
             request_timeout: self.request_timeout,
+            lease_max: self.lease_max,
+            lease_percent: self.lease_percent,
             ..*begun
         }
     }

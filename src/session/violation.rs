@@ -50,6 +50,13 @@ pub(crate) enum End {
     Exited,
     /// The engine broke the protocol.
     Violation(Violation),
+    /// Copies that its agent did not end in time hold more host memory than one session's may.
+    Late {
+        /// Bytes that they hold.
+        bytes: u64,
+        /// Bytes that they may hold.
+        bytes_max: u64,
+    },
     /// The daemon ends.
     Shutdown,
     /// A failure on our side that leaves the session without what it needs.
@@ -62,6 +69,7 @@ impl End {
         match self {
             End::Left | End::Closed | End::Exited => None,
             End::Violation(violation) => Some((Status::Protocol, violation.to_string())),
+            End::Late { .. } => Some((Status::Limit, self.to_string())),
             End::Shutdown => Some((Status::Daemon, "the daemon is shutting down".into())),
             End::System(what) => Some((Status::System, what.clone())),
         }
@@ -75,6 +83,11 @@ impl std::fmt::Display for End {
             End::Closed => f.write_str("its socket was closed"),
             End::Exited => f.write_str("its process has exited"),
             End::Violation(violation) => write!(f, "protocol violation: {violation}"),
+            End::Late { bytes, bytes_max } => write!(
+                f,
+                "its agent did not end copies in time: they hold {bytes} bytes of host memory, one session's may hold {bytes_max}; \
+                 find out why the engine's copy thread stands still, then attach again"
+            ),
             End::Shutdown => f.write_str("the daemon is shutting down"),
             End::System(what) => f.write_str(what),
         }

@@ -75,6 +75,9 @@ impl Space {
                 Action::Erase { id, at, urgent } => nvme.note(id, urgent, Wanted::Erase(at)),
                 Action::Flush { id } => nvme.flush_disks(id),
                 Action::Urge { id, class } => nvme.urge(id, class),
+                Action::EndSession { session, late_bytes, bytes_max } => {
+                    ending.push((session, End::Late { bytes: late_bytes, bytes_max }));
+                }
                 Action::SessionGone { session } => {
                     if let Some(guest) = seats.vacate(session) {
                         registry.remove(guest.number);

@@ -24,7 +24,7 @@ impl Space {
             let (number, pid) = (guest.number, guest.peer.pid);
             self.registry.lost(number);
             match end {
-                End::Violation(_) | End::System(_) => {
+                End::Violation(_) | End::Late { .. } | End::System(_) => {
                     self.registry.note(Fate::Expelled);
                     tracing::warn!("session {number} (pid {pid}) ends: {end}");
                 }

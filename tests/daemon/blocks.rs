@@ -13,8 +13,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// K and V of two layers apart, a state of its own: pages of two sizes.
-const PAGE_BYTES: [u32; 3] = [8192, 8192, 1000];
-const HOUR: Duration = Duration::from_secs(3600);
+pub const PAGE_BYTES: [u32; 3] = [8192, 8192, 1000];
+/// As long as a lease may last by default.
+const LONG: Duration = Duration::from_secs(600);
 
 /// An engine's own memory: each plane in one or two tensors, blocks first in the one, last in the other.
 pub struct Memory {
@@ -73,7 +74,7 @@ pub fn hashes(prefix: u128, blocks: u32) -> Vec<u128> {
 }
 
 /// A session without tier 0, and its memory.
-fn attach(socket: &Path, shards: u16, shard: u16, blocks: u32) -> (Client, Channel, Memory) {
+pub fn attach(socket: &Path, shards: u16, shard: u16, blocks: u32) -> (Client, Channel, Memory) {
     attach_as(socket, None, (shards, shard), blocks)
 }
 
@@ -123,7 +124,7 @@ pub fn store(channel: &mut Channel, memory: &mut Memory, prefix: u128, blocks: u
 
 /// Loads a prefix into the memory's blocks in reverse order and compares every byte.
 pub fn load(channel: &mut Channel, memory: &mut Memory, prefix: u128, blocks: u32) {
-    let lease = channel.lease(prefix << 64 | u128::from(blocks), blocks, HOUR, BOUND).unwrap();
+    let lease = channel.lease(prefix << 64 | u128::from(blocks), blocks, LONG, BOUND).unwrap();
     assert_eq!(lease.in_host + lease.on_nvme + lease.elsewhere, blocks);
     let own: Vec<u32> = (0..blocks).rev().collect();
     let copied = channel.load(lease.seq, 0, &own, BOUND).unwrap();
@@ -147,7 +148,7 @@ fn what_one_engine_stored_another_loads_bit_by_bit() {
     assert_eq!(channel.lookup(&[], BOUND).unwrap().blocks, 0);
     load(&mut channel, &mut other, 1, 48);
     // A part of it: the others' memory stays as it was.
-    let lease = channel.lease(chain[47], 48, HOUR, BOUND).unwrap();
+    let lease = channel.lease(chain[47], 48, LONG, BOUND).unwrap();
     (0..64).for_each(|block| other.write(block, 7, 0));
     channel.load(lease.seq, 40, &[3, 1], BOUND).unwrap();
     assert!(other.holds(3, 1, 40) && other.holds(1, 1, 41) && other.holds(2, 7, 0));
@@ -184,15 +185,15 @@ fn what_does_not_fit_together_is_refused_in_words() {
     let many = Request::Store { first: 0, parent: 0, hashes: &[1; 103], blocks: &[0; 103], level: none };
     assert_eq!(channel.submit(many, BOUND, 0).unwrap_err().status(), Status::Limit);
     assert_eq!(status(channel.load(99, 0, &[0], BOUND)), Status::NotFound);
-    assert_eq!(channel.lease(77, 1, HOUR, BOUND).unwrap_err().status(), Status::NotFound);
+    assert_eq!(channel.lease(77, 1, LONG, BOUND).unwrap_err().status(), Status::NotFound);
     // A store on nothing, and from a block that the engine does not have: neither is ever found.
     let copied = channel.store((3, 55), &[56], &[0], none, BOUND).unwrap();
     assert_eq!((copied.status, copied.failed), (Status::NotAdmitted, vec![0]));
     let copied = channel.store((0, 0), &[61, 62, 63], &[0, 8, 1], none, BOUND).unwrap();
     assert_eq!((copied.status, copied.failed), (Status::Io, vec![1, 2]));
     assert_eq!(channel.lookup(&[61, 62, 63], BOUND).unwrap().blocks, 1);
-    let lease = channel.lease(61, 1, HOUR, BOUND).unwrap();
-    assert_eq!(channel.lease(61, 2, HOUR, BOUND).unwrap_err().status(), Status::Invalid, "a prefix of one block");
+    let lease = channel.lease(61, 1, LONG, BOUND).unwrap();
+    assert_eq!(channel.lease(61, 2, LONG, BOUND).unwrap_err().status(), Status::Invalid, "a prefix of one block");
     let copied = channel.load(lease.seq, 0, &[8], BOUND).unwrap();
     assert_eq!((copied.status, copied.failed), (Status::Io, vec![0]), "a block that the engine does not have");
     assert_eq!(status(channel.load(lease.seq, 0, &[0, 1], BOUND)), Status::Range);
@@ -224,7 +225,7 @@ fn a_block_is_found_when_every_shard_has_stored_its_part() {
     }
     load(&mut first, &mut memory_a, 1, 4);
     load(&mut second, &mut memory_b, 1, 4);
-    assert_eq!(first.lease(1 << 64 | 6, 6, HOUR, BOUND).unwrap_err().status(), Status::NotFound);
+    assert_eq!(first.lease(1 << 64 | 6, 6, LONG, BOUND).unwrap_err().status(), Status::NotFound);
 }
 
 #[test]
@@ -237,7 +238,7 @@ fn stored_blocks_come_back_after_a_kill_and_from_a_host_tier_too_small() {
         // 64 blocks take 1.1 MiB, four prefixes more than twice what host memory holds.
         (1..=4).for_each(|prefix| store(&mut channel, &mut memory, prefix, 64, Level::Stored));
         (1..=4).for_each(|prefix| load(&mut channel, &mut memory, prefix, 64));
-        let lease = channel.lease(1 << 64 | 64, 64, HOUR, BOUND).unwrap();
+        let lease = channel.lease(1 << 64 | 64, 64, LONG, BOUND).unwrap();
         assert!(lease.on_nvme > 0, "{lease:?}");
         let fetched = channel.fetch(lease.seq, 0, 64, BOUND).unwrap();
         assert!(fetched.status == Status::Ok || fetched.status == Status::NoSpace, "{fetched:?}");
@@ -280,7 +281,36 @@ fn a_lease_has_its_number_until_it_is_dropped_and_the_bound_says_so() {
     assert_eq!(full.status(), Status::Limit);
     assert!(full.to_string().contains("ended ones too") && full.to_string().contains("seqs_max: 1024"), "{full}");
     channel.seq_drop(leases[7]).unwrap();
-    assert_eq!(channel.lease(1 << 64 | 1, 1, HOUR, BOUND).unwrap().seq, leases[7]);
+    assert_eq!(channel.lease(1 << 64 | 1, 1, LONG, BOUND).unwrap().seq, leases[7]);
+}
+
+#[test]
+fn a_lease_beyond_the_longest_or_beyond_the_sessions_share_is_refused_in_words() {
+    let config = "[limits]\nlease_max_ms = 60000\nlease_percent = 25";
+    let daemon = PrivateDaemon::start(&DaemonOptions { host_bytes: Some(4 << 20), ..options(config) }).unwrap();
+    let (_client, mut channel, mut memory) = attach(daemon.socket(), 1, 0, 64);
+    store(&mut channel, &mut memory, 1, 128, Level::Published);
+    let mut lease = |count: u32, time| channel.lease(1 << 64 | u128::from(count), count, time, BOUND);
+    for time in [Duration::from_millis(60_001), Duration::MAX] {
+        let refused = lease(1, time).unwrap_err();
+        assert_eq!(refused.status(), Status::Limit);
+        let text = refused.to_string();
+        assert!(text.contains("limits.lease_max_ms") && text.contains("60000000"), "{text}");
+    }
+    let most = Duration::from_secs(60);
+    // Alone it may lease everything.
+    let whole = lease(128, most).unwrap();
+    let (_other, mut other_channel, _memory) = attach(daemon.socket(), 1, 0, 8);
+    let same = other_channel.lease(1 << 64 | 128, 128, most, BOUND).unwrap();
+    for (channel, seq) in [(&mut channel, whole.seq), (&mut other_channel, same.seq)] {
+        channel.seq_drop(seq).unwrap();
+        channel.nop(BOUND).unwrap(); // the daemon has heard of it
+    }
+    let refused = channel.lease(1 << 64 | 128, 128, most, BOUND).unwrap_err();
+    assert_eq!(refused.status(), Status::Limit);
+    let text = refused.to_string();
+    assert!(text.contains("limits.lease_percent") && text.contains(&(1 << 20).to_string()), "{text}");
+    channel.lease(1 << 64 | 32, 32, most, BOUND).unwrap();
 }
 
 /// The role of an engine that stores without end, until killed.
@@ -371,7 +401,7 @@ fn blocks_are_not_exchanged_while_copies_of_them_are_under_way() {
     let mut daemon = daemon("");
     let (client, mut channel, mut memory) = attach(daemon.socket(), 1, 0, 8);
     store(&mut channel, &mut memory, 1, 2, Level::Published);
-    let lease = channel.lease(1 << 64 | 2, 2, HOUR, BOUND).unwrap();
+    let lease = channel.lease(1 << 64 | 2, 2, LONG, BOUND).unwrap();
     let load = |channel: &mut Channel| {
         channel.submit(Request::Load { lease: lease.seq, first: 0, blocks: &[4, 5] }, BOUND, 0).unwrap()
     };
@@ -411,7 +441,7 @@ fn a_daemon_that_dies_ends_loads_and_stores_in_words() {
     let mut daemon = daemon("");
     let (client, mut channel, mut memory) = attach(daemon.socket(), 1, 0, 64);
     store(&mut channel, &mut memory, 1, 64, Level::Published);
-    let lease = channel.lease(1 << 64 | 64, 64, HOUR, BOUND).unwrap();
+    let lease = channel.lease(1 << 64 | 64, 64, LONG, BOUND).unwrap();
     kill(&mut daemon);
     let all: Vec<u32> = (0..64).collect();
     let failed = channel.load(lease.seq, 0, &all, BOUND).unwrap_err();
@@ -420,4 +450,36 @@ fn a_daemon_that_dies_ends_loads_and_stores_in_words() {
     let failed = channel.store((0, 0), &[5], &[0], Level::Published, BOUND).unwrap_err();
     assert_eq!(failed.status(), Status::Daemon, "{failed}");
     assert!(!client.alive());
+}
+
+/// One engine has leased all that host memory holds: what another one stores fits beside it on NVMe or is refused, and it waits for no lease.
+#[test]
+fn a_store_waits_for_no_lease() {
+    let dir = Dir::new();
+    for (nvme_bytes, level) in [(0, Level::Published), (3 << 20, Level::Stored), (64 << 20, Level::Stored)] {
+        let host_bytes = Some(4 << 20);
+        let options = match nvme_bytes {
+            0 => DaemonOptions { host_bytes, ..options("[limits]\nlease_percent = 100") },
+            bytes => DaemonOptions { host_bytes, ..nvme_options(&dir, bytes, "", "[limits]\nlease_percent = 100") },
+        };
+        let daemon = PrivateDaemon::start(&options).unwrap();
+        let (_holder, mut channel, mut memory) = attach(daemon.socket(), 1, 0, 64);
+        let (_other, mut other, mut other_memory) = attach(daemon.socket(), 1, 0, 64);
+        let all = hashes(1, 192);
+        (0..64).for_each(|block| memory.write(block, 1, block));
+        let own: Vec<u32> = (0..192).map(|i| i % 64).collect();
+        channel.store((0, 0), &all, &own, Level::Published, BOUND).unwrap();
+        let found = channel.lookup(&all, BOUND).unwrap().blocks;
+        channel.lease(all[found as usize - 1], found, LONG, BOUND).unwrap();
+        (0..64).for_each(|block| other_memory.write(block, 2, block));
+        let own: Vec<u32> = (0..64).collect();
+        for prefix in 2..6 {
+            let status = match other.store((0, 0), &hashes(prefix, 64), &own, level, BOUND) {
+                Ok(copied) => copied.status,
+                Err(error) => error.status(),
+            };
+            let told = [Status::Ok, Status::NoSpace, Status::NotAdmitted].contains(&status);
+            assert!(told, "NVMe of {nvme_bytes}, prefix {prefix}: {status:?}\n{}", daemon.log());
+        }
+    }
 }

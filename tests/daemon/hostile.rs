@@ -1,14 +1,17 @@
 //! Engines that write what no correct engine writes: errors, or the end of that session alone.
 
+use crate::blocks;
 use crate::clients::{self, PAGE_BYTES, PAGE_TOKENS};
+use crate::nvme::{Dir, nvme_options};
 use crate::raw::{DEPTH, Raw, hello, sub};
 use crate::roles::park_four_blocks;
 use crate::{BOUND, daemon};
 use kvtide_client::{Contract, Lane, Pass, ScoreKind, SeqId, StepSeq};
-use kvtide_daemon::cli::private_daemon::PrivateDaemon;
-use kvtide_wire::entry::{JobDone, LIST_WORDS, Op, Submission};
+use kvtide_daemon::cli::private_daemon::{Options, PrivateDaemon};
+use kvtide_wire::entry::{JobDone, LIST_WORDS, Level, Op, Submission};
+use kvtide_wire::geometry::PlaneSpec;
 use kvtide_wire::half::F16;
-use kvtide_wire::hello::{Bye, FromDaemon};
+use kvtide_wire::hello::{Bye, FromDaemon, Hello};
 use kvtide_wire::layout::{Layout, Shape};
 use kvtide_wire::os::socket::{FDS_MAX, Socket};
 use kvtide_wire::score::{Scores, TOP_MAX, Top};
@@ -267,4 +270,52 @@ fn nonsense_about_attention_never_changes_what_is_read() {
     }
     assert!(some > 0 && client.stats().scores > 50, "nothing was left out, or nothing was said");
     goes_on(&daemon, &mut stranger);
+}
+
+/// Stores, cancelled and not, with a short deadline and with none, whose copies are never reported: another engine of the same model loads
+/// from NVMe and stores meanwhile, and the one that does not answer loses its session.
+#[test]
+fn copies_that_are_never_reported_hold_up_no_other_engine() {
+    const STORED: u128 = 6;
+    for (timeout_us, cancels) in [(u64::MAX, false), (1_000, false), (u64::MAX, true)] {
+        let dir = Dir::new();
+        let options = Options { host_bytes: Some(4 << 20), ..nvme_options(&dir, 64 << 20, "", "") };
+        let daemon = PrivateDaemon::start(&options).unwrap();
+        let (_client, mut channel, mut memory) = blocks::attach(daemon.socket(), 1, 0, 64);
+        for prefix in 1..=STORED {
+            blocks::store(&mut channel, &mut memory, prefix, 64, Level::Stored);
+        }
+        let plane = |page_bytes| PlaneSpec { page_bytes, ..PlaneSpec::default() };
+        let planes = blocks::PAGE_BYTES.map(plane).to_vec();
+        let as_theirs = Hello { fingerprint: [9; 32], planes, tier0_frames: vec![0, 0], ..hello() };
+        let mut raw = Raw::attach_as(daemon.socket(), &as_theirs).unwrap();
+        for tag in 0..DEPTH - 2 {
+            const COUNT: u32 = 100;
+            let words = (0..COUNT).flat_map(|i| [i + 1, u32::from(tag), 7, 7]).chain(0..COUNT).collect::<Vec<u32>>();
+            raw.side.channels[0].requests.write(tag, &words).unwrap();
+            let (count, list_len, flags) = (COUNT, words.len() as u32, Level::Published as u16);
+            let store = Submission { tag, count, list_len, flags, first: 0, timeout_us, ..sub(Op::StoreBlocks) };
+            raw.submit(0, &store);
+            if cancels {
+                raw.submit(0, &Submission { tag: DEPTH - 1, value: tag.into(), ..sub(Op::Cancel) });
+                while raw.completion_without_jobs(0).unwrap().tag != DEPTH - 1 {}
+            }
+        }
+        let deadline = std::time::Instant::now() + BOUND;
+        while raw.side.pump.jobs.available().unwrap() == 0 {
+            assert!(std::time::Instant::now() < deadline, "its copies never began");
+            std::thread::yield_now();
+        }
+        for prefix in 1..=STORED {
+            blocks::load(&mut channel, &mut memory, prefix, 64);
+        }
+        blocks::store(&mut channel, &mut memory, STORED + 1, 64, Level::Stored);
+        let bye = raw.expelled().unwrap();
+        assert_eq!(bye.status, Status::Limit, "{}", bye.text);
+        assert!(bye.text.contains("did not end copies in time"), "{}", bye.text);
+        assert!(daemon.log().contains(&bye.text), "the log does not say why: {}", daemon.log());
+        for prefix in 1..=STORED + 1 {
+            blocks::load(&mut channel, &mut memory, prefix, 64);
+        }
+    }
 }

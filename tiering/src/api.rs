@@ -257,6 +257,10 @@ pub struct Policy {
     pub attention: Attention,
     /// Deadline of requests that bring none, in microseconds.
     pub request_timeout_us: u64,
+    /// A lease lasts at most this long, in microseconds.
+    pub lease_us_max: u64,
+    /// Percent of what the tiers hold that one session may hold alone by leases, where its shard has other sessions.
+    pub lease_percent: u8,
 }
 
 /// How well a published block must be kept, and how well it is.
@@ -689,6 +693,15 @@ pub enum Action {
         id: u32,
         /// What to do.
         job: Job,
+    },
+    /// End a session: copies that its agent did not end in time hold more host memory than one session's may.
+    EndSession {
+        /// Which.
+        session: SessionId,
+        /// Bytes that they hold.
+        late_bytes: u64,
+        /// Bytes that they may hold.
+        bytes_max: u64,
     },
     /// Complete a request. The list is `ActionBuf::list(list)`.
     Complete {

@@ -84,6 +84,10 @@ impl Trace {
             }
             Action::Flush { id } => self.pair(0xb00, id),
             Action::Urge { id, class } => self.pair(0x800 | class as u32, id),
+            Action::EndSession { session, late_bytes, .. } => {
+                self.pair(0xc00, u32::from(session));
+                self.word(late_bytes);
+            }
             Action::SessionGone { session } => self.pair(0x500, u32::from(session)),
         }
     }

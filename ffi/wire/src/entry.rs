@@ -76,6 +76,8 @@ pub enum Op {
     Lookup = 22,
     /// `seq` (not created), `hash` = last block of a cached prefix, `count` = its blocks, `value` = microseconds: a sequence that holds
     /// the prefix. It ends with [`Op::SeqDrop`], or by itself after that time. [`Status::NotFound`]: it is not cached (any more).
+    /// [`Status::Limit`] with a `value`: how many microseconds a lease may last, or with [`LEASE_SHARE`] how many bytes of cache the
+    /// session's leases may hold alone.
     /// Completion: `value` = microseconds that loading it takes, as far as that was measured; list = how many of its blocks are in host,
     /// on NVMe alone, and in other sessions' tier 0 alone.
     Lease = 23,
@@ -91,6 +93,9 @@ pub enum Op {
     /// `seq`, `first` = block index, `count`: brings the blocks up into host as far as there is room. Completion as [`Op::LoadBlocks`].
     FetchBlocks = 26,
 }
+
+/// Set in the `value` of an [`Op::Lease`] that failed with [`Status::Limit`] since the session's leases would hold too much.
+pub const LEASE_SHARE: u64 = 1 << 63;
 
 impl Op {
     /// Every operation, in code order.

@@ -92,6 +92,13 @@ impl Daemon {
                 self.note(cx, action, &list)
             }
             Action::Erase { .. } | Action::Flush { .. } => self.note(cx, action, &[]),
+            Action::EndSession { session, late_bytes, .. } => {
+                if let Some(index) = self.attached(session).filter(|a| !a.lost).map(|a| a.session) {
+                    cx.say(|| format!("daemon: late jobs of s{index} hold {late_bytes} bytes"));
+                    cx.queue.after(0, Ev::Die { session: index });
+                }
+                Ok(())
+            }
             Action::SessionGone { session } => {
                 cx.say(|| format!("daemon: session slot {session} is free"));
                 match self.slots.get_mut(usize::from(session)).and_then(Option::take) {

@@ -52,6 +52,8 @@ fn config(blocks: u32, contents: u32) -> SpaceConfig {
             retention: Retention::default(),
             scan_frames: 256,
             request_timeout_us: 10_000_000,
+            lease_us_max: u64::MAX,
+            lease_percent: 100,
         },
     }
 }

@@ -82,7 +82,7 @@ impl World {
                         self.granted.extend_from_slice(self.buf.list(list));
                     }
                     Action::NeedSlab { class } => needed = Some(class),
-                    Action::ReturnSlab { .. } | Action::SessionGone { .. } => {}
+                    Action::ReturnSlab { .. } | Action::SessionGone { .. } | Action::EndSession { .. } => {}
                     // The bench gives the space no NVMe tier.
                     Action::NeedDisk { .. }
                     | Action::ReturnDisk { .. }

@@ -63,6 +63,8 @@ fn config() -> SpaceConfig {
             retention: Retention::default(),
             scan_frames: 256,
             request_timeout_us: 10_000_000,
+            lease_us_max: u64::MAX,
+            lease_percent: 100,
         },
     }
 }

@@ -27,6 +27,8 @@ pub(super) fn limits(file: File<'_>, sessions_max: &Sourced<u32>, raw: RawLimits
         ));
     }
     let timeout = file.field("limits.request_timeout_ms", raw.request_timeout_ms, defaults::REQUEST_TIMEOUT_MS);
+    let lease = file.field("limits.lease_max_ms", raw.lease_max_ms, defaults::LEASE_MAX_MS);
+    let percent = file.field("limits.lease_percent", raw.lease_percent, defaults::LEASE_PERCENT);
     let depth = file.field("limits.depth_max", raw.depth_max, defaults::DEPTH_MAX);
     let depth_max = power_of_two(file, &depth, file.in_range(&depth, &defaults::DEPTH_RANGE)?)?;
     let jobs = file.field("limits.jobs_max", raw.jobs_max, defaults::JOBS_MAX);
@@ -62,6 +64,8 @@ pub(super) fn limits(file: File<'_>, sessions_max: &Sourced<u32>, raw: RawLimits
         depth_max,
         jobs_max,
         request_timeout: Duration::from_millis(file.in_range(&timeout, &defaults::REQUEST_TIMEOUT_MS_RANGE)?),
+        lease_max: Duration::from_millis(file.in_range(&lease, &defaults::LEASE_MAX_MS_RANGE)?),
+        lease_percent: file.in_range(&percent, &defaults::LEASE_PERCENT_RANGE)?,
     })
 }
 

@@ -271,7 +271,7 @@ impl Machine {
                     self.list.clear();
                     self.list.extend_from_slice(self.buf.list(list));
                 }
-                Action::ReturnSlab { .. } | Action::SessionGone { .. } => {}
+                Action::ReturnSlab { .. } | Action::SessionGone { .. } | Action::EndSession { .. } => {}
                 // Its slots are not granted again: one that is wholly free while others are wanted is rare in a full tier.
                 Action::ReturnDisk { .. } => {}
             }

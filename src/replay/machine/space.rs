@@ -45,6 +45,8 @@ pub fn space(page_tokens: u32, page_bytes: u32, planes: usize, blocks: u32) -> S
             scan_frames: SCAN_FRAMES,
             // A request that is not answered is a fault of the core: nothing shall end it.
             request_timeout_us: u64::MAX / 2,
+            lease_us_max: u64::MAX,
+            lease_percent: 100,
         },
     }
 }

@@ -198,6 +198,8 @@ fn config(planes: &[Plane]) -> SpaceConfig {
             retention: Retention::default(),
             scan_frames: 2,
             request_timeout_us: 1_000_000,
+            lease_us_max: u64::MAX,
+            lease_percent: 100,
         },
     }
 }

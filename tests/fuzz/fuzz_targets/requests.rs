@@ -59,6 +59,8 @@ fn config() -> SpaceConfig {
             retention: Retention::default(),
             scan_frames: 2,
             request_timeout_us: 1000,
+            lease_us_max: u64::MAX,
+            lease_percent: 100,
         },
     }
 }
@@ -159,6 +161,8 @@ impl World {
                 self.core.handle(self.now, done, &mut self.buf).expect("it is in flight");
             }
             Action::Urge { id, .. } => assert!(self.transfers.iter().any(|t| t.0 == id), "what is urged is in flight"),
+            // The shell would end it; here its agent may go on, and its jobs end late.
+            Action::EndSession { .. } => {}
             Action::SessionGone { session } => self.engines[usize::from(session)].attached = false,
         }
     }

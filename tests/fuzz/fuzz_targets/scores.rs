@@ -57,6 +57,8 @@ fn config(policy: Scoring, drop: bool) -> SpaceConfig {
             retention: Retention::default(),
             scan_frames: 2,
             request_timeout_us: 1000,
+            lease_us_max: u64::MAX,
+            lease_percent: 100,
         },
     }
 }

@@ -163,6 +163,7 @@ impl Core {
     /// Sends the job that copies a page between host frame `host` and the engine's block.
     pub(super) fn send_page(&mut self, s: u16, op: u32, at: u32, job: JobRec, buf: &mut ActionBuf) {
         self.hold(self.geo.block_of(job.page));
+        self.count_copy(s, job.page, true);
         let session = &mut self.sessions[usize::from(s)];
         session.copies[at].pending += 1;
         session.ops[op].pending += 1;
@@ -173,6 +174,7 @@ impl Core {
     /// A copy between host and an engine's block ended.
     pub(crate) fn page_copied(&mut self, s: u16, slot: u32, job: JobRec, status: Status) {
         self.sessions[usize::from(s)].jobs.release(slot);
+        self.count_copy(s, job.page, false);
         let failed_is_ok = match job.task {
             Task::Gather => Mutant::FailedGatherIsSuccess,
             _ => Mutant::FailedScatterIsSuccess,
@@ -204,27 +206,59 @@ impl Core {
         self.release_hold(self.geo.block_of(job.page));
     }
 
-    /// A request that copies is to end: at once if nothing of it is under way, else when that has ended. True if it is on its way.
+    /// A request that copies is to end: at once if nothing of it is under way, else when that has ended or at its deadline. True if it is
+    /// on its way.
     pub(crate) fn end_copies(&mut self, s: u16, op: u32, status: Status) -> bool {
         let rec = &mut self.sessions[usize::from(s)].ops[op];
+        let copies = matches!(rec.work, Work::Load | Work::Fetch | Work::Store);
+        if copies && rec.phase == Phase::Jobs {
+            // It has ended for all but its engine, whose agent has yet to end its copies.
+            return true;
+        }
         if rec.phase != Phase::Copying {
             return false;
         }
         if !rec.ending {
             (rec.ending, rec.status) = (true, status);
-            self.forget_deadline(s, op);
         }
-        if self.sessions[usize::from(s)].ops[op].pending == 0 {
+        if status == Status::TimedOut {
+            self.copies_late(s, op);
+        }
+        if self.sessions[usize::from(s)].ops[op].phase == Phase::Copying
+            && (status == Status::TimedOut || self.sessions[usize::from(s)].ops[op].pending == 0)
+        {
             self.copies_done(s, op);
         }
         true
     }
 
-    /// Nothing of the request is under way.
+    /// Nothing of the request is under way, but for copies that are late.
     fn copies_done(&mut self, s: u16, op: u32) {
+        if self.sessions[usize::from(s)].ops[op].ending {
+            self.forget_deadline(s, op);
+        }
         match self.sessions[usize::from(s)].ops[op].work {
             Work::Store => self.all_gathered(s, op),
             _ => self.all_scattered(s, op),
+        }
+    }
+
+    /// The request's copies in flight are late: it fails for their blocks, and they hold nothing that others may need.
+    fn copies_late(&mut self, s: u16, op: u32) {
+        let session = &mut self.sessions[usize::from(s)];
+        let mut at = session.ops[op].copies.head;
+        while at != NONE {
+            let copy = &mut session.copies[at];
+            if std::mem::take(&mut copy.pending) > 0 {
+                copy.status = copy.status.or(Some(Status::TimedOut));
+            }
+            at = copy.links.next;
+        }
+        for slot in 0..self.sessions[usize::from(s)].jobs.recs.len() as u32 {
+            let job = self.sessions[usize::from(s)].jobs[slot];
+            if job.live && job.op == op && !job.late {
+                self.copy_is_late(s, slot, job);
+            }
         }
     }
 
@@ -262,7 +296,9 @@ impl Core {
             Some(_) if rec.ending => rec.status,
             Some(status) => status,
         };
-        session.ops.enter(op, Phase::Ready);
+        // The engine may use its blocks again only when no copy is under way, late ones included.
+        let phase = if rec.pending == 0 { Phase::Ready } else { Phase::Jobs };
+        session.ops.enter(op, phase);
     }
 
     /// Completes a request that copied: how many blocks arrived, and the indices of those that did not.

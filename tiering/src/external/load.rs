@@ -82,7 +82,7 @@ impl Core {
             if copy.engine == NONE {
                 return Sent::Yes;
             }
-            if !self.can_send_last(s, buf) {
+            if !self.can_send_last(s, buf) || !self.may_copy(s, self.geo.class_of_page(page)) {
                 return Sent::Full;
             }
             let host = self.read_host(page);

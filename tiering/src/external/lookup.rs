@@ -9,6 +9,7 @@ use crate::mutants::{self, Mutant};
 use crate::pages::Part;
 use crate::requests::{Op, Phase, Work};
 use crate::sequences::Seq;
+use crate::sessions::Life;
 use crate::space::{Admit, Core, Who, Why};
 
 /// Words of what a lease is answered with.
@@ -16,6 +17,10 @@ pub(crate) const LEASE_WORDS: u32 = 3;
 
 /// Contents that one lookup looks at for windows.
 const WINDOW_LOOKS_MAX: u32 = 1 << 14;
+
+/// A lease that is refused since it is longer than the longest is answered with that, in microseconds; one that would hold more than the
+/// session's share, with this bit and the share in bytes.
+const LEASE_SHARE: u64 = 1 << 63;
 
 /// How soon a lease that is over is looked at again while it is being loaded from, in microseconds.
 pub(crate) const LEASE_AGAIN_US: u64 = 10_000;
@@ -100,6 +105,10 @@ impl Core {
         if count == 0 || lease_us == 0 {
             return self.complete(who, Status::Invalid, 0);
         }
+        let lease_us_max = self.cfg.policy.lease_us_max;
+        if lease_us > lease_us_max {
+            return self.complete(who, Status::Limit, lease_us_max);
+        }
         if !self.list_fits(s, seq, count) {
             return self.complete(who, Status::Limit, 0);
         }
@@ -118,10 +127,37 @@ impl Core {
             leased_until: until,
             ..Seq::default()
         };
-        match self.attach_chain(s, seq, last, count) {
+        let before = self.held_alone(s);
+        let attached = self.attach_chain(s, seq, last, count);
+        let (held, share) = (self.held_alone(s), self.lease_share(s));
+        match attached {
+            // What others hold too is held already.
+            Ok(()) if held > before && held > share => {
+                self.undo_op(s, op);
+                self.finish_with(s, op, Status::Limit, LEASE_SHARE | share);
+            }
             Ok(()) => self.sessions[usize::from(s)].ops.enter(op, Phase::Admission),
             Err(status) => self.fail_op(s, op, status),
         }
+    }
+
+    /// Bytes of cache that the session may hold for itself by leases. One that is alone on its shard may lease all that there is; another
+    /// one its share of what the tiers hold, for what is leased cannot make room for what others store.
+    fn lease_share(&self, s: u16) -> u64 {
+        let shard = self.sessions[usize::from(s)].shard;
+        if self.sessions.iter().filter(|x| x.life == Life::Live && x.shard == shard).count() < 2 {
+            return u64::MAX;
+        }
+        let limits = &self.cfg.limits;
+        let bytes =
+            (u128::from(limits.host_bytes_max) + u128::from(limits.nvme_bytes_max)) / u128::from(self.cfg.shards);
+        u64::try_from(bytes * u128::from(self.cfg.policy.lease_percent) / 100).unwrap_or(u64::MAX)
+    }
+
+    /// Bytes of cache that nobody but the session holds.
+    fn held_alone(&self, s: u16) -> u64 {
+        let classes = self.sessions[usize::from(s)].classes.iter().zip(&self.geo.classes);
+        classes.map(|(held, class)| held.owned * u64::from(class.stride)).sum()
     }
 
     /// Attaches the chain of `count` contents that ends with `last`.

@@ -139,10 +139,10 @@ impl Core {
         if self.sessions[usize::from(s)].ops[op].ending {
             return Sent::Never(self.sessions[usize::from(s)].ops[op].status);
         }
-        if !self.can_store(s, buf) {
+        let page = self.geo.page(copy.block, copy.plane);
+        if !self.can_store(s, buf) || !self.may_copy(s, self.geo.class_of_page(page)) {
             return Sent::Full;
         }
-        let page = self.geo.page(copy.block, copy.plane);
         // It was promised one.
         let Some(host) = self.take_host(s, page, For::Waiting) else { return Sent::Full };
         self.pages[page as usize].set_storing(true);

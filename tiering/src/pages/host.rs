@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::lists::{Linked, Links, List};
 use serde::{Deserialize, Serialize};
 
-/// `page` of a frame that a lost session may still write.
+/// `page` of a frame that a lost session, or a job that is late, may still write or read.
 pub(crate) const QUARANTINED: u32 = NONE - 1;
 /// Slab ids are below this.
 pub(crate) const SLABS_MAX: u32 = 1 << 16;
@@ -45,6 +45,8 @@ pub(crate) struct HostRec {
     windows: u16,
     /// Read ahead of use, and not consumed yet.
     ahead: bool,
+    /// Late copies that may still write or read it.
+    late: u16,
 }
 
 impl Linked for HostRec {
@@ -84,7 +86,7 @@ pub(crate) struct HostClass {
     pub granted: u64,
     /// Frames that hold or receive a page.
     pub used: u64,
-    /// Frames that a lost session may still write.
+    /// Frames that are nobody's, and that a lost session or a late copy may still write or read.
     pub quarantined: u64,
     /// Frames of the slab that is drained.
     pub draining: u64,
@@ -199,6 +201,7 @@ impl Host {
             on: HostOn::Nothing,
             windows: 0,
             ahead: false,
+            late: 0,
         };
         let base = match self.holes.iter().position(|&(_, n)| n == frames) {
             Some(hole) => {
@@ -303,14 +306,41 @@ impl Host {
         self.recs[at as usize].windows
     }
 
-    /// Frees the frame of a page.
+    /// Frees the frame of a page; one that late copies may still touch is quarantined until they have ended.
     pub fn free(&mut self, at: u32) {
         self.unlist(at);
         self.set_ahead(at, false);
         let slab = u32::from(self.recs[at as usize].slab);
         let class = usize::from(self.slabs[slab as usize].class);
         self.classes[class].used -= 1;
+        if self.recs[at as usize].late > 0 {
+            self.classes[class].quarantined += 1;
+            self.recs[at as usize].page = QUARANTINED;
+            return;
+        }
         self.put_back(at, slab);
+    }
+
+    /// A copy that may still write or read the frame is late.
+    pub fn begin_late(&mut self, at: u32) {
+        self.recs[at as usize].late += 1;
+    }
+
+    /// A late copy of the frame has ended, or its process has exited.
+    pub fn end_late(&mut self, at: u32) {
+        let rec = &mut self.recs[at as usize];
+        rec.late -= 1;
+        if rec.late == 0 && rec.page == QUARANTINED {
+            let slab = u32::from(rec.slab);
+            let class = usize::from(self.slabs[slab as usize].class);
+            self.classes[class].quarantined -= 1;
+            self.put_back(at, slab);
+        }
+    }
+
+    /// Late copies that may still write or read the frame.
+    pub fn late(&self, at: u32) -> u16 {
+        self.recs[at as usize].late
     }
 
     fn put_back(&mut self, at: u32, slab: u32) {
@@ -342,6 +372,11 @@ impl Host {
         self.classes[class].quarantined -= 1;
         self.put_back(at, slab);
         true
+    }
+
+    /// Frames in quarantine.
+    pub fn quarantined(&self) -> u64 {
+        self.classes.iter().map(|class| class.quarantined).sum()
     }
 
     /// Size class of a frame.

@@ -17,7 +17,7 @@ mod transfer;
 pub(crate) use block::{Block, BlockState, Blocks, Keep};
 pub(crate) use disk::{Disk, Logged, Place, Standing};
 pub(crate) use frame::{Frame, FrameState, On, Tier0Class};
-pub(crate) use host::{Host, HostOn};
+pub(crate) use host::{Host, HostOn, QUARANTINED};
 pub(crate) use index::{Index, Listed, words_of};
 pub(crate) use note::{Note, NoteKind, Notes};
 pub(crate) use page::Page;

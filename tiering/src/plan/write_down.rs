@@ -66,6 +66,9 @@ impl Core {
             self.write_block(b, IoClass::WriteBack, buf);
             self.keep_step(b);
         }
+        if no_slots {
+            self.end_publishes_without_slots();
+        }
         true
     }
 

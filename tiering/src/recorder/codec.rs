@@ -8,7 +8,7 @@ use crate::api::{
 use crate::error::Error;
 
 /// Numbers that an input has at most, before its list.
-const NUMBERS: usize = 26;
+const NUMBERS: usize = 28;
 
 /// What goes with an input besides numbers.
 #[derive(Clone, Copy, Debug)]
@@ -211,6 +211,8 @@ fn policy_numbers(p: &Policy, host_bytes_max: u64, nvme_bytes_max: u64) -> [u64;
         p.retention.recompute_tokens_per_s.into(),
         p.retention.attention_doubles_at.into(),
         p.retention.ending_tokens.into(),
+        p.lease_us_max,
+        p.lease_percent.into(),
     ]
 }
 
@@ -256,6 +258,8 @@ fn policy_of(n: &[u64; NUMBERS]) -> Option<Policy> {
             attention_doubles_at: n[24] as u32,
             ending_tokens: n[25] as u32,
         },
+        lease_us_max: n[26],
+        lease_percent: n[27] as u8,
     })
 }
 
@@ -631,6 +635,8 @@ mod tests {
             },
             scan_frames: 1 << 30,
             request_timeout_us: u64::MAX,
+            lease_us_max: u64::MAX - 3,
+            lease_percent: 14,
         };
         let mut log = Vec::new();
         let event = Event::Reconfigure { policy, host_bytes_max: u64::MAX - 1, nvme_bytes_max: u64::MAX - 2 };

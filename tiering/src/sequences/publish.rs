@@ -2,7 +2,7 @@
 
 use crate::actions::LIST_MAX;
 use crate::api::{BlockId, Level, NONE, SeqId, Status};
-use crate::pages::{BlockState, Link, Logged, Part};
+use crate::pages::{BlockState, Keep, Link, Logged, Part};
 use crate::requests::{Op, Phase, Work};
 use crate::sessions::{Life, Session};
 use crate::space::{Core, Who, Why};
@@ -277,6 +277,22 @@ impl Core {
         self.each_publish(|core, s, op| {
             if core.sessions[usize::from(s)].ops[op].use_pos == 0 {
                 core.finish_with(s, op, status, Level::Published as u64);
+            }
+        });
+    }
+
+    /// No slot is to be had: publishes end whose content, or what it stands on, has none. A look at the blocks that are to be written does
+    /// not come to all of them, and none may follow for long.
+    pub(crate) fn end_publishes_without_slots(&mut self) {
+        self.each_publish(|core, s, op| {
+            let (rec, shard) = (core.sessions[usize::from(s)].ops[op], core.sessions[usize::from(s)].shard);
+            let mut c = if rec.use_pos == 0 { rec.at } else { NONE };
+            while c != NONE {
+                let part = core.part_of(c, shard).and_then(Part::block);
+                if part.is_some_and(|b| core.blocks[b].slot == NONE && core.blocks[b].keep == Keep::Write) {
+                    return core.finish_with(s, op, Status::NoSpace, Level::Published as u64);
+                }
+                c = core.index.recs[c as usize].parent;
             }
         });
     }

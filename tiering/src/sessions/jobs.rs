@@ -53,6 +53,10 @@ pub(crate) struct JobRec {
     pub copy: u32,
     /// A Cancel for it was sent.
     pub canceling: bool,
+    /// When it was sent last.
+    pub sent_us: u64,
+    /// It did not end in time: see `space::late`.
+    pub late: bool,
 }
 
 impl Default for JobRec {
@@ -74,6 +78,8 @@ impl Default for JobRec {
             op: NONE,
             copy: NONE,
             canceling: false,
+            sent_us: 0,
+            late: false,
         }
     }
 }
@@ -146,10 +152,10 @@ impl Jobs {
     }
 
     /// A fresh id for the slot's next trip.
-    pub fn launch(&mut self, slot: u32) -> u32 {
+    pub fn launch(&mut self, slot: u32, now_us: u64) -> u32 {
         let rec = &mut self.recs[slot as usize];
         rec.generation = rec.generation.wrapping_add(1);
-        rec.in_flight = true;
+        (rec.in_flight, rec.sent_us) = (true, now_us);
         u32::from(rec.generation) << 16 | slot
     }
 

@@ -70,6 +70,18 @@ pub(crate) struct Session {
     pub quarantine: List,
     /// Pages whose host frames it may still read after it was lost: they keep their content until it exited.
     pub reading: Vec<u32>,
+    /// Host frames of jobs that were late when it was lost.
+    pub late_frames: Vec<u32>,
+    /// Bytes of host memory that its copies in flight between host and an engine's own blocks touch, late ones included.
+    pub copy_bytes: u64,
+    /// Bytes of host memory that its late copies touch, and late stores from tier 0.
+    pub late_bytes: u64,
+    /// It holds more than it may by late jobs, and the shell was told.
+    pub overdrawn: bool,
+    /// When its jobs are looked at for late ones; 0: none is in flight that could become one.
+    pub late_at: u64,
+    /// When it was lost.
+    pub lost_us: u64,
     /// Counts announced steps.
     pub clock: u32,
     /// Completions that wait for room, besides pending ops.

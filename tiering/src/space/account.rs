@@ -100,9 +100,8 @@ impl Core {
         if self.ask_slab(class) || self.slots_would_help(class) && self.ask_disk() {
             return Admit::Wait;
         }
-        let c = &self.host.classes[usize::from(class)];
         // The node has been asked again after it refused: this request can wait for the answer, unlike work in flight.
-        if c.asked || c.quarantined > 0 {
+        if self.host.classes[usize::from(class)].asked || self.is_quarantine_ending() {
             return Admit::Wait;
         }
         Admit::No(self.disk_failing().unwrap_or(Status::NoSpace))

@@ -51,18 +51,23 @@ impl Core {
         self.abandon_seqs(s);
         self.abandon_frames(s);
         // Also what letting go has ended: a publish that waited for content that nobody refers to any more.
-        self.outbox.retain(|a| !matches!(a, Action::Complete { session, .. } if *session == s));
+        self.outbox.retain(
+            |a| !matches!(a, Action::Complete { session, .. } | Action::EndSession { session, .. } if *session == s),
+        );
         let session = &mut self.sessions[usize::from(s)];
         let (quarantine, woken) = (session.quarantine, session.woken);
         let reading = std::mem::take(&mut session.reading);
-        let harmless = quarantine.is_empty() && reading.is_empty();
-        *session = Session { life: Life::Lost, quarantine, reading, woken, ..Session::default() };
-        self.counters.quarantined += u64::from(quarantine.len);
+        let late_frames = std::mem::take(&mut session.late_frames);
+        let harmless = quarantine.is_empty() && reading.is_empty() && late_frames.is_empty();
+        let lost_us = self.now;
+        *session = Session { life: Life::Lost, quarantine, reading, late_frames, lost_us, woken, ..Session::default() };
         self.counters.quarantined_total += u64::from(quarantine.len);
         self.wake_all();
         if harmless {
             // Nothing of ours can be written or read by it any more.
             self.session_gone(s);
+        } else {
+            self.set_timer(self.now.saturating_add(super::late::LATE_US));
         }
         Ok(())
     }
@@ -84,8 +89,10 @@ impl Core {
 
     fn session_gone(&mut self, s: SessionId) {
         let mut list = self.sessions[usize::from(s)].quarantine;
-        self.counters.quarantined -= u64::from(list.len);
         while self.host.unquarantine(&mut list) {}
+        for at in std::mem::take(&mut self.sessions[usize::from(s)].late_frames) {
+            self.end_late(at);
+        }
         for page in std::mem::take(&mut self.sessions[usize::from(s)].reading) {
             self.pages[page as usize].loads -= 1;
             self.settle_host(page);
@@ -111,7 +118,7 @@ impl Core {
     fn abandon_jobs(&mut self, s: u16) {
         for slot in 0..self.sessions[usize::from(s)].jobs.recs.len() as u32 {
             let job = self.sessions[usize::from(s)].jobs[slot];
-            if !job.live {
+            if !job.live || self.abandon_late(s, slot) {
                 continue;
             }
             match job.task {

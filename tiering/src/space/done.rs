@@ -26,8 +26,10 @@ impl Core {
             return Err(Error::Agent { session: s, job: id, what: "ended a job that is not in flight" });
         };
         self.wake(s);
+        self.in_time_again(s, slot);
         let job = self.sessions[usize::from(s)].jobs[slot];
         match job.task {
+            Task::Gather | Task::Scatter if job.late => self.late_copy_ended(s, slot, job),
             Task::Map | Task::Load | Task::Copy | Task::LoadCopy => self.placed(s, slot, job, status),
             Task::Store => self.stored(s, slot, job, status),
             Task::Move => self.moved(s, slot, job, status),
@@ -287,7 +289,7 @@ impl Core {
                 }
                 return;
             }
-            if self.pages[job.page as usize].leaving > 0 {
+            if self.is_leaving(s, job.page) {
                 self.leaving_wanted = true;
                 return;
             }

@@ -199,8 +199,9 @@ impl Core {
 
     /// Sends the job in a slot, for the first time or again.
     pub(crate) fn launch(&mut self, s: u16, slot: u32, buf: &mut ActionBuf) {
-        let id = self.sessions[usize::from(s)].jobs.launch(slot);
+        let id = self.sessions[usize::from(s)].jobs.launch(slot, self.now);
         let rec = self.sessions[usize::from(s)].jobs[slot];
+        self.look_for_late(s, &rec);
         let job = self.job_of(&rec);
         self.counters.jobs += 1;
         self.emit(Action::Job { session: s, id, job }, &[], buf);

@@ -246,8 +246,12 @@ impl Core {
     pub(crate) fn host_list_of(&self, page: u32, at: u32) -> HostOn {
         let p = &self.pages[page as usize];
         let block = &self.blocks[self.geo.block_of(page)];
-        if p.loads > 0 && !mutants::on(Mutant::EvictHostWhileLoading) || p.retired() || !block.live() {
-            // Of a page that was given up: it is free once no window shows it.
+        if p.loads > 0 && !mutants::on(Mutant::EvictHostWhileLoading)
+            || self.host.late(at) > 0
+            || p.retired()
+            || !block.live()
+        {
+            // Of a page that was given up: it is free once no window shows it. One that a late copy reads would not come free.
             HostOn::Nothing
         } else if p.writing() {
             // What it showed before, from another frame.

@@ -19,6 +19,7 @@
 //! - `attach`: sessions come and go
 //! - `resize`: a session's tier 0 grows and shrinks
 //! - `done`: jobs that ended
+//! - `late`: jobs that did not end in time
 //! - `check`: whether all tables agree, for tests and the simulator
 
 mod account;
@@ -34,6 +35,7 @@ mod frames;
 mod gone;
 mod host;
 mod keep;
+mod late;
 mod notes;
 mod occupancy;
 mod pump;
@@ -97,6 +99,8 @@ pub struct Core {
     pub(crate) prefetch: Option<Box<Prefetch>>,
     /// When refused jobs or parked sequences come due, at the earliest.
     pub(crate) timer: Option<u64>,
+    /// When the jobs of a session are looked at for late ones, at the earliest; the last time of all: none is in flight.
+    pub(crate) late_at: u64,
     /// Actions without a list that found no room.
     pub(crate) outbox: VecDeque<Action>,
     /// Sessions to look at.
@@ -154,6 +158,7 @@ impl Core {
             deadlines: Deadlines::default(),
             prefetch: None,
             timer: None,
+            late_at: u64::MAX,
             outbox: VecDeque::with_capacity(sessions * 2 + 64),
             woken: VecDeque::with_capacity(sessions),
             host_wanted: false,
@@ -180,6 +185,7 @@ impl Core {
         self.advance(now_us);
         let result = self.dispatch(event);
         self.pump(buf);
+        self.counters.quarantined = self.host.quarantined();
         result
     }
 
@@ -187,6 +193,7 @@ impl Core {
     pub fn poll(&mut self, now_us: u64, buf: &mut ActionBuf) {
         self.advance(now_us);
         self.pump(buf);
+        self.counters.quarantined = self.host.quarantined();
     }
 
     /// Whether `poll` with room would do something now.
@@ -200,7 +207,7 @@ impl Core {
     pub fn next_deadline(&self) -> Option<u64> {
         let ops = self.deadlines.first().map(|d| d.0);
         let expires = self.index.order.expires_us().map(|us| us.max(self.now));
-        [ops, self.timer, expires].into_iter().flatten().min()
+        [ops, self.timer, expires, self.late_due()].into_iter().flatten().min()
     }
 
     /// What was counted.

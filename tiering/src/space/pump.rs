@@ -42,6 +42,9 @@ impl Core {
             }
             self.time_out(s, op);
         }
+        if self.late_at <= self.now {
+            self.jobs_due();
+        }
         if self.timer.is_some_and(|at| at <= self.now) {
             self.timers_due();
         }
@@ -87,6 +90,7 @@ impl Core {
             }
             self.intents_due(s);
             self.end_leases(s);
+            self.quarantine_due(s);
         }
     }
 

@@ -585,7 +585,7 @@ impl Chaos {
             36 if self.rng.one_in(30) => self.lose_disk(),
             36 if self.restarts && self.rng.one_in(20) => self.restart(),
             37 => {
-                self.w.now += self.rng.below(400);
+                self.w.now += if self.rng.one_in(200) { 6_000_000 } else { self.rng.below(400) };
                 self.w.event(Event::Tick).unwrap();
                 self.collect();
             }

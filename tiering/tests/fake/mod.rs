@@ -93,6 +93,8 @@ pub struct World {
     pub rates: bool,
     pub returned: Vec<u32>,
     pub gone: Vec<SessionId>,
+    /// Sessions that the shell was told to end.
+    pub overdrawn: Vec<SessionId>,
     /// Carry jobs out as soon as they are sent.
     pub eager: bool,
     /// Statuses to answer the next jobs with instead of carrying them out.
@@ -139,6 +141,8 @@ pub fn config(planes: Vec<Plane>) -> SpaceConfig {
             retention: Retention::default(),
             scan_frames: 4,
             request_timeout_us: 1_000_000,
+            lease_us_max: 600_000_000,
+            lease_percent: 50,
         },
     }
 }
@@ -168,6 +172,7 @@ impl World {
             rates: false,
             returned: Vec::new(),
             gone: Vec::new(),
+            overdrawn: Vec::new(),
             eager: true,
             fail_next: VecDeque::new(),
             faults: 0,
@@ -428,6 +433,7 @@ impl World {
                 self.log.begin(action, &list, &self.disk);
             }
             Action::Urge { id, class } => self.disk.urge(id, class),
+            Action::EndSession { session, .. } => self.overdrawn.push(session),
             Action::SessionGone { session } => self.gone.push(session),
         }
     }

@@ -61,7 +61,8 @@ impl Channel {
     ///
     /// # Errors
     /// `NotFound`: it is not cached any more. `Invalid`: the prefix has another number of blocks. `NoSpace`, `TimedOut`. `Limit`: the
-    /// prefix is longer than a sequence may be; or `seqs_max` sequences and leases were not dropped yet, and those leases count that have
+    /// prefix is longer than a sequence may be; `time` is longer than the daemon's `limits.lease_max_ms`; the session's leases would hold
+    /// more than `limits.lease_percent` of the cache, while other sessions share it; or `seqs_max` sequences and leases were not dropped yet, and those leases count that have
     /// ended by themselves.
     pub fn lease(&mut self, hash: u128, count: u32, time: Duration, timeout: Duration) -> Result<Leased> {
         const DOING: &str = "lease a prefix of blocks";

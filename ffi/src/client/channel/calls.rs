@@ -15,7 +15,7 @@ use crate::agent::{
     session::{Copying, Session},
 };
 use kvtide_wire::{
-    entry::{Level, NONE_U32, Op, Submission},
+    entry::{LEASE_SHARE, Level, NONE_U32, Op, Submission},
     lists::HASHES_MAX,
     os::spin::Spin,
     status::Status,
@@ -28,6 +28,9 @@ use std::{
 
 /// Blocks that one request grants at most: its answer's list.
 pub(super) const BLOCKS_MAX: u32 = kvtide_wire::entry::LIST_WORDS as u32;
+
+const LEASE_TOO_LONG: &str = "lease a prefix for longer than the daemon allows (limits.lease_max_ms), in microseconds:";
+const LEASES_HOLD_TOO_MUCH: &str = "lease a prefix: bytes that the leases of one session may hold while others use the same model (limits.lease_percent):";
 
 /// What a request is about.
 #[derive(Debug)]
@@ -88,10 +91,11 @@ pub(super) enum Work {
         hashes: Box<[u128]>,
         search: Search,
     },
-    /// The blocks of the prefix.
+    /// The blocks of the prefix; what the daemon said to one that it refused for its length of time or for what it would hold.
     Lease {
         seq: u32,
         count: u32,
+        refused: u64,
     },
     /// Blocks copied between the engine's own memory and ours: as many as are wanted, and the words of the list.
     Copy {
@@ -131,7 +135,9 @@ impl Work {
             Work::Resize { class, .. } => ("resize tier-0 class", *class as u64),
             Work::Lookup => ("look a prefix up by channel", 0),
             Work::Search { hashes, .. } => (super::blocks::LOOKUP, hashes.len() as u64),
-            Work::Lease { count, .. } => ("lease a prefix of blocks", u64::from(*count)),
+            Work::Lease { count, refused: 0, .. } => ("lease a prefix of blocks", u64::from(*count)),
+            Work::Lease { refused, .. } if refused & LEASE_SHARE != 0 => (LEASES_HOLD_TOO_MUCH, refused & !LEASE_SHARE),
+            Work::Lease { refused, .. } => (LEASE_TOO_LONG, *refused),
             Work::Copy { doing, count, .. } => (doing, u64::from(*count)),
         }
     }
@@ -516,8 +522,9 @@ impl State {
                     }
                 }
             }
-            Work::Lease { seq, count } => {
+            Work::Lease { seq, count, refused } => {
                 let (seq, count) = (*seq, *count);
+                *refused = if status == Status::Limit { value } else { 0 };
                 let whole = |list: &[u32; 3]| list.iter().map(|n| u64::from(*n)).sum::<u64>() == u64::from(count);
                 let counts = <[u32; 3]>::try_from(list).ok().filter(whole);
                 match (ok, counts) {

@@ -242,7 +242,7 @@ impl State {
                     owned.lease = true;
                 }
                 let submission = Submission { seq, count, value, hash: halves(hash), ..plain };
-                Started::Send(Op::Lease, submission, Vec::new(), Work::Lease { seq, count })
+                Started::Send(Op::Lease, submission, Vec::new(), Work::Lease { seq, count, refused: 0 })
             }
             Request::Load { lease, first, blocks } => {
                 self.steady(lease)?;

@@ -2,7 +2,7 @@
 
 use super::{Core, Seen, ensure};
 use crate::api::{IoKind, NONE};
-use crate::pages::{BlockState, HostOn, Place};
+use crate::pages::{BlockState, HostOn, Place, QUARANTINED};
 use std::collections::BTreeMap;
 
 impl Core {
@@ -74,8 +74,13 @@ impl Core {
             ensure!(stores == 1, "host frame {at} is the target of {stores} stores");
             used[usize::from(self.host.class_of(at))] += 1;
         }
-        let quarantined: u32 = self.sessions.iter().map(|s| s.quarantine.len).sum();
-        ensure!(u64::from(quarantined) == self.counters.quarantined, "quarantine holds {quarantined}");
+        let mut quarantined: u64 = self.sessions.iter().map(|s| u64::from(s.quarantine.len)).sum();
+        for at in 0..self.host.recs.len() as u32 {
+            let late = seen.late.get(&at).copied().unwrap_or(0);
+            ensure!(self.host.late(at) == late, "host frame {at}: {} late copies, counted {late}", self.host.late(at));
+            quarantined += u64::from(late > 0 && self.host.recs[at as usize].page == QUARANTINED);
+        }
+        ensure!(quarantined == self.host.quarantined(), "quarantine holds {quarantined}");
         for (class, c) in self.host.classes.iter().enumerate() {
             ensure!(c.used == used[class], "host class {class}: used {}, counted {}", c.used, used[class]);
             let free = self.host.count_free(class as u8);
@@ -87,13 +92,13 @@ impl Core {
                     crate::sessions::Task::LoadCopy => j.source,
                     _ => return false,
                 };
-                j.live && usize::from(self.geo.class_of_page(page)) == class
+                j.live && !j.late && usize::from(self.geo.class_of_page(page)) == class
             };
             let loads = self.sessions.iter().flat_map(|s| &s.jobs.recs).filter(loading).count();
             ensure!(c.loading as usize == loads, "host class {class}: {} loading, counted {loads}", c.loading);
             let gathering = |j: &&crate::sessions::JobRec| {
                 let of_class = usize::from(self.geo.class_of_page(j.page)) == class;
-                j.live && j.task == crate::sessions::Task::Gather && of_class
+                j.live && !j.late && j.task == crate::sessions::Task::Gather && of_class
             };
             let gathers = self.sessions.iter().flat_map(|s| &s.jobs.recs).filter(gathering).count();
             ensure!(c.gathering as usize == gathers, "host class {class}: {} gathered, counted {gathers}", c.gathering);

@@ -34,6 +34,8 @@ struct Seen {
     writing: BTreeMap<u32, u32>,
     /// Windows on each page.
     windows: BTreeMap<u32, u16>,
+    /// Late copies on each host frame.
+    late: BTreeMap<u32, u16>,
 }
 
 impl Core {
@@ -45,6 +47,9 @@ impl Core {
     pub fn check(&self) -> Result<(), String> {
         let mut seen = Seen::default();
         for s in 0..self.sessions.len() as u16 {
+            for &at in &self.sessions[usize::from(s)].late_frames {
+                *seen.late.entry(at).or_default() += 1;
+            }
             for &page in &self.sessions[usize::from(s)].reading {
                 *seen.loads.entry(page).or_default() += 1;
                 *seen.holds.entry(self.geo.block_of(page)).or_default() += 1;
@@ -76,6 +81,7 @@ impl Core {
                 *pending.entry(job.op).or_default() += 1;
             }
             match job.task {
+                Task::Gather | Task::Scatter if job.late => *seen.late.entry(job.host).or_default() += 1,
                 Task::Cancel => {}
                 Task::Drop => hold(job.page),
                 Task::Evict => {
@@ -146,6 +152,13 @@ impl Core {
                 }
             }
         }
+        let copied = |j: &&JobRec| j.live && matches!(j.task, Task::Gather | Task::Scatter);
+        let stride = |page: u32| u64::from(self.geo.classes[usize::from(self.geo.class_of_page(page))].stride);
+        let bytes: u64 = session.jobs.recs.iter().filter(copied).map(|j| stride(j.page)).sum();
+        ensure!(session.copy_bytes == bytes, "session {s}: {} bytes are copied, counted {bytes}", session.copy_bytes);
+        let late = |j: &&JobRec| j.live && j.late && !matches!(j.task, Task::Load | Task::LoadCopy);
+        let bytes: u64 = session.jobs.recs.iter().filter(late).map(|j| stride(j.page)).sum();
+        ensure!(session.late_bytes == bytes, "session {s}: {} bytes are late, counted {bytes}", session.late_bytes);
         let intended = |j: &&JobRec| j.live && j.task == Task::Load && j.reason == Reason::Intent;
         let (count, kept) = (session.jobs.recs.iter().filter(intended).count(), session.intents.loads_in_flight());
         ensure!(count == kept as usize, "session {s}: {count} loads for intent, counts {kept}");

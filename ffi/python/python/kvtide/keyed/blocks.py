@@ -25,6 +25,8 @@ CHANNELS = 3
 DEPTH, WINDOW = 64, 32
 #: How long copies that have begun may go on after their request has ended; then the session ends, and they with it. Seconds.
 SETTLE_S = 10.0
+#: How long a load's lease lasts at most: it does not end while it is being loaded from, and the daemon allows no lease without end. Seconds.
+LEASE_S = 60.0
 #: Ends of requests that concern their block alone.
 ORDINARY = (errors.NotFound, errors.NoSpace, errors.NotAdmitted, errors.Corrupt, errors.TransferFailed, errors.Lost, errors.Busy)
 
@@ -76,7 +78,7 @@ class KeyedBlocks:
 
         def flow(channel: kvtide.Channel, key: bytes, block: int, left: Callable[[], float]) -> flows.Flow:
             asked = hash_of(key)
-            answer = yield lambda: channel.start_lease(asked, 1, self._timeout, timeout=left())
+            answer = yield lambda: channel.start_lease(asked, 1, min(self._timeout, LEASE_S), timeout=left())
             if not isinstance(answer.result, kvtide.Lease):
                 return False
             lease = answer.result.seq

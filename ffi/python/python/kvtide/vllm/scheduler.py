@@ -133,6 +133,7 @@ class SchedulerHalf:
         #: vLLM kept blocks of before a reset: whatever is computed may stand on them.
         self._stale = False
         self._rest_until = 0.0
+        self._limit_said = ""
         self._rest_s = REST_MIN_S
 
     def bind(self, manager: Any) -> None:
@@ -274,7 +275,11 @@ class SchedulerHalf:
             self._rest_s = min(self._rest_s * 2, REST_MAX_S)
         else:
             self.stats.add("lookup_errors")
-            logger.log(logging.WARNING if isinstance(error, LimitReached) else logging.DEBUG, "kvtide: a lookup failed: %s", error)
+            # Each request may meet the same limit: it is said once.
+            said = not isinstance(error, LimitReached) or str(error) == self._limit_said
+            if not said:
+                self._limit_said = str(error)
+            logger.log(logging.DEBUG if said else logging.WARNING, "kvtide: a lookup failed: %s", error)
         self._link.failed(channel, error)
 
     # ---- loaded

@@ -1,0 +1,218 @@
+//! Jobs that did not end in time: nobody else waits for them, and what they hold is charged to their session.
+//!
+//! A copy between host and an engine's own block gives its page up when its request's deadline passes: the frame is quarantined, once it
+//! is nobody's, until the job has ended or the process has exited, and what it copied counts for nothing. A job of tier 0 keeps its page
+//! and frame. Neither counts any more as something that will soon make room. A session whose late jobs hold too much ends.
+
+use super::Core;
+use crate::api::Action;
+use crate::sessions::{JobRec, Life, Task};
+
+/// How long others wait for a job that copies from or to host, and for the process of a lost session to exit, in microseconds.
+pub(crate) const LATE_US: u64 = 5_000_000;
+
+/// Copies of a session in flight touch at most one part in so many of the host memory that the space may have: if none of them ever ends,
+/// the others go on with the rest. A session whose late jobs hold as much ends.
+const COPIES_PART: u64 = 8;
+
+impl Core {
+    /// A job was sent: has it looked at when it may be late.
+    pub(crate) fn look_for_late(&mut self, s: u16, job: &JobRec) {
+        if self.sessions[usize::from(s)].late_at == 0 && touches_host(job) {
+            let at = self.now.saturating_add(LATE_US);
+            self.sessions[usize::from(s)].late_at = at;
+            self.late_at = self.late_at.min(at);
+        }
+    }
+
+    /// When a job in flight may be late, at the earliest.
+    pub(crate) fn late_due(&self) -> Option<u64> {
+        // None of an idle space: what was in flight has ended.
+        let any = self.late_at != u64::MAX && self.sessions.iter().any(|s| s.jobs.any());
+        any.then_some(self.late_at)
+    }
+
+    /// Looks for late jobs of all sessions.
+    pub(crate) fn jobs_due(&mut self) {
+        self.late_at = u64::MAX;
+        for s in 0..self.sessions.len() as u16 {
+            match self.sessions[usize::from(s)].late_at {
+                0 => {}
+                at if at > self.now => self.late_at = self.late_at.min(at),
+                _ => self.look_at_jobs(s),
+            }
+        }
+    }
+
+    fn look_at_jobs(&mut self, s: u16) {
+        let mut next = 0;
+        for slot in 0..self.sessions[usize::from(s)].jobs.recs.len() as u32 {
+            // Those before it may have made it late.
+            let job = self.sessions[usize::from(s)].jobs[slot];
+            if !job.in_flight || job.late || !touches_host(&job) {
+                continue;
+            }
+            let due = job.sent_us.saturating_add(LATE_US);
+            if due > self.now {
+                next = if next == 0 { due } else { due.min(next) };
+                continue;
+            }
+            match job.task {
+                Task::Gather | Task::Scatter => self.time_out(s, job.op),
+                _ => self.job_is_late(s, slot, job),
+            }
+        }
+        self.sessions[usize::from(s)].late_at = next;
+        if next != 0 {
+            self.late_at = self.late_at.min(next);
+        }
+        self.wake_all();
+    }
+
+    /// Bytes of host memory that copies of one session may touch at once.
+    fn copy_bytes_max(&self) -> u64 {
+        self.cfg.limits.host_bytes_max / COPIES_PART
+    }
+
+    /// Whether one more copy of a page of the class may be in flight to the session. One always may.
+    pub(crate) fn may_copy(&self, s: u16, class: u8) -> bool {
+        let bytes = self.sessions[usize::from(s)].copy_bytes;
+        bytes == 0 || bytes + u64::from(self.geo.classes[usize::from(class)].stride) <= self.copy_bytes_max()
+    }
+
+    /// A copy between host and an engine's own block is in flight, or is not any more.
+    pub(crate) fn count_copy(&mut self, s: u16, page: u32, begins: bool) {
+        let bytes = u64::from(self.geo.classes[usize::from(self.geo.class_of_page(page))].stride);
+        let sum = &mut self.sessions[usize::from(s)].copy_bytes;
+        *sum = if begins { *sum + bytes } else { *sum - bytes };
+    }
+
+    /// A job of tier 0 is late.
+    fn job_is_late(&mut self, s: u16, slot: u32, job: JobRec) {
+        self.sessions[usize::from(s)].jobs[slot].late = true;
+        self.count_under_way(s, job, false);
+        self.charge_late(s, self.late_bytes_of(job));
+    }
+
+    /// A late job of tier 0 has ended, or is abandoned: it is like any other again.
+    pub(crate) fn in_time_again(&mut self, s: u16, slot: u32) {
+        let job = self.sessions[usize::from(s)].jobs[slot];
+        if job.late && !matches!(job.task, Task::Gather | Task::Scatter) {
+            self.sessions[usize::from(s)].jobs[slot].late = false;
+            self.count_under_way(s, job, true);
+            self.sessions[usize::from(s)].late_bytes -= self.late_bytes_of(job);
+        }
+    }
+
+    /// Whether others may wait for the job.
+    fn count_under_way(&mut self, s: u16, job: JobRec, is: bool) {
+        let count = match job.task {
+            Task::Store => {
+                let session = &mut self.sessions[usize::from(s)];
+                let class = usize::from(session.class_of_frame(job.frame));
+                &mut session.classes[class].storing
+            }
+            _ => {
+                let page = if job.task == Task::LoadCopy { job.source } else { job.page };
+                let class = self.geo.class_of_page(page);
+                &mut self.host.classes[usize::from(class)].loading
+            }
+        };
+        *count = if is { *count + 1 } else { *count - 1 };
+    }
+
+    /// A copy between host and an engine's own block is late.
+    pub(crate) fn copy_is_late(&mut self, s: u16, slot: u32, job: JobRec) {
+        self.sessions[usize::from(s)].jobs[slot].late = true;
+        self.host.begin_late(job.host);
+        match job.task {
+            Task::Gather => {
+                self.count_gathering(job.page, false);
+                self.pages[job.page as usize].set_storing(false);
+                self.host.free(job.host);
+                self.host_freed();
+                self.settle_page(job.page);
+            }
+            _ => self.host_read(job.page),
+        }
+        self.counters.quarantined_total += 1;
+        self.charge_late(s, self.late_bytes_of(job));
+        self.release_hold(self.geo.block_of(job.page));
+    }
+
+    /// A late copy has ended, however: its frame may be used again.
+    pub(crate) fn late_copy_ended(&mut self, s: u16, slot: u32, job: JobRec) {
+        self.end_late(job.host);
+        self.count_copy(s, job.page, false);
+        let bytes = self.late_bytes_of(job);
+        let session = &mut self.sessions[usize::from(s)];
+        session.jobs.release(slot);
+        session.late_bytes -= bytes;
+        session.ops[job.op].pending -= 1;
+        if session.ops[job.op].pending == 0 && session.ops[job.op].phase == crate::requests::Phase::Jobs {
+            session.ops.enter(job.op, crate::requests::Phase::Ready);
+        }
+    }
+
+    /// A late copy of a host frame has ended, or its process has exited.
+    pub(crate) fn end_late(&mut self, at: u32) {
+        self.host.end_late(at);
+        if let Some(page) = self.host.page_in(at, self.host.class_of(at)) {
+            self.settle_host(page);
+        }
+        self.host_freed();
+        self.wake_admission();
+    }
+
+    /// The session is lost. True if the job was a late copy, whose frame is set aside until the process has exited.
+    pub(crate) fn abandon_late(&mut self, s: u16, slot: u32) -> bool {
+        self.in_time_again(s, slot);
+        let job = self.sessions[usize::from(s)].jobs[slot];
+        if job.late {
+            self.sessions[usize::from(s)].late_frames.push(job.host);
+        }
+        job.late
+    }
+
+    /// What a late job is charged with. A load into tier 0 may wait for a lane's long step, and its page stays what it is.
+    fn late_bytes_of(&self, job: JobRec) -> u64 {
+        match job.task {
+            Task::Load | Task::LoadCopy => 0,
+            _ => u64::from(self.geo.classes[usize::from(self.geo.class_of_page(job.page))].stride),
+        }
+    }
+
+    fn charge_late(&mut self, s: u16, bytes: u64) {
+        let bytes_max = self.copy_bytes_max();
+        // No further copy of a large page may be in flight beside them.
+        let page = self.geo.classes.iter().map(|class| u64::from(class.stride)).max().unwrap_or(0);
+        let session = &mut self.sessions[usize::from(s)];
+        session.late_bytes += bytes;
+        if bytes > 0 && session.late_bytes + page > bytes_max && !std::mem::replace(&mut session.overdrawn, true) {
+            self.outbox.push_back(Action::EndSession { session: s, late_bytes: session.late_bytes, bytes_max });
+        }
+    }
+
+    /// Whether a session was lost so lately that its process is likely to exit soon, and what it may still touch to come free.
+    pub(crate) fn is_quarantine_ending(&self) -> bool {
+        let is_fresh = |at: u64| at.saturating_add(LATE_US) > self.now;
+        self.sessions.iter().any(|s| s.life == Life::Lost && is_fresh(s.lost_us))
+    }
+
+    /// Whoever waits for a lost session's process waits no longer, once that takes too long.
+    pub(crate) fn quarantine_due(&mut self, s: u16) {
+        let session = &self.sessions[usize::from(s)];
+        if session.life != Life::Lost {
+            return;
+        }
+        match session.lost_us.saturating_add(LATE_US) {
+            due if due > self.now => self.set_timer(due),
+            _ => self.wake_admission(),
+        }
+    }
+}
+
+/// Whether the job copies from or to host: others may wait for that.
+fn touches_host(job: &JobRec) -> bool {
+    matches!(job.task, Task::Load | Task::LoadCopy | Task::Store | Task::Gather | Task::Scatter)
+}

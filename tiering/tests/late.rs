@@ -1,0 +1,361 @@
+//! Engines whose agents do not end their copies, and engines that lease what there is: others go on.
+#![allow(clippy::unwrap_used)]
+
+mod fake;
+use fake::*;
+use kvtide_tiering::api::*;
+
+const FRAMES: u32 = 16;
+const STRIDE: u64 = 1024;
+
+/// Two sessions without tier 0. Session 0's agent ends no job unless it is told to.
+fn world(change: impl FnOnce(&mut SpaceConfig)) -> World {
+    let mut cfg = config(vec![full(1000)]);
+    (cfg.policy.host_high_percent, cfg.policy.host_low_percent) = (100, 100);
+    cfg.limits.jobs_max = 64;
+    cfg.limits.host_bytes_max = u64::from(FRAMES) * STRIDE;
+    change(&mut cfg);
+    let mut w = World::new(cfg);
+    (w.node_frames, w.slab_frames) = (vec![FRAMES], FRAMES);
+    w.attach(0, 1, &[0]);
+    w.attach(1, 1, &[0]);
+    w.eager = false;
+    w
+}
+
+fn nvme(cfg: &mut SpaceConfig) {
+    cfg.limits.nvme_bytes_max = 1 << 24;
+}
+
+fn hashes(prefix: u128, blocks: u128) -> Vec<u128> {
+    (1..=blocks).map(|block| prefix << 64 | block).collect()
+}
+
+/// Asks for a store without running its jobs.
+fn ask_store(w: &mut World, s: SessionId, hashes: &[u128], timeout_us: u64) -> u16 {
+    let engine: Vec<u32> = (0..hashes.len() as u32).collect();
+    engine.iter().for_each(|&block| _ = w.write_engine(s, block));
+    let (first, parent, engine, level) = (0, 0, &engine[..], Level::Published);
+    w.ask_for(s, Request::StoreBlocks { first, parent, hashes, engine, level }, timeout_us)
+}
+
+/// Runs session 1's jobs, and the disk, until its request has ended.
+fn run(w: &mut World, tag: u16) -> Done {
+    while w.answer(1, tag).is_none() {
+        assert!(w.run_job(1) | w.run_io(0), "the request goes on");
+        w.settle();
+    }
+    w.answer(1, tag).unwrap()
+}
+
+fn store(w: &mut World, hashes: &[u128]) -> Status {
+    let tag = ask_store(w, 1, hashes, 0);
+    run(w, tag).status
+}
+
+/// Leases and loads a prefix; every block must hold what session 1 stored under it from its own blocks of the same numbers.
+fn load(w: &mut World, hashes: &[u128], stored: &[u64]) -> Status {
+    let count = hashes.len() as u32;
+    let lease = Request::Lease { seq: 0, hash: *hashes.last().unwrap(), count, lease_us: 1_000_000 };
+    assert_eq!(w.call(1, lease).status, Status::Ok);
+    let engine: Vec<u32> = (100..100 + count).collect();
+    let tag = w.ask(1, Request::LoadBlocks { seq: 0, first: 0, engine: &engine });
+    let done = run(w, tag);
+    if done.status == Status::Ok {
+        let got: Vec<u64> = engine.iter().map(|&block| w.agents[&1].engine[&(block, 0)]).collect();
+        assert_eq!(got, stored, "every block is what was stored");
+    }
+    w.ok(1, Request::SeqDrop { seq: 0 });
+    done.status
+}
+
+fn contents(w: &World, count: u32) -> Vec<u64> {
+    (0..count).map(|block| w.agents[&1].engine[&(block, 0)]).collect()
+}
+
+fn found(w: &mut World, hashes: &[u128]) -> u64 {
+    w.ok(1, Request::Lookup { hashes }).value & 0xffff
+}
+
+fn pass(w: &mut World, us: u64) {
+    w.now += us;
+    w.event(Event::Tick).unwrap();
+}
+
+/// An engine's copies take a part of host memory at most, whatever it asks for: another one loads from NVMe meanwhile.
+#[test]
+fn copies_that_never_end_leave_room_for_another_engines_load() {
+    let mut w = world(nvme);
+    (w.disk.node_slots, w.disk.slab_slots) = (256, 64);
+    let mine = hashes(1, 8);
+    assert_eq!(store(&mut w, &mine), Status::Ok);
+    let stored = contents(&w, 8);
+    // All of it goes to NVMe to make room for this.
+    assert_eq!(store(&mut w, &hashes(2, 16)), Status::Ok);
+    // Until the end of time.
+    ask_store(&mut w, 0, &hashes(3, 64), u64::MAX);
+    assert!(!w.agents[&0].jobs.is_empty(), "its copies are under way");
+    assert_eq!(load(&mut w, &mine, &stored), Status::Ok);
+}
+
+/// What a store holds for blocks that it has not copied is free at its deadline. What a late copy writes is in no block.
+#[test]
+fn a_store_holds_nothing_for_others_past_its_deadline() {
+    let mut w = world(|_| {});
+    let theirs = hashes(3, 14);
+    let tag = ask_store(&mut w, 0, &theirs, 1_000);
+    let mine = hashes(1, 8);
+    assert_eq!(store(&mut w, &mine), Status::NoSpace, "the other store was promised the room");
+    pass(&mut w, 1_000);
+    assert_eq!(w.answer(0, tag), None, "its engine may not use its blocks again yet");
+    assert_eq!(store(&mut w, &mine), Status::Ok);
+    let stored = contents(&w, 8);
+    // More than there is beside the frames that the late copies may still write.
+    let in_flight = w.agents[&0].jobs.len() as u32;
+    assert!(in_flight > 0 && w.core.counters().quarantined == u64::from(in_flight), "{in_flight} copies are late");
+    let rest = hashes(4, u128::from(FRAMES - 8));
+    let tag_of_rest = ask_store(&mut w, 1, &rest, 0);
+    run(&mut w, tag_of_rest);
+    // The copies end now, well, in frames that are nobody's.
+    while w.run_job(0) {}
+    w.settle();
+    let done = w.answer(0, tag).unwrap();
+    assert_eq!((done.status, done.list.len()), (Status::TimedOut, 14));
+    assert_eq!(w.core.counters().quarantined, 0);
+    assert_eq!(found(&mut w, &theirs), 0);
+    if found(&mut w, &mine) == 8 {
+        assert_eq!(load(&mut w, &mine, &stored), Status::Ok);
+    }
+    assert_eq!(store(&mut w, &hashes(5, u128::from(FRAMES))), Status::Ok, "every frame is there again");
+}
+
+/// One that asks for no deadline and one that cancels at once hold no longer either.
+#[test]
+fn no_deadline_and_no_cancel_makes_a_hold_last() {
+    for cancels in [false, true] {
+        let mut w = world(|_| {});
+        let tag = ask_store(&mut w, 0, &hashes(3, 14), u64::MAX);
+        if cancels {
+            w.ok(0, Request::Cancel { tag });
+        }
+        assert_eq!(store(&mut w, &hashes(1, 8)), Status::NoSpace, "its copies may end yet");
+        pass(&mut w, 5_000_000);
+        assert_eq!(store(&mut w, &hashes(1, 8)), Status::Ok);
+        while w.run_job(0) {}
+        w.settle();
+        let status = if cancels { Status::Canceled } else { Status::TimedOut };
+        assert_eq!(w.answer(0, tag).unwrap().status, status);
+    }
+}
+
+/// A load whose copies are late: its lease ends, its content can go, and the frames are nobody's until the copies have ended.
+#[test]
+fn a_load_holds_nothing_for_others_past_its_deadline() {
+    let mut w = world(|cfg| cfg.policy.lease_percent = 100);
+    let mine = hashes(1, 16);
+    assert_eq!(store(&mut w, &mine), Status::Ok);
+    w.ok(0, Request::Lease { seq: 0, hash: mine[7], count: 8, lease_us: 2_000 });
+    let engine: Vec<u32> = (0..8).collect();
+    let tag = w.ask_for(0, Request::LoadBlocks { seq: 0, first: 0, engine: &engine }, 1_000);
+    let in_flight = w.agents[&0].jobs.len() as u64;
+    pass(&mut w, 1_000);
+    assert_eq!(w.core.counters().quarantined, 0, "the content is still there");
+    pass(&mut w, 11_000);
+    let next = hashes(2, 12);
+    assert_eq!(store(&mut w, &next), Status::Ok, "the lease is over, and what it held gives way");
+    let stored = contents(&w, 12);
+    assert_eq!(w.answer(0, tag), None);
+    // Frames that the late copies read were not given to the new content.
+    while w.run_job(0) {}
+    w.settle();
+    let done = w.answer(0, tag).unwrap();
+    assert_eq!(done.status, Status::TimedOut);
+    assert!(done.list.len() as u64 >= in_flight, "what was late has failed");
+    assert_eq!(load(&mut w, &next, &stored), Status::Ok);
+}
+
+/// A session whose late copies hold as much as it may have in flight ends; the others do not.
+#[test]
+fn a_session_ends_when_its_late_copies_hold_too_much() {
+    let mut w = world(|_| {});
+    ask_store(&mut w, 0, &hashes(3, 8), 1_000);
+    assert!(w.overdrawn.is_empty());
+    pass(&mut w, 1_000);
+    assert_eq!(w.overdrawn, [0]);
+    w.event(Event::SessionLost { session: 0 }).unwrap();
+    w.agents.remove(&0);
+    assert!(w.gone.is_empty(), "its process may still write");
+    assert!(w.core.counters().quarantined > 0);
+    assert_eq!(store(&mut w, &hashes(1, 8)), Status::Ok);
+    w.event(Event::SessionExited { session: 0 }).unwrap();
+    assert_eq!((w.gone.clone(), w.core.counters().quarantined), (vec![0], 0));
+    assert_eq!(store(&mut w, &hashes(2, u128::from(FRAMES))), Status::Ok, "every frame is there again");
+}
+
+/// A request that finds no room waits for a process that is about to exit, and not for one that lives on.
+#[test]
+fn nobody_waits_long_for_a_lost_sessions_process() {
+    let mut w = world(|_| {});
+    ask_store(&mut w, 0, &hashes(3, 8), 0);
+    w.event(Event::SessionLost { session: 0 }).unwrap();
+    w.agents.remove(&0);
+    let tag = ask_store(&mut w, 1, &hashes(1, u128::from(FRAMES)), 60_000_000);
+    assert_eq!(w.answer(1, tag), None, "it may exit soon");
+    pass(&mut w, 5_000_000);
+    assert_eq!(w.answer(1, tag).unwrap().status, Status::NoSpace);
+}
+
+#[test]
+fn a_lease_longer_than_the_longest_is_refused() {
+    let mut w = world(|cfg| cfg.policy.lease_us_max = 1_000);
+    let mine = hashes(1, 4);
+    assert_eq!(store(&mut w, &mine), Status::Ok);
+    let lease = |lease_us| Request::Lease { seq: 0, hash: mine[3], count: 4, lease_us };
+    for longer in [1_001, u64::MAX] {
+        let done = w.call(1, lease(longer));
+        assert_eq!((done.status, done.value), (Status::Limit, 1_000));
+    }
+    w.ok(1, lease(1_000));
+    w.ok(1, Request::SeqDrop { seq: 0 });
+    let policy = Policy { lease_us_max: 999, ..w.core.config().policy };
+    w.event(Event::Reconfigure { policy, host_bytes_max: u64::from(FRAMES) * STRIDE, nvme_bytes_max: 0 }).unwrap();
+    assert_eq!(w.call(1, lease(1_000)).status, Status::Limit);
+}
+
+/// One that shares its shard leases its share; one that is alone all that there is.
+#[test]
+fn a_sessions_leases_have_a_share() {
+    let mut w = world(|_| {});
+    let mine = hashes(1, u128::from(FRAMES));
+    assert_eq!(store(&mut w, &mine), Status::Ok);
+    let lease = |seq, count: u32| Request::Lease { seq, hash: mine[count as usize - 1], count, lease_us: 1_000 };
+    let share = FRAMES / 2;
+    let done = w.call(1, lease(0, share + 1));
+    assert_eq!((done.status, done.value), (Status::Limit, 1 << 63 | u64::from(share) * STRIDE));
+    w.ok(1, lease(0, share - 2));
+    w.ok(1, lease(1, 2));
+    w.ok(1, lease(2, share));
+    assert_eq!(
+        w.call(1, lease(3, share + 1)).status,
+        Status::Limit,
+        "a block is held once, however many leases it has"
+    );
+    // The other half of the room is the other session's to store in.
+    let tag = ask_store(&mut w, 0, &hashes(2, u128::from(share)), 0);
+    w.eager = true;
+    w.settle();
+    assert_eq!(w.answer(0, tag).unwrap().status, Status::Ok);
+    w.event(Event::SessionLost { session: 0 }).unwrap();
+    w.agents.remove(&0);
+    [0, 1, 2].into_iter().for_each(|seq| _ = w.ok(1, Request::SeqDrop { seq }));
+    let all = found(&mut w, &mine) as u32;
+    assert!(all > 0);
+    w.ok(1, lease(3, all));
+}
+
+/// With everything leased a store of another engine is told so soon, whatever NVMe does not take.
+#[test]
+fn a_store_does_not_wait_for_leases() {
+    for (with_nvme, slots, admission, bytes_per_day) in [
+        (false, 0, Admission::All, 0),
+        (true, 0, Admission::All, 0),
+        (true, 8, Admission::All, 0),
+        (true, 16, Admission::All, 0),
+        (true, 20, Admission::All, 0),
+        (true, 64, Admission::All, 0),
+        (true, 64, Admission::SecondTouch, 0),
+        (true, 64, Admission::Budget, 1),
+        (true, 64, Admission::All, 1),
+    ] {
+        let case = (with_nvme, slots, admission, bytes_per_day);
+        let mut w = world(|cfg| {
+            cfg.policy.lease_percent = 100;
+            (cfg.policy.nvme_admission, cfg.policy.nvme_bytes_per_day) = (admission, bytes_per_day);
+            if with_nvme {
+                nvme(cfg);
+            }
+        });
+        (w.disk.node_slots, w.disk.slab_slots) = (slots, 8);
+        let mine = hashes(1, u128::from(FRAMES) - 2);
+        assert_eq!(store(&mut w, &mine), Status::Ok);
+        let count = found(&mut w, &mine) as u32;
+        w.ok(1, Request::Lease { seq: 0, hash: mine[count as usize - 1], count, lease_us: 600_000_000 });
+        let tag = ask_store(&mut w, 0, &hashes(2, 8), 60_000_000);
+        w.eager = true;
+        w.settle();
+        for _ in 0..20 {
+            pass(&mut w, 100_000);
+        }
+        let done = w.answer(0, tag).unwrap_or_else(|| panic!("{case:?}: it waits for leases"));
+        println!("{case:?}: {count} leased, {:?}", done.status);
+        // What is on NVMe too makes room.
+        let fits = matches!(done.status, Status::Ok if slots > 0);
+        assert!(fits || done.status == Status::NoSpace, "{case:?}: {:?}", done.status);
+    }
+}
+
+/// One engine has leased more blocks than NVMe has slots for, and than one look at what is to be written there comes to: another one's store
+/// that is to be kept is told that there is no slot.
+#[test]
+fn a_store_that_is_to_be_kept_does_not_wait_for_leases() {
+    let mut w = world(|cfg| {
+        nvme(cfg);
+        (cfg.policy.lease_percent, cfg.policy.nvme_admission) = (100, Admission::SecondTouch);
+        cfg.limits.host_bytes_max = 192 * STRIDE;
+    });
+    (w.node_frames, w.slab_frames) = (vec![192], 192);
+    (w.disk.node_slots, w.disk.slab_slots) = (8, 8);
+    let mine = hashes(1, 100);
+    assert_eq!(store(&mut w, &mine), Status::Ok);
+    // From then on it is to be written, and nothing of it makes room.
+    let lease = Request::Lease { seq: 0, hash: mine[99], count: 100, lease_us: 600_000_000 };
+    w.ok(1, lease);
+    w.eager = true;
+    w.settle();
+    assert_eq!(w.core.occupancy().nvme_slots_used, 8);
+    let theirs = hashes(2, 4);
+    let engine: Vec<u32> = (0..4).collect();
+    engine.iter().for_each(|&block| _ = w.write_engine(0, block));
+    let level = Level::Stored;
+    let request = Request::StoreBlocks { first: 0, parent: 0, hashes: &theirs, engine: &engine, level };
+    let tag = w.ask_for(0, request, 60_000_000);
+    let done = w.answer(0, tag).expect("it waits for no lease");
+    assert_eq!((done.status, done.value), (Status::NoSpace, Level::Published as u64));
+    assert_eq!(found(&mut w, &theirs), 4);
+}
+
+/// One engine's agent does not say that it shows a page no longer: another engine gets the page all the same.
+#[test]
+fn a_page_that_leaves_one_engine_comes_to_another() {
+    let mut cfg = config(vec![full(1000)]);
+    (cfg.policy.host_high_percent, cfg.policy.host_low_percent) = (100, 100);
+    let mut w = World::new(cfg);
+    w.attach(0, 1, &[8]);
+    w.attach(1, 1, &[8]);
+    let shared = hashes(1, 2);
+    w.ok(0, Request::SeqCreate { seq: 0 });
+    let written = w.fill(0, 0, 2, 1);
+    w.ok(0, Request::Publish { seq: 0, first: 0, parent: 0, hashes: &shared, level: Level::Published });
+    // Its tier 0 is wanted for something else: what is clean gives its frame up, and the agent does not end that job.
+    w.ok(0, Request::SeqCreate { seq: 1 });
+    w.fill(0, 1, 6, 1);
+    w.eager = false;
+    w.ask(0, Request::Reserve { seq: Some(1), count: 1 });
+    let victims = w.agents[&0].jobs.iter().filter_map(|(_, job)| match job {
+        Job::Map { victim: Some(victim), .. } => written.iter().position(|page| page.0 == victim.block),
+        _ => None,
+    });
+    let index = victims.last().expect("a page of the prefix gives way") as u32;
+    w.ok(1, Request::SeqCreate { seq: 0 });
+    let tag = w.ask(1, Request::Map { seq: 0, hashes: &shared });
+    w.settle();
+    assert_eq!(w.answer(1, tag).unwrap().value, 2);
+    w.agents.get_mut(&1).unwrap().lanes.insert(0, (1, std::collections::BTreeSet::new()));
+    w.ok(1, Request::Step { lane: 0, step: 1, seqs: &[0] });
+    let tag = w.ask(1, Request::Fault { lane: 0, use_pos: 1, seq: 0, index, plane: 0 });
+    while w.answer(1, tag).is_none() {
+        assert!(w.run_job(1), "the page comes");
+        w.settle();
+    }
+    assert_eq!(w.answer(1, tag).unwrap().status, Status::Ok);
+}
