@@ -134,8 +134,7 @@ impl Health {
     /// Takes it out of service.
     pub fn fail(&self, errno: i32, why: &str) {
         if self.out.compare_exchange(SERVING, errno, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-            let said = if errno == 0 { "a request fell short".into() } else { errno_text(errno) };
-            tracing::error!("{}: out of service: {why}; the last: {said}", self.name);
+            tracing::error!("{}: out of service: {why}; the last: {}", self.name, errno_text(errno));
             self.tell(DiskEvent::Failed { disk: self.number, errno });
         }
     }
@@ -151,9 +150,12 @@ impl Health {
     }
 }
 
-/// What an error number means.
-pub(super) fn errno_text(errno: i32) -> String {
-    io::Error::from_raw_os_error(errno).to_string()
+/// What an error number means. 0 is no error of the kernel: the device ended a request short.
+pub(crate) fn errno_text(errno: i32) -> String {
+    match errno {
+        0 => "a request fell short".to_owned(),
+        errno => io::Error::from_raw_os_error(errno).to_string(),
+    }
 }
 
 /// A panic under one of these locks leaves what they guard whole: a count, or a queue of letters.

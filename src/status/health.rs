@@ -3,7 +3,7 @@
 
 use super::roll::Stage;
 use super::snapshot::Thread;
-use crate::io::DiskStatus;
+use crate::io::{DiskStatus, errno_text};
 use serde::Serialize;
 use std::fmt;
 use std::path::PathBuf;
@@ -99,11 +99,7 @@ impl From<Wrong> for Reason {
                 )
             }
             Wrong::DiskOutOfService { disk, dir, errno } => {
-                let why = match errno {
-                    0 => "requests fell short".to_owned(),
-                    errno => std::io::Error::from_raw_os_error(*errno).to_string(),
-                };
-                format!("disk {disk} ({}) is out of service: {why}", dir.display())
+                format!("disk {disk} ({}) is out of service: {}", dir.display(), errno_text(*errno))
             }
         };
         Reason { what, text }
@@ -178,7 +174,7 @@ mod tests {
             texts,
             [
                 "disk 2 (/d) is out of service: Input/output error (os error 5)",
-                "disk 2 (/d) is out of service: requests fell short"
+                "disk 2 (/d) is out of service: a request fell short"
             ]
         );
         assert_eq!(serde_json::to_value(&degraded(&disks)[0]).unwrap()["errno"], 5);

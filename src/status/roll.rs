@@ -1,5 +1,6 @@
 //! Who is to be asked, and how far the daemon is: shared by the threads that come and go and the one that asks.
 
+use super::http::HttpCounters;
 use super::wear::Bounds;
 use crate::io::DiskLetter;
 use crate::mail::Address;
@@ -38,6 +39,7 @@ struct Inner {
     registry: Registry,
     stage: AtomicU8,
     http: OnceLock<SocketAddr>,
+    http_counters: HttpCounters,
     /// The last beat that the control thread saw.
     seen: AtomicU64,
 }
@@ -121,6 +123,11 @@ impl Roll {
     /// Where HTTP is served, if it is.
     pub fn http(&self) -> Option<SocketAddr> {
         self.0.http.get().copied()
+    }
+
+    /// The counters of the HTTP server.
+    pub fn http_counters(&self) -> &HttpCounters {
+        &self.0.http_counters
     }
 
     /// The control thread sees a beat.

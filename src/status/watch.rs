@@ -193,6 +193,7 @@ impl Asker {
             uptime_s,
             stage,
             http: self.roll.http(),
+            http_totals: self.roll.http_counters().totals(),
             progress: if stage == Stage::Starting { self.roll.progressed() } else { String::new() },
             unhealthy: health::reasons(stage, &threads, &disks),
             degraded: health::degraded(&disks),
