@@ -151,6 +151,7 @@ struct Places {
     bounds: Bounds,
     counters: HttpCounters,
     table: Arc<Mutex<Table>>,
+    /// A place may be had: one was given back, or its connection may give way now.
     freed: Arc<Notify>,
 }
 
@@ -287,33 +288,30 @@ impl Connection {
         }
     }
 
-    /// Something of a request has come.
-    fn received(&self) {
+    /// Enters a phase, if `from` says that it may follow the present one.
+    fn enter(&mut self, phase: Phase, from: impl Fn(Phase) -> bool) {
+        let now = Instant::now();
+        let Bounds { header, idle, answer, .. } = self.place.places.bounds;
         let mut state = lock(&self.place.state);
-        if state.phase == Phase::Idle {
-            state.phase = Phase::Header;
-            state.deadline = state.deadline.min(Instant::now() + self.place.places.bounds.header);
+        if !from(state.phase) {
+            return;
         }
+        state.phase = phase;
+        match phase {
+            // It is idle, for what gives way first, until it has asked.
+            Phase::Header => state.deadline = state.deadline.min(now + header),
+            Phase::Idle => (state.since, state.deadline) = (now, now + idle),
+            Phase::Handler | Phase::Answer => (state.since, state.deadline) = (now, now + answer),
+        }
+        self.due.as_mut().reset(state.deadline);
     }
 
-    /// An answer begins, or goes on.
-    fn answers(&self) {
-        let mut state = lock(&self.place.state);
-        if state.phase != Phase::Answer {
-            state.phase = Phase::Answer;
-            state.since = Instant::now();
-            state.deadline = state.since + self.place.places.bounds.answer;
+    /// What a write has come to. A peer that holds it up may give way from now on, so a peer that waits for a place looks again.
+    fn wrote<T>(&self, written: Poll<T>) -> Poll<T> {
+        if written.is_pending() {
+            self.place.places.freed.notify_one();
         }
-    }
-
-    /// Everything that was written has gone to the kernel.
-    fn flushed(&self) {
-        let mut state = lock(&self.place.state);
-        if state.phase == Phase::Answer {
-            state.phase = Phase::Idle;
-            state.since = Instant::now();
-            state.deadline = state.since + self.place.places.bounds.idle;
-        }
+        written
     }
 }
 
@@ -323,7 +321,7 @@ impl AsyncRead for Connection {
         let before = buf.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
         if buf.filled().len() > before {
-            self.received();
+            self.enter(Phase::Header, |phase| phase == Phase::Idle);
         }
         Poll::Ready(Ok(()))
     }
@@ -331,15 +329,18 @@ impl AsyncRead for Connection {
 
 impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.answers();
+        self.enter(Phase::Answer, |phase| phase != Phase::Answer);
         self.check(cx)?;
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.wrote(written)
     }
 
     /// The server flushes once it has written all of an answer.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
-        self.flushed();
+        self.enter(Phase::Idle, |phase| phase == Phase::Answer);
+        // An idle connection may give way: a peer that waits for a place looks again.
+        self.place.places.freed.notify_one();
         Poll::Ready(Ok(()))
     }
 
@@ -356,9 +357,10 @@ impl AsyncWrite for Connection {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.answers();
+        self.enter(Phase::Answer, |phase| phase != Phase::Answer);
         self.check(cx)?;
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.wrote(written)
     }
 }
 
@@ -392,6 +394,11 @@ mod tests {
         };
         let router = Router::new().route("/", get(|| async { "hello" })).route("/large", get(large));
         let router = router.route("/never", get(std::future::pending::<()>)).route("/broken", get(broken));
+        let soon = || async {
+            sleep(SHORT).await;
+            "hello"
+        };
+        let router = router.route("/soon", get(soon));
         let counters = HttpCounters::default();
         let router = guarded(router, counters.clone());
         let (told, places) = std::sync::mpsc::channel();
@@ -499,6 +506,15 @@ mod tests {
     }
 
     #[test]
+    fn a_local_peer_that_waits_for_handlers_is_let_in_when_one_has_answered() {
+        let (address, _) = serve(LAX);
+        let mut busy: Vec<Peer> = (0..2).map(|_| connect(address)).collect();
+        busy.iter_mut().for_each(|peer| ask(peer, "/soon"));
+        // Nobody hangs up: one of the two becomes idle, and gives way.
+        served(address);
+    }
+
+    #[test]
     fn a_silent_connection_and_a_header_that_drips_in_are_cut_off() {
         let (address, _) = serve(Bounds { header: SHORT, ..LAX });
         assert!(is_closed(&mut connect(address)));
@@ -529,7 +545,14 @@ mod tests {
         let mut peer = connect(address);
         ask(&mut peer, "/large");
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let freed = runtime.block_on(async { tokio::time::timeout(PATIENCE, places.freed.notified()).await });
+        // The peer itself is in the table once its answer has begun.
+        peer.read_exact(&mut [0; 1]).unwrap();
+        let given_back = async {
+            while !lock(&places.table).entries.is_empty() {
+                places.freed.notified().await;
+            }
+        };
+        let freed = runtime.block_on(async { tokio::time::timeout(PATIENCE, given_back).await });
         assert!(freed.is_ok(), "its place is never given back");
         let mut answer = Vec::new();
         let read = peer.read_to_end(&mut answer);
