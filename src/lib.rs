@@ -3,6 +3,7 @@
 //! It drives the sans-IO core of `kvtide_tiering` with what arrives through the rings of `kvtide_wire`, and writes no byte of
 //! KV. Only `demo`, `bench` and `crash_test` use the client library, as any engine would.
 #![deny(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)] // they panic when the disk behind them is full; `output` does not
 
 mod attach;
 pub mod bench;
@@ -20,6 +21,7 @@ mod http;
 mod io;
 mod log;
 mod mail;
+mod output;
 pub mod replay;
 mod scan;
 mod session;

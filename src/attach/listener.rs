@@ -6,7 +6,6 @@
 use crate::error::Error;
 use kvtide_wire::error::Error as WireError;
 use kvtide_wire::os::socket::{Listener, Socket};
-use rustix::io::Errno;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -26,12 +25,12 @@ pub(crate) fn bind(path: &Path, mode: u32) -> Result<Listener, Error> {
         refuse_if_served(path)?;
     }
     Listener::bind(path, mode).map_err(|source| match errno(&source) {
-        Some(Errno::ADDRINUSE) => {
+        Some(libc::EADDRINUSE) => {
             let lock = PathBuf::from(format!("{}.lock", path.display()));
             let holder = lock_holder(&lock).map_or_else(String::new, |pid| format!(": {}", process(pid)));
             Error::SocketInUse { path: path.into(), evidence: format!("it holds the lock {}{holder}", lock.display()) }
         }
-        Some(Errno::EXIST) => Error::NoSocket { path: path.into() },
+        Some(libc::EEXIST) => Error::NoSocket { path: path.into() },
         _ => Error::Wire { action: "serve the socket", source },
     })
 }
@@ -75,17 +74,17 @@ fn refuse_if_served(path: &Path) -> Result<(), Error> {
             Err(_) => in_use("it accepts connections"),
         },
         Err(error) => match errno(&error) {
-            Some(Errno::AGAIN) => in_use("its queue of connections is full"),
-            Some(Errno::PROTOTYPE) => in_use("it accepts connections of another kind"),
+            Some(libc::EAGAIN) => in_use("its queue of connections is full"),
+            Some(libc::EPROTOTYPE) => in_use("it accepts connections of another kind"),
             // Refused: a dead daemon's, which the bind replaces. Whatever else it is, the bind will say.
             _ => Ok(()),
         },
     }
 }
 
-fn errno(error: &WireError) -> Option<Errno> {
+fn errno(error: &WireError) -> Option<i32> {
     match error {
-        WireError::Os { errno, .. } => Some(Errno::from_raw_os_error(*errno)),
+        WireError::Os { errno, .. } => Some(*errno),
         _ => None,
     }
 }

@@ -21,6 +21,7 @@ mod ring;
 
 pub use error::BenchError;
 
+use crate::output;
 use std::process::ExitCode;
 
 /// Exit status of a bench that could not be run.
@@ -68,7 +69,7 @@ struct Output {
 /// Runs a bench and prints its figures. A missed target is shown and is no error: machines differ.
 #[must_use]
 pub fn run(args: &Args) -> ExitCode {
-    let (measured, output) = match &args.which {
+    let (measured, shape) = match &args.which {
         Which::Gpu(args) => return gpu::run(args),
         Which::BlocksClient(args) => return blocks::client(args),
         Which::Codec(args) => (codec::measure(args), args.output),
@@ -81,12 +82,9 @@ pub fn run(args: &Args) -> ExitCode {
         Which::Recovery(args) => (recovery::measure(args), args.output),
     };
     match measured {
-        Ok(report) => {
-            print!("{}", if output.json { report.json() } else { report.table() });
-            ExitCode::SUCCESS
-        }
+        Ok(report) => output::print(&if shape.json { report.json() } else { report.table() }, ExitCode::SUCCESS),
         Err(error) => {
-            eprintln!("kvtide bench: {error}");
+            output::say(format_args!("kvtide bench: {error}"));
             ExitCode::from(NOT_RUN)
         }
     }
@@ -94,7 +92,7 @@ pub fn run(args: &Args) -> ExitCode {
 
 /// Says what is being measured, for whoever waits.
 fn progress(what: &str) {
-    eprintln!("kvtide bench: {what}");
+    output::say(format_args!("kvtide bench: {what}"));
 }
 
 /// The `percent`th percentile of some samples, which it sorts; 0 of none.

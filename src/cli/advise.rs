@@ -4,6 +4,7 @@ use super::status::model::{self, Curve, Eviction, Space};
 use super::status::{client, units};
 use crate::config::defaults;
 use crate::error::Error;
+use crate::output;
 use clap::Args;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -51,12 +52,9 @@ struct Advised {
 /// Prints what a daemon's ghosts say. 0, or 1 if no daemon answers.
 pub(super) fn run(args: &AdviseArgs) -> ExitCode {
     match show(args) {
-        Ok(text) => {
-            print!("{text}");
-            ExitCode::SUCCESS
-        }
+        Ok(text) => output::print(&text, ExitCode::SUCCESS),
         Err(error) => {
-            eprintln!("kvtide: {error}");
+            output::say(format_args!("kvtide: {error}"));
             ExitCode::FAILURE
         }
     }
@@ -67,7 +65,8 @@ fn show(args: &AdviseArgs) -> Result<String, Error> {
     let status = model::parse(&args.http, &text)?;
     let advised: Vec<Advised> = status.spaces.iter().map(advised).collect();
     if args.json {
-        return Ok(serde_json::to_string_pretty(&advised).map_or_else(|_| String::new(), |text| text + "\n"));
+        let text = serde_json::to_string_pretty(&advised);
+        return text.map(|text| text + "\n").map_err(|error| Error::system("write the advice as JSON", error));
     }
     Ok(match advised.is_empty() {
         true => "There is no space yet: nothing has been seen.\n".to_owned(),

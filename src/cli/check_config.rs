@@ -3,6 +3,7 @@
 use crate::attach;
 use crate::config::{Config, ConfigError, Finding, Judges, Overrides, Section, Severity, Source};
 use crate::io::MasterKey;
+use crate::output;
 use clap::Args;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -48,15 +49,8 @@ pub(super) fn run(args: &CheckArgs) -> ExitCode {
         Ok(source) => Report::of(&source, args.any_machine),
         Err(error) => Report::refused("", &error),
     };
-    if args.json {
-        match serde_json::to_string_pretty(&report) {
-            Ok(text) => println!("{text}"),
-            Err(error) => eprintln!("kvtide: the report cannot be written as JSON: {error}"),
-        }
-    } else {
-        report.print();
-    }
-    report.exit(args.strict)
+    let status = report.exit(args.strict);
+    if args.json { output::print_json(&report, status) } else { report.print(status) }
 }
 
 impl Report {
@@ -99,21 +93,22 @@ impl Report {
         }
     }
 
-    /// Findings go to stderr, where errors of every command go.
-    pub(super) fn print(&self) {
+    /// Findings go to stderr, where errors of every command go. Returns the exit status.
+    pub(super) fn print(&self, status: ExitCode) -> ExitCode {
+        let mut text = String::new();
         for Section { title, lines } in &self.explanation {
-            println!("{title}");
-            for line in lines {
-                println!("    {line}");
-            }
+            text += &format!("{title}\n");
+            lines.iter().for_each(|line| text += &format!("    {line}\n"));
         }
+        let explained = output::write(&text);
         if let Some(error) = &self.error {
-            eprintln!("error: {error}");
+            output::say(format_args!("error: {error}"));
         }
         for finding in &self.findings {
-            eprintln!("{finding}");
+            output::say(finding);
         }
-        println!("{}: {}", self.file, self.verdict);
+        let judged = explained.and_then(|()| output::write(&format!("{}: {}\n", self.file, self.verdict)));
+        output::ended(judged, status)
     }
 
     fn exit(&self, strict: bool) -> ExitCode {

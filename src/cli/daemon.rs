@@ -4,6 +4,7 @@ use super::check_config::Report;
 use crate::config::{ByteSize, ConfigError, Overrides, Source};
 use crate::daemon::{self, Options};
 use crate::log::Log;
+use crate::output;
 use clap::Args;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -71,7 +72,7 @@ impl DaemonArgs {
 /// Runs the daemon until it is told to end.
 pub(super) fn run(args: &DaemonArgs) -> ExitCode {
     let refuse = |error: ConfigError| {
-        eprintln!("kvtided: {error}");
+        output::say(format_args!("kvtided: {error}"));
         ExitCode::from(EXIT_CONFIG)
     };
     let source = match args.source() {
@@ -80,8 +81,7 @@ pub(super) fn run(args: &DaemonArgs) -> ExitCode {
     };
     if args.check {
         let report = Report::of(&source, false);
-        report.print();
-        return if report.starts() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_CONFIG) };
+        return report.print(if report.starts() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_CONFIG) });
     }
     let config = match source.load() {
         Ok(config) => config,

@@ -11,8 +11,9 @@ mod purge;
 mod status;
 mod top;
 
-use crate::{bench, crash_test, demo, replay};
-use clap::{Parser, Subcommand};
+use crate::{bench, crash_test, demo, output, replay};
+use clap::{CommandFactory, Parser, Subcommand};
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 pub use daemon::DaemonArgs;
@@ -65,7 +66,11 @@ struct Kvtided {
 /// The entry of the tool `kvtide`.
 #[must_use]
 pub fn kvtide() -> ExitCode {
-    match Kvtide::parse().command {
+    let command = match parse::<Kvtide>() {
+        Ok(tool) => tool.command,
+        Err(status) => return status,
+    };
+    match command {
         Command::Daemon(args) => daemon::run(&args),
         Command::CheckConfig(args) => check_config::run(&args),
         Command::Fsck(args) => fsck::run(&args),
@@ -84,5 +89,24 @@ pub fn kvtide() -> ExitCode {
 /// The entry of the daemon `kvtided`.
 #[must_use]
 pub fn kvtided() -> ExitCode {
-    daemon::run(&Kvtided::parse().daemon)
+    match parse::<Kvtided>() {
+        Ok(daemon) => daemon::run(&daemon.daemon),
+        Err(status) => status,
+    }
+}
+
+/// The command line, or the exit status once help, the version or an error was printed.
+fn parse<P: Parser>() -> Result<P, ExitCode> {
+    P::try_parse().map_err(|error| {
+        let status = ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(u8::MAX));
+        let printed = error.print().and_then(|()| io::stdout().flush());
+        // What goes to stderr has a status of its own, whether or not it can be written.
+        if error.use_stderr() { status } else { output::ended(printed, status) }
+    })
+}
+
+/// The commands of `kvtide`, for tests that try each of them.
+#[must_use]
+pub fn commands() -> clap::Command {
+    Kvtide::command()
 }

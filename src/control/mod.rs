@@ -97,7 +97,9 @@ impl Control {
         let roll = Roll::default();
         let registry = roll.registry().clone();
         let watch = WatchThread::spawn(roll.clone(), to_host.0.clone(), to_control.clone(), options.log.clone())?;
-        let http = http.map(|listener| HttpServer::start(listener, watch.watch().clone())).transpose()?;
+        let http = http
+            .map(|listener| HttpServer::start(listener, watch.watch().clone(), roll.http_counters()))
+            .transpose()?;
         if let Some(http) = &http {
             roll.serve_http(http.address());
         }

@@ -21,6 +21,7 @@ mod work;
 
 pub use args::Args;
 
+use crate::output;
 use error::CrashError;
 use plan::{Phase, Plan};
 use report::Report;
@@ -36,11 +37,11 @@ const NOT_RUN: u8 = 2;
 pub fn run(args: &Args) -> ExitCode {
     match all_rounds(args) {
         Ok(report) => {
-            print!("{}", if args.json { report.json() } else { report.text() });
-            if report.is_good() { ExitCode::SUCCESS } else { ExitCode::from(BROKEN) }
+            let status = if report.is_good() { ExitCode::SUCCESS } else { ExitCode::from(BROKEN) };
+            output::print(&if args.json { report.json() } else { report.text() }, status)
         }
         Err(error) => {
-            eprintln!("kvtide crash-test: {error}");
+            output::say(format_args!("kvtide crash-test: {error}"));
             ExitCode::from(NOT_RUN)
         }
     }
@@ -48,13 +49,13 @@ pub fn run(args: &Args) -> ExitCode {
 
 fn all_rounds(args: &Args) -> Result<Report, CrashError> {
     let plan = Plan::new(args);
-    eprintln!("kvtide crash-test: seed {} (--seed {} kills at the same moments)", plan.seed, plan.seed);
+    output::say(format_args!("kvtide crash-test: seed {} (--seed {} kills at the same moments)", plan.seed, plan.seed));
     let mut report = Report::new(&plan);
     for phase in [Phase::Keeping, Phase::Evicting].into_iter().filter(|phase| plan.rounds(*phase) > 0) {
         let mut run = round::Run::new(&plan, phase)?;
         for round in 0..plan.rounds(phase) {
             let outcome = run.round()?;
-            eprintln!("kvtide crash-test: {} round {}: {outcome}", phase.name(), round + 1);
+            output::say(format_args!("kvtide crash-test: {} round {}: {outcome}", phase.name(), round + 1));
             report.add(phase, &outcome);
         }
         run.end(phase, &mut report)?;

@@ -4,7 +4,7 @@ use super::plan::{Phase, Plan};
 use super::round::Outcome;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Wrong pages and broken calls that are spelled out.
 const SHOWN: usize = 10;
@@ -45,7 +45,7 @@ pub struct Report {
     /// Whether it was encrypted.
     encrypted: bool,
     /// Where stores are that were kept because something was wrong.
-    kept: Vec<PathBuf>,
+    kept: Vec<String>,
 }
 
 /// The second phase.
@@ -129,7 +129,7 @@ impl Report {
 
     /// A store was left where it is.
     pub fn keep(&mut self, dir: &Path) {
-        self.kept.push(dir.to_owned());
+        self.kept.push(dir.display().to_string());
     }
 
     /// One object and nothing else.
@@ -163,7 +163,7 @@ impl Report {
         for (what, lines) in bad {
             text.extend(lines.iter().map(|line| format!("{what}: {line}\n")));
         }
-        text.extend(self.kept.iter().map(|dir| format!("the store was kept in {}\n", dir.display())));
+        text.extend(self.kept.iter().map(|dir| format!("the store was kept in {dir}\n")));
         text + if self.is_good() { "every byte was right, and everything stored was there\n" } else { "FAILED\n" }
     }
 }

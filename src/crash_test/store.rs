@@ -4,6 +4,7 @@ use super::error::CrashError;
 use super::plan::{Phase, Plan};
 use super::random::Random;
 use crate::cli::private_daemon::{Options, PrivateDaemon};
+use crate::output;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -61,7 +62,7 @@ impl Drop for Store {
             return;
         }
         if let Err(error) = fs::remove_dir_all(&self.dir) {
-            eprintln!("kvtide crash-test: cannot remove {}: {error}", self.dir.display());
+            output::say(format_args!("kvtide crash-test: cannot remove {}: {error}", self.dir.display()));
         }
     }
 }

@@ -17,6 +17,8 @@ pub struct Console {
     /// Bytes of the prompt's end, shown in front of what is decoded.
     tail: String,
     texting: bool,
+    /// The first failure to write.
+    failed: Option<io::Error>,
 }
 
 impl Console {
@@ -29,12 +31,19 @@ impl Console {
             (Box::new(io::stdout()), io::stdout().is_terminal())
         };
         let tail = tail.iter().map(|token| shown(*token)).collect();
-        Console { out, terminal, began: Instant::now(), tail, texting: false }
+        Console { out, terminal, began: Instant::now(), tail, texting: false, failed: None }
     }
 
     /// Writes `text`. A reader that has gone away must not end the demo before its clean-up.
     pub fn say(&mut self, text: &str) {
-        let _ = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush());
+        if let Err(error) = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush()) {
+            self.failed.get_or_insert(error);
+        }
+    }
+
+    /// Whether everything could be written.
+    pub fn written(&mut self) -> io::Result<()> {
+        self.failed.take().map_or(Ok(()), Err)
     }
 
     pub(super) fn began(&mut self, setup: &Setup, daemon: &PrivateDaemon) {

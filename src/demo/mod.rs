@@ -20,6 +20,8 @@ mod setup;
 pub(crate) mod sizes;
 mod supervise;
 
+use crate::output;
+use std::io;
 use std::process::ExitCode;
 
 pub use args::Args;
@@ -42,10 +44,11 @@ const SHOWN: usize = 400;
 #[must_use]
 pub fn run(args: &Args) -> ExitCode {
     match show(args) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::from(NOT_IDENTICAL),
+        Ok((identical, written)) => {
+            output::ended(written, if identical { ExitCode::SUCCESS } else { ExitCode::from(NOT_IDENTICAL) })
+        }
         Err(error) => {
-            eprintln!("\nkvtide demo: {error}");
+            output::say(format_args!("\nkvtide demo: {error}"));
             match error {
                 // As a shell reports a process that a signal ended.
                 DemoError::Signal(signal) => ExitCode::from(128 + signal as u8),
@@ -55,7 +58,8 @@ pub fn run(args: &Args) -> ExitCode {
     }
 }
 
-fn show(args: &Args) -> Result<bool, DemoError> {
+/// Whether every logit was identical, and whether that could be printed.
+fn show(args: &Args) -> Result<(bool, io::Result<()>), DemoError> {
     let config = Config::parse(CONFIG_JSON)?;
     let setup = Setup::new(args, &config)?;
     let (wanted, most) = (setup.sizes.tokens(), config.max_position_embeddings);
@@ -66,8 +70,6 @@ fn show(args: &Args) -> Result<bool, DemoError> {
     let mut console = Console::new(args.json, &prompt[prompt.len().saturating_sub(SHOWN)..]);
     let results = demo(args, &setup, &mut console)?;
     console.say(&format!("{}\n{}{}\n", results.table(), results.contracts(), results.verdict()));
-    if args.json {
-        println!("{}", results.json()?);
-    }
-    Ok(results.identical())
+    let written = if args.json { output::write(&(results.json()? + "\n")) } else { console.written() };
+    Ok((results.identical(), written))
 }

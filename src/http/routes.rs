@@ -1,10 +1,12 @@
 //! Paths and their answers.
 
+use super::listener::Peer;
 use super::metrics;
-use crate::status::{Snapshot, Watch};
+use crate::status::{HttpCounters, Snapshot, Watch};
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderValue, StatusCode, Uri, header};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use serde::Serialize;
@@ -12,6 +14,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 
 /// How long an answer waits for threads that do not answer at once: well within a scraper's own 10 s.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -19,8 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const WATCH_MAX: Duration = Duration::from_secs(8);
 
 /// Everything that is served.
-pub(super) fn router(watch: Watch) -> Router {
-    Router::new()
+pub(super) fn router(watch: Watch, counters: HttpCounters) -> Router {
+    let router = Router::new()
         .route("/", get(index))
         .route("/metrics", get(scrape))
         .route("/healthz", get(healthz))
@@ -28,7 +31,48 @@ pub(super) fn router(watch: Watch) -> Router {
         .route("/v1/status", get(status))
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(not_found)
-        .with_state(watch)
+        .with_state(watch);
+    guarded(router, counters)
+}
+
+/// A router whose connections know when a handler has their request, and whose handlers may panic.
+pub(super) fn guarded(router: Router, counters: HttpCounters) -> Router {
+    router.layer(middleware::from_fn_with_state(counters, guard))
+}
+
+/// Runs the handler of a request. A panic in it is a bug, counted and answered with 500: the connection and the server go on.
+async fn guard(
+    State(counters): State<HttpCounters>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    request: Request,
+    next: Next,
+) -> Response {
+    peer.requested();
+    let path = shown(request.uri());
+    // A task of its own catches the panic. The set ends it when the peer hangs up.
+    let mut tasks = JoinSet::new();
+    tasks.spawn(next.run(request));
+    match tasks.join_next().await {
+        Some(Ok(response)) => response,
+        Some(Err(_)) | None => {
+            let panics = counters.panicked();
+            // The 1st, 2nd, 4th, 8th...: a scraper that asks again and again fills no log.
+            if panics.is_power_of_two() {
+                tracing::error!(
+                    "HTTP: the handler of {path} panicked; this is panic {panics}, a bug in kvtide: please report it"
+                );
+            }
+            let text = format!(
+                "{path}: kvtide panicked while it made this answer; its log says where. Please report this bug\n"
+            );
+            (StatusCode::INTERNAL_SERVER_ERROR, text).into_response()
+        }
+    }
+}
+
+/// The path of a request, for texts.
+fn shown(uri: &Uri) -> String {
+    uri.path().chars().take(200).collect()
 }
 
 async fn index() -> &'static str {
@@ -37,8 +81,7 @@ async fn index() -> &'static str {
 }
 
 async fn not_found(uri: Uri) -> Response {
-    let path: String = uri.path().chars().take(200).collect();
-    (StatusCode::NOT_FOUND, format!("{path}: not here; / lists what is\n")).into_response()
+    (StatusCode::NOT_FOUND, format!("{}: not here; / lists what is\n", shown(&uri))).into_response()
 }
 
 async fn method_not_allowed() -> Response {

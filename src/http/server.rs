@@ -1,9 +1,9 @@
 //! The thread that serves HTTP: bound before anything else starts, ended after everything else has.
 
-use super::listener::{BOUNDS, Bounded};
+use super::listener::{BOUNDS, Bounded, Peer};
 use super::routes;
 use crate::error::Error;
-use crate::status::Watch;
+use crate::status::{HttpCounters, Watch};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::thread::JoinHandle;
@@ -48,18 +48,20 @@ fn hint(error: &io::Error) -> &'static str {
 
 impl HttpServer {
     /// Starts to serve.
-    pub fn start(listener: TcpListener, watch: Watch) -> Result<HttpServer, Error> {
+    pub fn start(listener: TcpListener, watch: Watch, counters: &HttpCounters) -> Result<HttpServer, Error> {
         let failed = |source| Error::system("start the HTTP server", source);
         let address = listener.local_addr().map_err(failed)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let (end, ended) = oneshot::channel::<()>();
+        let counters = counters.clone();
         let serve = async move {
             let listener = match tokio::net::TcpListener::from_std(listener) {
-                Ok(listener) => Bounded::new(listener, BOUNDS),
+                Ok(listener) => Bounded::new(listener, BOUNDS, counters.clone()),
                 Err(error) => return tracing::error!("HTTP is not served: {error}"),
             };
             let (stop, stopped) = oneshot::channel::<()>();
-            let server = axum::serve(listener, routes::router(watch)).with_graceful_shutdown(async {
+            let service = routes::router(watch, counters).into_make_service_with_connect_info::<Peer>();
+            let server = axum::serve(listener, service).with_graceful_shutdown(async {
                 // Both mean the end.
                 let _ = stopped.await;
             });

@@ -137,8 +137,7 @@ impl Health {
 
     /// Takes it out of service, for an error that it said last.
     pub fn fail(&self, errno: i32, why: &str) {
-        let said = if errno == 0 { "a request fell short".into() } else { errno_text(errno) };
-        self.give_up(errno, format!("{why}; the last: {said}"));
+        self.give_up(errno, format!("{why}; the last: {}", errno_text(errno)));
     }
 
     /// Takes it out of service. The first reason stays.
@@ -166,9 +165,12 @@ impl Health {
     }
 }
 
-/// What an error number means.
-pub(super) fn errno_text(errno: i32) -> String {
-    io::Error::from_raw_os_error(errno).to_string()
+/// What an error number means. 0 is no error of the kernel: the device ended a request short.
+pub(crate) fn errno_text(errno: i32) -> String {
+    match errno {
+        0 => "a request fell short".to_owned(),
+        errno => io::Error::from_raw_os_error(errno).to_string(),
+    }
 }
 
 /// A panic under one of these locks leaves what they guard whole: a count, or a queue of letters.

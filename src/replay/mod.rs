@@ -16,6 +16,7 @@ pub mod trace;
 
 pub use error::ReplayError;
 
+use crate::output;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -49,20 +50,17 @@ enum Which {
 pub fn run(args: &Args) -> ExitCode {
     // The tables of a large trace are looked up all over.
     kvtide_wire::os::heap::want_huge_pages();
-    let failed = match told(args) {
-        Ok(told) => {
-            print!("{}", told.text);
-            told.failed
-        }
-        Err(error) => Some(error.to_string()),
-    };
-    match failed {
+    let Told { text, failed } =
+        told(args).unwrap_or_else(|error| Told { text: String::new(), failed: Some(error.to_string()) });
+    let written = output::write(&text);
+    let status = match failed {
         None => ExitCode::SUCCESS,
         Some(why) => {
-            eprintln!("kvtide replay: {why}");
+            output::say(format_args!("kvtide replay: {why}"));
             ExitCode::from(NOT_RUN)
         }
-    }
+    };
+    output::ended(written, status)
 }
 
 fn told(args: &Args) -> Result<Told, ReplayError> {

@@ -296,9 +296,9 @@ impl Session {
 }
 
 fn is_full(error: &WireError) -> bool {
-    matches!(error, WireError::Os { errno, .. } if Errno::from_raw_os_error(*errno) == Errno::AGAIN)
+    matches!(error, WireError::Os { errno, .. } if *errno == Errno::AGAIN.raw_os_error())
 }
 
 fn is_cut(errno: i32) -> bool {
-    [Errno::MSGSIZE, Errno::TOOMANYREFS].contains(&Errno::from_raw_os_error(errno))
+    [Errno::MSGSIZE, Errno::TOOMANYREFS].iter().any(|cut| cut.raw_os_error() == errno)
 }

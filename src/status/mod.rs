@@ -12,6 +12,7 @@
 mod build;
 mod dump;
 mod health;
+mod http;
 mod question;
 mod roll;
 mod snapshot;
@@ -19,6 +20,7 @@ mod watch;
 mod wear;
 
 pub(crate) use dump::{replace, write};
+pub(crate) use http::HttpCounters;
 pub(crate) use roll::{Roll, Stage};
 pub(crate) use snapshot::Snapshot;
 pub(crate) use watch::{Watch, WatchThread};

@@ -1,5 +1,6 @@
 //! Who is to be asked, and how far the daemon is: shared by the threads that come and go and the one that asks.
 
+use super::http::HttpCounters;
 use super::wear::Bounds;
 use crate::io::DiskLetter;
 use crate::mail::Address;
@@ -40,6 +41,7 @@ struct Inner {
     http: OnceLock<SocketAddr>,
     /// Why the socket cannot be bound again, while that is so.
     lost_socket: Mutex<Option<String>>,
+    http_counters: HttpCounters,
     /// The last beat that the control thread saw.
     seen: AtomicU64,
 }
@@ -133,6 +135,11 @@ impl Roll {
     /// Why the socket cannot be bound again, while that is so.
     pub fn lost_socket(&self) -> Option<String> {
         self.0.lost_socket.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The counters of the HTTP server.
+    pub fn http_counters(&self) -> &HttpCounters {
+        &self.0.http_counters
     }
 
     /// The control thread sees a beat.

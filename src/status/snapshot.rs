@@ -2,6 +2,7 @@
 
 use super::build::Build;
 use super::health::{Reason, Wrong};
+use super::http::HttpTotals;
 use super::roll::Stage;
 use super::wear::Wear;
 use crate::host::HostStatus;
@@ -29,6 +30,8 @@ pub(crate) struct Snapshot {
     pub stage: Stage,
     /// Where HTTP is served.
     pub http: Option<SocketAddr>,
+    /// What went wrong over HTTP.
+    pub http_totals: HttpTotals,
     /// What the start is busy with, in words; empty once it serves.
     pub progress: String,
     /// What is wrong; empty: healthy.
@@ -70,6 +73,30 @@ pub(crate) struct Unready {
 }
 
 impl Snapshot {
+    /// A daemon that serves and has nothing yet.
+    #[cfg(test)]
+    pub fn empty() -> Snapshot {
+        Snapshot {
+            schema: SCHEMA,
+            build: super::build::BUILD,
+            pid: 1,
+            uptime_s: 0.0,
+            stage: Stage::Serving,
+            http: None,
+            http_totals: HttpTotals::default(),
+            progress: String::new(),
+            unhealthy: Vec::new(),
+            degraded: Vec::new(),
+            threads: Vec::new(),
+            session_totals: SessionTotals::default(),
+            sessions: Vec::new(),
+            spaces: Vec::new(),
+            host: None,
+            disks: Vec::new(),
+            wear: Vec::new(),
+        }
+    }
+
     /// Whether engines can attach, every disk that works has room to grant, and nothing is wrong.
     pub fn is_ready(&self) -> bool {
         self.unhealthy.is_empty() && self.unready().is_empty()
@@ -103,27 +130,9 @@ impl Snapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::build::BUILD;
 
     fn snapshot(stage: Stage, disks: Vec<DiskStatus>) -> Snapshot {
-        Snapshot {
-            schema: SCHEMA,
-            build: BUILD,
-            pid: 1,
-            uptime_s: 0.0,
-            stage,
-            http: None,
-            progress: String::new(),
-            unhealthy: Vec::new(),
-            degraded: Vec::new(),
-            threads: Vec::new(),
-            session_totals: SessionTotals::default(),
-            sessions: Vec::new(),
-            spaces: Vec::new(),
-            host: None,
-            disks,
-            wear: Vec::new(),
-        }
+        Snapshot { stage, disks, ..Snapshot::empty() }
     }
 
     #[test]

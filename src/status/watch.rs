@@ -19,8 +19,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Who may wait for a snapshot at once; more are told that the daemon is busy.
-const ASKS: usize = 64;
+/// Requests for a snapshot that may wait at once; more are told that the daemon is busy. More than HTTP has connections: a probe
+/// is never refused because others ask.
+const ASKS: usize = 256;
 /// How often threads are asked at least: a hung one is noticed within this and the limit of [`health`].
 const BEAT: Duration = Duration::from_secs(5);
 /// Beats within the time that a service manager's watchdog allows: one may come late.
@@ -202,6 +203,7 @@ impl Asker {
             uptime_s,
             stage,
             http: self.roll.http(),
+            http_totals: self.roll.http_counters().totals(),
             progress: if stage == Stage::Starting { self.roll.progressed() } else { String::new() },
             unhealthy: health::reasons(stage, &threads, &disks),
             degraded: health::degraded(&disks, self.roll.lost_socket()),

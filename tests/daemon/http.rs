@@ -7,12 +7,12 @@ use kvtide_daemon::cli::private_daemon::{Options, PrivateDaemon};
 use kvtide_tiering::Reason;
 use kvtide_wire::entry::{Op, Submission};
 use kvtide_wire::status::Status;
-use rustix::process::Signal;
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit, setrlimit};
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A private daemon that serves HTTP on a free port, and where.
 pub fn served(config: &str) -> (PrivateDaemon, SocketAddr) {
@@ -152,4 +152,74 @@ fn a_taken_port_is_a_clear_error_and_no_daemon() {
 fn no_http_is_served_unless_wanted() {
     let mut daemon = crate::daemon("");
     assert_eq!(daemon.status().unwrap()["http"], Value::Null);
+}
+
+/// Bound of a probe's answer: above what a loaded machine needs, and far below what silent peers could once hold up.
+const PROBE: Duration = Duration::from_secs(10);
+
+/// Asks as a probe does, which gives up after a while.
+fn probe(address: SocketAddr, path: &str, during: &str) {
+    let mut stream = TcpStream::connect_timeout(&address, PROBE).unwrap();
+    stream.set_read_timeout(Some(PROBE)).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: kvtide\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    let read = stream.read_to_string(&mut answer);
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{path}, with {during}: {read:?}: {answer}");
+}
+
+/// Opens connections, each of which begins with the same bytes.
+fn open(address: SocketAddr, count: usize, bytes: &str) -> Vec<TcpStream> {
+    let connect = |_| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(bytes.as_bytes()).unwrap();
+        stream
+    };
+    (0..count).map(connect).collect()
+}
+
+#[test]
+fn peers_that_are_silent_or_slow_keep_no_probe_from_its_answer() {
+    // This process needs a descriptor for each connection.
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+    let (_daemon, address) = served("");
+    for count in [32, 2000] {
+        let _silent = open(address, count, "");
+        for path in ["/healthz", "/metrics"] {
+            probe(address, path, &format!("{count} silent connections"));
+        }
+    }
+    let mut slow = open(address, 200, "GET / HTTP/1.1\r\nX-Drip: ");
+    for _ in 0..3 {
+        // Those that the daemon has closed meanwhile cannot be written to.
+        slow.retain_mut(|stream| stream.write_all(b"a").is_ok());
+        probe(address, "/healthz", "200 connections whose headers drip in");
+    }
+    // Many answers to each, of which none is read: more than the kernel's buffers hold.
+    let asked = "GET /metrics HTTP/1.1\r\nHost: kvtide\r\n\r\n".repeat(100);
+    let _deaf = open(address, 150, &asked);
+    probe(address, "/healthz", "150 connections that do not read their answers");
+    let page = get(address, "/metrics").2;
+    assert!(metric(&page, "kvtide_http_dropped_connections_total", &[]) > Some(1900.0), "{page}");
+    assert_eq!(metric(&page, "kvtide_http_panics_total", &[]), Some(0.0));
+}
+
+#[test]
+fn a_daemon_without_descriptors_goes_on_accepting_once_it_has_some() {
+    let (daemon, address) = served("");
+    let pid = Pid::from_raw(i32::try_from(daemon.pid()).unwrap());
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    prlimit(pid, Resource::Nofile, Rlimit { current: Some(0), maximum }).unwrap();
+    let mut waiting = TcpStream::connect(address).unwrap();
+    waiting.write_all(b"GET /healthz HTTP/1.1\r\nHost: k\r\nConnection: close\r\n\r\n").unwrap();
+    let deadline = Instant::now() + BOUND;
+    while !daemon.log().contains("cannot accept an HTTP connection") {
+        assert!(Instant::now() < deadline, "{}", daemon.log());
+    }
+    prlimit(pid, Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
+    waiting.set_read_timeout(Some(BOUND)).unwrap();
+    let mut answer = String::new();
+    waiting.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    assert_eq!(get(address, "/metrics").0, 200);
 }

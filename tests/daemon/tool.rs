@@ -1,7 +1,13 @@
-//! `kvtide status` and `kvtide top` against a real daemon, and against none.
+//! The tool's commands against a real daemon and against none, with output that cannot be written, and with names that do not exist.
 
+use crate::BOUND;
 use crate::http::served;
+use crate::nvme::{BLOCKS, Dir, Engine, NVME_BYTES, nvme_options};
 use crate::raw::Raw;
+use kvtide_daemon::cli::private_daemon::PrivateDaemon;
+use kvtide_wire::entry::Level;
+use rustix::process::Signal;
+use std::fs::File;
 use std::net::TcpListener;
 use std::process::{Command, Output, Stdio};
 
@@ -51,4 +57,132 @@ fn top_without_a_terminal_says_what_to_use() {
     let told = kvtide(&["top"]);
     assert_eq!((told.status.code(), told.stdout.is_empty()), (Some(2), true));
     assert!(text(&told.stderr).contains("needs a terminal") && text(&told.stderr).contains("status --json"));
+}
+
+/// The tool with its stdout on a full disk.
+fn into_full(binary: &str, args: &[&str]) -> Output {
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    Command::new(binary).args(args).stdin(Stdio::null()).stdout(full).output().unwrap()
+}
+
+/// What goes wrong when a command prints to a full disk: it has to say so in one line and end with status 1.
+fn problem(binary: &str, args: &[&str], is_quiet: bool) -> Option<String> {
+    let ended = into_full(binary, args);
+    let said = text(&ended.stderr);
+    let lines = said.lines().filter(|line| line.contains("cannot write to stdout: No space left on device")).count();
+    let good = ended.status.code() == Some(1) && lines == 1 && !said.contains("panicked");
+    (!good || (is_quiet && said.lines().count() != 1)).then(|| format!("{args:?}: {:?}: {said}", ended.status))
+}
+
+/// All commands without subcommands of their own, by their names.
+fn leaves(of: &clap::Command, path: &[&str]) -> Vec<Vec<String>> {
+    let mut found = Vec::new();
+    for command in of.get_subcommands() {
+        let path: Vec<&str> = path.iter().copied().chain([command.get_name()]).collect();
+        match command.has_subcommands() {
+            true => found.extend(leaves(command, &path)),
+            false => found.push(path.iter().map(|name| (*name).to_owned()).collect()),
+        }
+    }
+    found
+}
+
+#[test]
+fn help_that_cannot_be_written_is_an_error_of_every_command() {
+    let (tool, daemon) = (env!("CARGO_BIN_EXE_kvtide"), env!("CARGO_BIN_EXE_kvtided"));
+    let mut problems: Vec<String> = Vec::new();
+    for flag in ["--help", "-h", "--version"] {
+        problems.extend([tool, daemon].iter().filter_map(|binary| problem(binary, &[flag], true)));
+    }
+    problems.extend(problem(tool, &["help"], true));
+    problems.extend(problem(daemon, &["--check"], false));
+    let commands = leaves(&kvtide_daemon::cli::commands(), &[]);
+    assert!(commands.len() > 15, "{commands:?}");
+    for command in &commands {
+        let args: Vec<&str> = command.iter().map(String::as_str).chain(["--help"]).collect();
+        problems.extend(problem(tool, &args, true));
+    }
+    assert_eq!(problems, [""; 0]);
+}
+
+/// How a command is made to print its result within a second or two; a new one has to be added here.
+fn printing<'a>(command: &str, http: &'a str, dir: &'a str) -> Option<Vec<Vec<&'a str>>> {
+    let trace = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fuzz/corpus/traces/requests");
+    Some(match command {
+        "daemon" => vec![vec!["daemon", "--check"]],
+        "check-config" => vec![vec!["check-config"], vec!["check-config", "--json"]],
+        "fsck" => vec![vec!["fsck", dir], vec!["fsck", "--json", dir]],
+        "status" => vec![vec!["status", "--http", http], vec!["status", "--json", "--http", http]],
+        "advise" => vec![vec!["advise", "--http", http], vec!["advise", "--json", "--http", http]],
+        "purge" => vec![vec!["purge", "--tenant", "default", "--dir", dir]],
+        "replay requests" => vec![vec!["replay", "requests", trace]],
+        // They measure for minutes, or need a GPU or a terminal. What they print goes the same way, which clippy holds.
+        "demo" | "demo-engine" | "top" | "crash-test" | "replay attention" => return None,
+        bench if bench.starts_with("bench ") => return None,
+        unknown => panic!("`kvtide {unknown}` is new: say here how it is made to print"),
+    })
+}
+
+#[test]
+fn a_result_that_cannot_be_written_is_an_error_of_every_command() {
+    let disk = Dir::new();
+    let (mut filled, _engine) = start_nvme(&disk);
+    filled.signal(Signal::TERM).unwrap();
+    assert!(filled.wait(BOUND).unwrap().success());
+    let (_daemon, address) = served("");
+    let (http, dir) = (address.to_string(), disk.store());
+    let dir = dir.parent().unwrap().to_str().unwrap();
+    let mut problems: Vec<String> = Vec::new();
+    for command in leaves(&kvtide_daemon::cli::commands(), &[]) {
+        for args in printing(&command.join(" "), &http, dir).into_iter().flatten() {
+            let printed = kvtide(&args);
+            assert!(!printed.stdout.is_empty(), "{args:?} prints nothing: {}", text(&printed.stderr));
+            problems.extend(problem(env!("CARGO_BIN_EXE_kvtide"), &args, false));
+            // A reader that has seen enough, as `head`, changes nothing.
+            let (reader, writer) = std::io::pipe().unwrap();
+            drop(reader);
+            let mut command = Command::new(env!("CARGO_BIN_EXE_kvtide"));
+            let piped = command.args(&args).stdin(Stdio::null()).stdout(writer).output().unwrap();
+            if (piped.status, &piped.stderr) != (printed.status, &printed.stderr) {
+                problems.push(format!("{args:?} into a closed pipe: {:?}: {}", piped.status, text(&piped.stderr)));
+            }
+        }
+    }
+    assert_eq!(problems, [""; 0]);
+}
+
+#[test]
+fn an_error_that_cannot_be_written_keeps_its_exit_status() {
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    for (args, status) in [(&["status", "--http", "127.0.0.1:1"][..], 1), (&["fsck", "/nowhere"], 8), (&["top"], 2)] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kvtide"));
+        let ended = command.args(args).stdin(Stdio::null()).stderr(full.try_clone().unwrap()).output().unwrap();
+        assert_eq!(ended.status.code(), Some(status), "{args:?}");
+    }
+}
+
+#[test]
+fn a_tenant_that_no_disk_knows_is_an_error_that_names_what_is_near() {
+    let disk = Dir::new();
+    let (mut filled, _engine) = start_nvme(&disk);
+    filled.signal(Signal::TERM).unwrap();
+    assert!(filled.wait(BOUND).unwrap().success());
+    let dir = disk.store();
+    let dir = dir.parent().unwrap().to_str().unwrap();
+    for (tenant, hint) in [("defualt", "did you mean \"default\"?"), ("x", "they hold something of \"default\"")] {
+        let ended = kvtide(&["purge", "--tenant", tenant, "--dir", dir]);
+        let said = text(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(2), "{said}");
+        assert!(said.contains(hint) && said.contains(tenant), "{hint} is not in: {said}");
+    }
+}
+
+/// A daemon with an NVMe tier that holds something, and its engine.
+fn start_nvme(dir: &Dir) -> (PrivateDaemon, Engine) {
+    let daemon = PrivateDaemon::start(&nvme_options(dir, NVME_BYTES, "", "")).unwrap();
+    let mut engine = Engine::attach(daemon.socket(), 1);
+    let seq = engine.write(BLOCKS).unwrap();
+    let hashes: Vec<u128> = (1..=u128::from(BLOCKS)).collect();
+    assert_eq!(engine.channel.publish(seq, 0, 0, &hashes, Level::Stored, BOUND).unwrap(), Level::Stored);
+    (daemon, engine)
 }

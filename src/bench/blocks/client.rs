@@ -3,6 +3,7 @@
 
 use super::{BenchError, Engine, TIMEOUT, trying};
 use crate::bench::nvme::failed;
+use crate::output;
 use kvtide_client::client::Channel;
 use kvtide_wire::status::Status;
 use std::io::{BufRead, Read, Write};
@@ -30,7 +31,7 @@ pub(in crate::bench) fn run(args: &ClientArgs) -> ExitCode {
     match serve(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("kvtide bench: client {}: {error}", args.number);
+            output::say(format_args!("kvtide bench: client {}: {error}", args.number));
             ExitCode::FAILURE
         }
     }

@@ -16,6 +16,7 @@ mod session;
 mod step;
 
 use super::{BenchError, NOT_RUN, Output, progress};
+use crate::output;
 use figures::Figures;
 use kvtide_client::client::DeviceChoice;
 use kvtide_client::cuda::measure::Size;
@@ -115,12 +116,9 @@ impl Place {
 pub(super) fn run(args: &Args) -> ExitCode {
     let ended = if args.probe { probe::probe(args.output.json) } else { measure(args) };
     match ended {
-        Ok(text) => {
-            print!("{text}");
-            ExitCode::SUCCESS
-        }
+        Ok(text) => output::print(&text, ExitCode::SUCCESS),
         Err(error) => {
-            eprintln!("kvtide bench gpu: {error}");
+            output::say(format_args!("kvtide bench gpu: {error}"));
             ExitCode::from(NOT_RUN)
         }
     }

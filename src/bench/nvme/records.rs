@@ -7,6 +7,7 @@ use super::stop::{LOOK, Stop, failed};
 use super::{BenchError, NvmeArgs};
 use crate::io::{DiskStatus, LogLetter, Note, NoteKind, SlotKey};
 use crate::mail::{Address, Mailbox, mailbox};
+use crate::output;
 use kvtide_tiering::api::{IoClass, IoKind, Status};
 use kvtide_tiering::log::{SlabHeader, SpaceKey};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -183,7 +184,7 @@ impl Churn {
 
 /// Writes for so long.
 pub(super) fn measure(args: &NvmeArgs, rig: &mut Rig, driver: &mut Driver, stop: &Stop) -> Result<Records, BenchError> {
-    eprintln!("kvtide bench: blocks with their records");
+    output::say(format_args!("kvtide bench: blocks with their records"));
     rig.grant((0..rig.disk().regions()).map(|region| header(args, region)), stop)?;
     let mut churn = Churn::new(args, rig)?;
     let stream = Stream { kind: IoKind::Write, class: IoClass::WriteBack, depth: args.depth, pages: 0..rig.pages };

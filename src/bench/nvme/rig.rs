@@ -4,8 +4,9 @@ use super::stop::{LOOK, Stop, failed};
 use super::{BenchError, NvmeArgs};
 use crate::io::{
     Codec, Disk, DiskEvent, DiskStatus, DiskThread, Encryption, Floor, KeySource, LogLetter, Memory, Place, Settings,
-    SlabCode,
+    SlabCode, errno_text,
 };
+use crate::output;
 use crossbeam::channel::{Receiver, RecvTimeoutError, unbounded};
 use kvtide_tiering::api::Status;
 use kvtide_tiering::log::{SlabHeader, SpaceKey};
@@ -31,7 +32,7 @@ struct Own(PathBuf);
 impl Drop for Own {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.0) {
-            eprintln!("kvtide bench: cannot remove {}: {error}", self.0.display());
+            output::say(format_args!("kvtide bench: cannot remove {}: {error}", self.0.display()));
         }
     }
 }
@@ -116,7 +117,7 @@ impl Rig {
             match self.events.recv_timeout(LOOK) {
                 Ok(DiskEvent::Ready { regions, .. }) => written = regions,
                 Ok(DiskEvent::Failed { errno, .. } | DiskEvent::Stopped { errno, .. }) => {
-                    let why = std::io::Error::from_raw_os_error(errno);
+                    let why = std::io::Error::other(errno_text(errno));
                     return Err(failed(format!("write the file in {}", self.dir.0.display()), why));
                 }
                 Ok(DiskEvent::Stalled { stalled: true, .. }) => {
@@ -129,7 +130,7 @@ impl Rig {
             }
             if told.elapsed() >= PATIENCE {
                 told = Instant::now();
-                eprintln!("kvtide bench: the file is being written: {written} of {all} parts");
+                output::say(format_args!("kvtide bench: the file is being written: {written} of {all} parts"));
             }
         }
         Ok(())

@@ -6,6 +6,7 @@ use super::records::{self, Records};
 use super::rig::Rig;
 use super::stop::{LOOK, Stop};
 use super::{BenchError, NvmeArgs, ROUNDS, percentile};
+use crate::output;
 use kvtide_tiering::api::{IoClass, IoKind};
 use std::time::{Duration, Instant};
 
@@ -94,7 +95,7 @@ fn rest(args: &NvmeArgs, time: Duration, stop: &Stop) -> Result<(), BenchError> 
 
 fn tell(args: &NvmeArgs, what: &str, round: usize) {
     let beside = if args.fio { ", beside fio" } else { "" };
-    eprintln!("kvtide bench: {what}{beside}: round {} of {ROUNDS}", round + 1);
+    output::say(format_args!("kvtide bench: {what}{beside}: round {} of {ROUNDS}", round + 1));
 }
 
 /// Reads of everything, then writes of everything: fio's writes would spoil what is read.

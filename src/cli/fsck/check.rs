@@ -3,6 +3,7 @@
 use super::disk::Disk;
 use super::error::FsckError;
 use crate::io::{Checker, Encryption, Keyring, SlabCode, stored_bytes};
+use crate::output;
 use kvtide_tiering::api::{Plane, PlaneKind};
 use kvtide_tiering::format::{PageKey, SlotLayout};
 use kvtide_tiering::log::{Blocks, Cipher, Put, Recovered, SlabHeader, inspect};
@@ -264,13 +265,13 @@ impl Progress {
         self.done += 1;
         if self.talk && self.said.elapsed() >= REPORT {
             self.said = Instant::now();
-            eprint!("\r{} of {} blocks", self.done, self.all);
+            output::say_over(format_args!("{} of {} blocks", self.done, self.all));
         }
     }
 
     fn end(&self) {
         if self.talk {
-            eprint!("\r{:40}\r", "");
+            output::say_over(format_args!("{:40}\r", ""));
         }
     }
 }

@@ -12,6 +12,7 @@ mod repair;
 mod report;
 
 use crate::io::{Encryption, KeySource, Keyring, MasterKey};
+use crate::output;
 use check::Findings;
 use clap::Args;
 use disk::Disk;
@@ -53,22 +54,20 @@ const EXIT_REFUSED: u8 = 8;
 pub(super) fn run(args: &FsckArgs) -> ExitCode {
     let (reports, disks) = look(args);
     let verdict = reports.iter().map(|report| report.verdict).max().unwrap_or(Verdict::Clean);
-    if args.json {
-        match serde_json::to_string_pretty(&report::All { verdict, disks: &reports }) {
-            Ok(text) => println!("{text}"),
-            Err(error) => eprintln!("kvtide: the report cannot be written as JSON: {error}"),
-        }
-    } else {
-        reports.iter().for_each(Report::print);
-    }
-    // The locks are held until everything is said.
-    drop(disks);
-    match verdict {
+    let status = match verdict {
         Verdict::Clean => ExitCode::SUCCESS,
         Verdict::Repaired => ExitCode::from(EXIT_REPAIRED),
         Verdict::Damaged => ExitCode::from(EXIT_DAMAGED),
         Verdict::Refused => ExitCode::from(EXIT_REFUSED),
-    }
+    };
+    let printed = if args.json {
+        output::print_json(&report::All { verdict, disks: &reports }, status)
+    } else {
+        output::ended(reports.iter().map(Report::print).fold(Ok(()), Result::and), status)
+    };
+    // The locks are held until everything is said.
+    drop(disks);
+    printed
 }
 
 /// A disk and what was found on it.

@@ -3,8 +3,10 @@
 use super::check::{Findings, State};
 use super::disk::Disk;
 use super::error::FsckError;
+use crate::output;
 use serde::Serialize;
 use std::fmt::Write;
+use std::io;
 use std::path::Path;
 
 /// How a disk is; the later, the worse.
@@ -212,11 +214,12 @@ impl Report {
     }
 
     /// For people.
-    pub fn print(&self) {
-        print!("{}", self.text());
+    pub fn print(&self) -> io::Result<()> {
+        let written = output::write(&self.text());
         if let Some(error) = &self.error {
-            eprintln!("kvtide: {}: {error}", self.path);
+            output::say(format_args!("kvtide: {}: {error}", self.path));
         }
+        written
     }
 
     fn text(&self) -> String {

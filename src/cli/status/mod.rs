@@ -10,6 +10,7 @@ pub(super) mod units;
 
 use crate::config::defaults;
 use crate::error::Error;
+use crate::output;
 use clap::Args;
 use model::Status;
 use std::process::ExitCode;
@@ -31,22 +32,19 @@ pub struct StatusArgs {
 /// Prints how a daemon stands. 0: it serves and is healthy; 1: no daemon answers; 3: it answers and is not well.
 pub(super) fn run(args: &StatusArgs) -> ExitCode {
     match show(args) {
-        Ok(status) if status.is_well() => ExitCode::SUCCESS,
-        Ok(_) => ExitCode::from(EXIT_UNWELL),
+        Ok((status, text)) => {
+            output::print(&text, if status.is_well() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_UNWELL) })
+        }
         Err(error) => {
-            eprintln!("kvtide: {error}");
+            output::say(format_args!("kvtide: {error}"));
             ExitCode::FAILURE
         }
     }
 }
 
-fn show(args: &StatusArgs) -> Result<Status, Error> {
+fn show(args: &StatusArgs) -> Result<(Status, String), Error> {
     let text = client::get(&args.http, client::STATUS)?;
     let status = model::parse(&args.http, &text)?;
-    if args.json {
-        print!("{text}");
-    } else {
-        print!("{}", text::render(&status));
-    }
-    Ok(status)
+    let text = if args.json { text } else { text::render(&status) };
+    Ok((status, text))
 }

@@ -9,6 +9,7 @@ mod screen;
 use super::status::{client, model};
 use crate::config::defaults;
 use crate::error::Error;
+use crate::output;
 use clap::Args;
 use crossbeam::channel::{Receiver, bounded};
 use model::Status;
@@ -43,13 +44,13 @@ struct Look {
 /// Shows a daemon until `q` is pressed.
 pub(super) fn run(args: &TopArgs) -> ExitCode {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
-        eprintln!("kvtide: top needs a terminal; `kvtide status --json` is for programs");
+        output::say(format_args!("kvtide: top needs a terminal; `kvtide status --json` is for programs"));
         return ExitCode::from(EXIT_USAGE);
     }
     // Whether anybody is there is said before the screen changes.
     let first = match look(&args.http) {
         Look { told: Err(error), .. } => {
-            eprintln!("kvtide: {error}");
+            output::say(format_args!("kvtide: {error}"));
             return ExitCode::FAILURE;
         }
         look => look,
@@ -57,7 +58,7 @@ pub(super) fn run(args: &TopArgs) -> ExitCode {
     match show(args, first) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("kvtide: the terminal cannot be used: {error}");
+            output::say(format_args!("kvtide: the terminal cannot be used: {error}"));
             ExitCode::FAILURE
         }
     }

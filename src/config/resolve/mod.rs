@@ -32,8 +32,12 @@ fn nearest(message: &str) -> Option<&str> {
         .strip_prefix("unknown field `")
         .or_else(|| message.strip_prefix("unknown variant `"))?
         .split_once('`')?;
-    let known = known.split('`').skip(1).step_by(2);
-    let likeness = |key: &str| strsim::jaro_winkler(unknown, key);
+    most_like(unknown, known.split('`').skip(1).step_by(2))
+}
+
+/// Of the known names, the one that is most like an unknown one, if it is like it at all.
+pub(crate) fn most_like<'a>(unknown: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let likeness = |name: &str| strsim::jaro_winkler(unknown, name);
     let best = known.max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
     (likeness(best) > 0.8).then_some(best)
 }

@@ -13,6 +13,7 @@ mod stages;
 #[cfg(test)]
 mod tests;
 
+use crate::output;
 use std::io::{self, BufRead, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -92,7 +93,7 @@ pub fn run(args: &EngineArgs) -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("kvtide demo-engine: {error}");
+            output::say(format_args!("kvtide demo-engine: {error}"));
             ExitCode::FAILURE
         }
     }

@@ -51,4 +51,18 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::counter("kvtide_attach_refusals", "Peers that were not let in.", |snapshot, samples| {
         samples.whole(&[], snapshot.session_totals.refused);
     }),
+    Family::counter(
+        "kvtide_http_panics",
+        "Requests answered with 500 because their handler panicked.",
+        |snapshot, samples| {
+            samples.whole(&[], snapshot.http_totals.panics);
+        },
+    ),
+    Family::counter(
+        "kvtide_http_dropped_connections",
+        "HTTP connections closed because others needed their places.",
+        |snapshot, samples| {
+            samples.whole(&[], snapshot.http_totals.dropped_connections);
+        },
+    ),
 ];

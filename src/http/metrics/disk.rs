@@ -4,14 +4,14 @@ use super::family::{Family, Samples};
 use crate::histogram::Histogram;
 use crate::io::{ClassStatus, DiskStatus, WayStatus};
 use crate::status::Snapshot;
-use rustix::io::Errno;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// Names of a disk's classes, in its order.
 const CLASS_NAMES: [&str; 3] = ["demand", "prefetch", "write_back"];
 
 /// What disks fail with: a failing device, a full file system, one that went read-only.
-const EXPECTED: [Errno; 3] = [Errno::IO, Errno::NOSPC, Errno::ROFS];
+const EXPECTED: [i32; 3] = [libc::EIO, libc::ENOSPC, libc::EROFS];
 
 /// Calls `sample` for each disk with its label.
 pub(super) fn each(snapshot: &Snapshot, samples: &mut Samples, sample: impl Fn(&DiskStatus, &str, &mut Samples)) {
@@ -78,27 +78,35 @@ macro_rules! disk_figure {
 
 pub(super) use disk_figure;
 
-/// The name of an error number, for those that disks give; others by number.
-fn errno_name(number: i32) -> String {
-    let named = match Errno::from_raw_os_error(number) {
-        Errno::IO => "EIO",
-        Errno::NOSPC => "ENOSPC",
-        Errno::DQUOT => "EDQUOT",
-        Errno::ROFS => "EROFS",
-        Errno::NODEV => "ENODEV",
-        Errno::NXIO => "ENXIO",
-        Errno::INVAL => "EINVAL",
-        Errno::NOMEM => "ENOMEM",
-        Errno::AGAIN => "EAGAIN",
-        Errno::TIMEDOUT => "ETIMEDOUT",
-        Errno::OPNOTSUPP => "EOPNOTSUPP",
-        Errno::FAULT => "EFAULT",
-        Errno::BADF => "EBADF",
-        Errno::FBIG => "EFBIG",
-        Errno::CANCELED => "ECANCELED",
-        _ => return number.to_string(),
-    };
-    named.to_owned()
+/// The name of an error number, for those that disks give; others by number. 0 is a request that the device ended short.
+/// Any number may come: nothing here may panic, since a scrape shows every disk.
+fn errno_name(number: i32) -> Cow<'static, str> {
+    Cow::Borrowed(match number {
+        0 => "short",
+        libc::EIO => "EIO",
+        libc::ENOSPC => "ENOSPC",
+        libc::EDQUOT => "EDQUOT",
+        libc::EROFS => "EROFS",
+        libc::ENODEV => "ENODEV",
+        libc::ENXIO => "ENXIO",
+        libc::EINVAL => "EINVAL",
+        libc::ENOMEM => "ENOMEM",
+        libc::EAGAIN => "EAGAIN",
+        libc::ETIMEDOUT => "ETIMEDOUT",
+        libc::EOPNOTSUPP => "EOPNOTSUPP",
+        libc::EFAULT => "EFAULT",
+        libc::EBADF => "EBADF",
+        libc::EFBIG => "EFBIG",
+        libc::ECANCELED => "ECANCELED",
+        libc::EPERM => "EPERM",
+        libc::ESHUTDOWN => "ESHUTDOWN",
+        // Errors of the kernel's block layer: the medium, the target, the link, protection data.
+        libc::ENODATA => "ENODATA",
+        libc::EREMOTEIO => "EREMOTEIO",
+        libc::ENOLINK => "ENOLINK",
+        libc::EILSEQ => "EILSEQ",
+        _ => return Cow::Owned(number.to_string()),
+    })
 }
 
 /// The table.
@@ -186,11 +194,11 @@ pub(super) const FAMILIES: &[Family] = &[
     ),
     Family::counter(
         "kvtide_disk_errors",
-        "Requests that the device or the kernel failed, by errno.",
+        "Requests that failed, by errno; errno=\"short\": the device ended them short.",
         |snapshot, samples| {
             each(snapshot, samples, |disk, number, samples| {
                 // Those that alarms are made of stand there before they happen: a rate needs a zero to begin with.
-                let mut errors = BTreeMap::from(EXPECTED.map(|errno| (errno.raw_os_error(), 0)));
+                let mut errors = BTreeMap::from(EXPECTED.map(|errno| (errno, 0)));
                 errors.extend(&disk.errors);
                 for (errno, count) in errors {
                     samples.whole(&[("disk", number), ("errno", &errno_name(errno))], count);
@@ -239,5 +247,17 @@ mod tests {
         assert_eq!(errno_name(28), "ENOSPC");
         assert_eq!(errno_name(30), "EROFS");
         assert_eq!(errno_name(1234), "1234");
+    }
+
+    #[test]
+    fn any_error_number_is_exported() {
+        let numbers = [i32::MIN, -5, -1, 0, 5, 41, 133, 4095, 4096, 65_536, i32::MAX];
+        let errors = numbers.into_iter().map(|number| (number, 2)).collect();
+        let disks = vec![DiskStatus { errors, ..DiskStatus::default() }];
+        let page = crate::http::metrics::render(Snapshot { disks, ..Snapshot::empty() }.into()).unwrap();
+        for label in ["short", "EIO", "41", "133", "-1", "-5", "4095", "4096", "65536", "-2147483648", "2147483647"] {
+            let line = format!("kvtide_disk_errors_total{{disk=\"0\",errno=\"{label}\"}} 2\n");
+            assert!(page.contains(&line), "{line} is not in:\n{page}");
+        }
     }
 }

@@ -24,7 +24,7 @@ pub(crate) use arena::{Arena, Extent, taken};
 pub(crate) use check::Checker;
 pub(crate) use codec::{Codec, Coder, stored_bytes};
 pub use keys::KeyError;
-pub(crate) use keys::{Encryption, KeySource, Keyring, MasterKey, key_sectors_of};
+pub(crate) use keys::{Encryption, KeySource, Keyring, MasterKey, key_sectors};
 
 pub(crate) use keys::Subkey;
 pub(crate) use pool::Pool;

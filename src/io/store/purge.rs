@@ -3,15 +3,16 @@
 use super::super::error::DiskError;
 use super::super::log::LogFile;
 use super::{FILE, checks, device, lock, open, read};
-use crate::io::code::key_sectors_of;
+use crate::io::code::key_sectors;
 use kvtide_tiering::format::{KEY_SECTORS, KEYS_OFFSET, SECTOR};
 use kvtide_tiering::log::inspect;
+use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
 /// What was found of a tenant.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Purged {
     /// Keys that were erased, flushed.
     pub keys: u32,
@@ -19,6 +20,8 @@ pub(crate) struct Purged {
     pub encrypted_slabs: u32,
     /// Its slabs that are not encrypted: they are as they were.
     pub plain_slabs: u32,
+    /// All tenants that the disk held something of.
+    pub tenants: BTreeSet<String>,
 }
 
 /// Erases a tenant's key from the disk in a directory, or on a device. Waits for the lock, as a daemon does.
@@ -40,7 +43,12 @@ pub(crate) fn purge(place: &Path, domain: &str) -> Result<Purged, DiskError> {
     let mut area = vec![0; usize::from(KEY_SECTORS) * SECTOR as usize];
     file.read_exact_at(&mut area, KEYS_OFFSET).map_err(|e| DiskError::os("read the keys of", &path, e))?;
     let mut purged = Purged::default();
-    for number in key_sectors_of(block.store, &area, domain) {
+    for (number, tenant) in key_sectors(block.store, &area) {
+        let is_asked = tenant == domain;
+        purged.tenants.insert(tenant);
+        if !is_asked {
+            continue;
+        }
         let offset = KEYS_OFFSET + u64::from(number) * u64::from(SECTOR);
         file.write_all_at(&[0; SECTOR as usize], offset)
             .map_err(|e| checks::refused("erase a key of", &path, place, e))?;
@@ -52,9 +60,12 @@ pub(crate) fn purge(place: &Path, domain: &str) -> Result<Purged, DiskError> {
         LogFile::new(&Arc::new(file)).map_err(|e| DiskError::os("take memory for the log of", &path, e))?;
     let recovered = inspect(&mut storage, &block, None, &mut |_| {});
     let recovered = recovered.map_err(|source| DiskError::Log { path, source })?;
-    for slab in recovered.slabs.iter().filter(|slab| slab.header.domain == domain) {
-        let count = if slab.header.encrypted { &mut purged.encrypted_slabs } else { &mut purged.plain_slabs };
-        *count += 1;
+    for slab in recovered.slabs {
+        if slab.header.domain == domain {
+            let count = if slab.header.encrypted { &mut purged.encrypted_slabs } else { &mut purged.plain_slabs };
+            *count += 1;
+        }
+        purged.tenants.insert(slab.header.domain);
     }
     Ok(purged)
 }

@@ -217,8 +217,10 @@ fn a_purged_tenant_is_gone_and_others_stay() {
     let before = fs::read(dir.0.join("kvtide.store")).unwrap();
     let nobody = purge(&dir.0, "nobody").unwrap();
     assert!((nobody.keys, nobody.encrypted_slabs) == (0, 0) && fs::read(dir.0.join("kvtide.store")).unwrap() == before);
+    assert_eq!(nobody.tenants, ["a", "b"].map(String::from).into());
     let purged = purge(&dir.0, "a").unwrap();
     assert_eq!((purged.keys, purged.encrypted_slabs, purged.plain_slabs), (1, 1, 0));
+    assert!(purge(&dir.0, "a").unwrap().tenants.contains("a"), "purged again, it is still known");
     let (good, mut rig) = restarted(&on);
     assert_eq!(good, [1]);
     // The tenant comes again: a new key, and nothing of the old.

@@ -190,11 +190,13 @@ impl Keyring {
     }
 }
 
-/// Sectors of a key area that hold keys of a domain, also without the master key.
-pub(crate) fn key_sectors_of(store: u128, area: &[u8], domain: &str) -> Vec<u32> {
+/// Sectors of a key area that hold keys, with the domains of these, also without the master key.
+pub(crate) fn key_sectors(store: u128, area: &[u8]) -> impl Iterator<Item = (u32, String)> {
     let sectors = (0..).zip(area.as_chunks::<{ sector::BYTES }>().0);
-    let of = |bytes| matches!(sector::look(store, bytes), Found::Key(found) if found.domain == domain);
-    sectors.filter(|(_, bytes)| of(bytes)).map(|(number, _)| number).collect()
+    sectors.filter_map(move |(number, bytes)| match sector::look(store, bytes) {
+        Found::Key(found) => Some((number, found.domain)),
+        _ => None,
+    })
 }
 
 /// Writes and flushes a sector of the key area.

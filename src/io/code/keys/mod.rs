@@ -25,7 +25,7 @@ mod tenant;
 mod wiped;
 
 pub use error::KeyError;
-pub(crate) use keyring::{Keyring, key_sectors_of};
+pub(crate) use keyring::{Keyring, key_sectors};
 pub(crate) use salts::Spent;
 pub(crate) use source::{Encryption, KeySource, MasterKey};
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! What the disk writes of itself: regions for the first time, and its superblock.
 
 use super::Runner;
+use crate::io::health::errno_text;
 use crate::io::thread::DiskEvent;
 use crate::io::thread::device::{End, Owner};
 use crate::io::thread::regions;
 use kvtide_tiering::format::SUPERBLOCK_BYTES;
-use std::io;
 
 /// How often the superblock is written at most, while regions become ready.
 const SUPERBLOCK_SOON_US: u64 = 1_000_000;
@@ -33,7 +33,7 @@ impl Runner {
 
     pub(super) fn complete_own(&mut self, owner: Owner, end: End, now_us: u64) {
         let (disk, error) = (self.status.number, if let End::Failed(errno) = end { errno } else { 0 });
-        let why = io::Error::from_raw_os_error(error);
+        let why = errno_text(error);
         match (owner, end) {
             (Owner::Region(region, bytes), End::Whole) => {
                 self.scheduler.cap.end(now_us, bytes);
