@@ -1,5 +1,6 @@
 //! Everything at one moment: what `/v1/status` tells and what metrics are made of.
 
+use super::budget::WriteBudget;
 use super::build::Build;
 use super::health::Reason;
 use super::roll::Stage;
@@ -49,6 +50,8 @@ pub(crate) struct Snapshot {
     pub disks: Vec<DiskStatus>,
     /// How they wear, in the same order.
     pub wear: Vec<Wear>,
+    /// Bytes written over the last hour, and blocks lost because of `bytes_per_day`.
+    pub write_budget: WriteBudget,
 }
 
 /// Whether a thread answers.
@@ -121,6 +124,7 @@ mod tests {
             host: None,
             disks,
             wear: Vec::new(),
+            write_budget: WriteBudget::default(),
         }
     }
 
