@@ -27,6 +27,7 @@ pub use machine::{CgroupLimit, Machine};
 pub use nvme::{Admission, Codec, Demand, Discard, Disk, Encryption, ErrorRate, IoEngine, KeySource, NvmeTier, Place};
 pub use reload::Change;
 pub(crate) use resolve::most_like;
+pub(crate) use size::Human;
 pub use size::{ByteSize, Reserve};
 
 /// Everything the daemon was told, checked.

@@ -74,7 +74,7 @@ impl Visitor<'_> for SizeVisitor {
 
 /// A number of bytes for people: three digits or so.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Human(pub u64);
+pub(crate) struct Human(pub u64);
 
 impl fmt::Display for Human {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

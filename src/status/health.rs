@@ -1,8 +1,10 @@
 //! What is wrong, as a pure function of what the watch knows: the reasons of `/healthz`, of the log, and of a watchdog that is
 //! not fed.
 
+use super::budget::WriteBudget;
 use super::roll::Stage;
 use super::snapshot::Thread;
+use crate::config::Human;
 use crate::io::DiskStatus;
 use serde::Serialize;
 use std::fmt;
@@ -74,6 +76,19 @@ pub(crate) enum Wrong {
         /// Why it cannot be bound again.
         why: String,
     },
+    /// `bytes_per_day` is too small for the blocks that admission wants written.
+    WriteBudgetShort {
+        /// Blocks dropped unwritten within the window.
+        blocks: u64,
+        /// Their bytes.
+        bytes: u64,
+        /// Bytes written within the window.
+        written_bytes: u64,
+        /// The window.
+        window_s: f64,
+        /// Bytes that may be written in a day, over all disks in service.
+        bytes_per_day: u64,
+    },
 }
 
 impl Reason {
@@ -85,6 +100,7 @@ impl Reason {
             | (Wrong::LogStuck { disk: a, .. }, Wrong::LogStuck { disk: b, .. })
             | (Wrong::DiskOutOfService { disk: a, .. }, Wrong::DiskOutOfService { disk: b, .. }) => a == b,
             (Wrong::SocketLost { .. }, Wrong::SocketLost { .. }) => true,
+            (Wrong::WriteBudgetShort { .. }, Wrong::WriteBudgetShort { .. }) => true,
             _ => false,
         }
     }
@@ -112,6 +128,16 @@ impl From<Wrong> for Reason {
             Wrong::SocketLost { why } => {
                 format!("no engine can attach: the socket was deleted or replaced, and cannot be bound again: {why}")
             }
+            Wrong::WriteBudgetShort { blocks, bytes, written_bytes, window_s, bytes_per_day } => format!(
+                "NVMe write budget: {blocks} blocks ({}) of the last {:.0} min were dropped unwritten; bytes_per_day allows {} \
+                 ({} an hour), and {} were written; raise tiers.nvme.disks[].bytes_per_day (kvtide advise says to what), or have \
+                 less written by tiers.nvme.admission",
+                Human(*bytes),
+                (window_s / 60.0).ceil(),
+                Human(*bytes_per_day),
+                Human(bytes_per_day / 24),
+                Human(*written_bytes),
+            ),
         };
         Reason { what, text }
     }
@@ -148,19 +174,27 @@ pub(super) fn reasons(stage: Stage, threads: &[Thread], disks: &[DiskStatus]) ->
     silent.chain(stalled).chain(stuck).map(Reason::from).collect()
 }
 
-/// What the daemon goes on without. `socket`: why its socket cannot be bound again.
-pub(super) fn degraded(disks: &[DiskStatus], socket: Option<String>) -> Vec<Reason> {
+/// What the daemon goes on without: disks, its socket (and why it cannot be bound again), a write budget that is large enough.
+pub(super) fn degraded(disks: &[DiskStatus], socket: Option<String>, budget: &WriteBudget) -> Vec<Reason> {
     let out = disks.iter().filter_map(|disk| {
         let errno = disk.out_of_service?;
         Some(Wrong::DiskOutOfService { disk: disk.number, dir: disk.dir.clone(), errno, why: disk.why_out.clone() })
     });
-    out.chain(socket.map(|why| Wrong::SocketLost { why })).map(Reason::from).collect()
+    let short = budget.bytes_per_day.filter(|_| budget.is_short()).map(|bytes_per_day| Wrong::WriteBudgetShort {
+        blocks: budget.all.over_budget_blocks,
+        bytes: budget.all.over_budget_bytes,
+        written_bytes: budget.all.written_bytes,
+        window_s: budget.window_s,
+        bytes_per_day,
+    });
+    out.chain(socket.map(|why| Wrong::SocketLost { why })).chain(short).map(Reason::from).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::io::LogReport;
+    use crate::status::budget::Spent;
 
     #[test]
     fn a_thread_is_late_only_beyond_the_limit() {
@@ -186,7 +220,8 @@ mod tests {
         };
         let disks = [disk(None, ""), disk(Some(5), "too many errors"), disk(Some(2), "/d was deleted")];
         assert_eq!(reasons(Stage::Serving, &[], &disks), []);
-        let texts: Vec<_> = degraded(&disks, Some("EACCES".into())).iter().map(ToString::to_string).collect();
+        let budget = WriteBudget::default();
+        let texts: Vec<_> = degraded(&disks, Some("EACCES".into()), &budget).iter().map(ToString::to_string).collect();
         assert_eq!(
             texts,
             [
@@ -195,7 +230,24 @@ mod tests {
                 "no engine can attach: the socket was deleted or replaced, and cannot be bound again: EACCES"
             ]
         );
-        assert_eq!(serde_json::to_value(&degraded(&disks, None)[0]).unwrap()["errno"], 5);
+        assert_eq!(serde_json::to_value(&degraded(&disks, None, &budget)[0]).unwrap()["errno"], 5);
+    }
+
+    #[test]
+    fn a_short_write_budget_degrades_with_its_figures() {
+        let all = Spent { uses: 9, written_bytes: 4 << 30, over_budget_blocks: 351_738, over_budget_bytes: 86 << 30 };
+        let budget = WriteBudget { bytes_per_day: Some(96 << 30), window_s: 3600.0, all, ..WriteBudget::default() };
+        let found = degraded(&[], None, &budget);
+        let text = found[0].to_string();
+        for part in
+            ["351738 blocks (86 GiB) of the last 60 min were dropped unwritten", "allows 96 GiB (4 GiB an hour)"]
+        {
+            assert!(text.contains(part), "{part} is not in: {text}");
+        }
+        assert_eq!(serde_json::to_value(&found[0]).unwrap()["reason"], "write_budget_short");
+        let later = WriteBudget { all: Spent { over_budget_blocks: 1, ..all }, ..budget.clone() };
+        assert!(found[0].is_same(&degraded(&[], None, &later)[0]));
+        assert_eq!(degraded(&[], None, &WriteBudget { bytes_per_day: None, ..budget }), []);
     }
 
     #[test]

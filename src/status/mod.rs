@@ -9,6 +9,7 @@
 //! and keeps the supervisor's watchdog from being fed. No thread that it asks ever waits for it, and it waits for none beyond
 //! a bound. [`health`] is a pure function of a snapshot. The room knows nothing of HTTP or of how metrics are named.
 
+mod budget;
 mod build;
 mod dump;
 mod health;

@@ -1,5 +1,6 @@
 //! Everything at one moment: what `/v1/status` tells and what metrics are made of.
 
+use super::budget::WriteBudget;
 use super::build::Build;
 use super::health::{Reason, Wrong};
 use super::http::HttpTotals;
@@ -52,6 +53,8 @@ pub(crate) struct Snapshot {
     pub disks: Vec<DiskStatus>,
     /// How they wear, in the same order.
     pub wear: Vec<Wear>,
+    /// Bytes written over the last hour, and blocks lost because of `bytes_per_day`.
+    pub write_budget: WriteBudget,
 }
 
 /// Whether a thread answers.
@@ -94,6 +97,7 @@ impl Snapshot {
             host: None,
             disks: Vec::new(),
             wear: Vec::new(),
+            write_budget: WriteBudget::default(),
         }
     }
 

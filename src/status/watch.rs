@@ -1,7 +1,8 @@
 //! The watch thread: asks every other thread how it stands, when somebody wants to know and every few seconds.
 
+use super::budget::Recent;
 use super::build::BUILD;
-use super::health::{self, Reason};
+use super::health::{self, Reason, Wrong};
 use super::question::{Answer, Question};
 use super::roll::{Roll, Stage};
 use super::snapshot::{SCHEMA, Snapshot, Thread};
@@ -26,6 +27,8 @@ const ASKS: usize = 256;
 const BEAT: Duration = Duration::from_secs(5);
 /// Beats within the time that a service manager's watchdog allows: one may come late.
 const BEATS_OF_WATCHDOG: u32 = 3;
+/// Interval between log lines about a short write budget, which may last for days.
+const BUDGET_TOLD: Duration = Duration::from_secs(3600);
 /// How long a beat that nobody asked for waits for answers.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -100,6 +103,8 @@ impl WatchThread {
             beat_taken: true,
             known: Vec::new(),
             missed: Vec::new(),
+            budget: Recent::new(Instant::now()),
+            budget_told: None,
             fed: watchdog.is_some(),
             log,
         };
@@ -140,6 +145,9 @@ struct Asker {
     known: Vec<Reason>,
     /// What it went on without last time.
     missed: Vec<Reason>,
+    /// Losses to the write budget over the last hour, and the time of the last log line about them.
+    budget: Recent,
+    budget_told: Option<Instant>,
     /// Whether a watchdog wants to be fed.
     fed: bool,
     log: Log,
@@ -193,6 +201,8 @@ impl Asker {
         for (number, question) in self.disks.iter_mut().enumerate() {
             disks.extend(take(question.answer(deadline), format!("disk-{number}"), &mut threads));
         }
+        self.budget.forget(|space| addresses.contains_key(&space));
+        let write_budget = self.budget.look(now, &spaces, &disks, |disk| self.roll.bounds(disk));
         let registry = self.roll.registry();
         let stage = self.roll.stage();
         let uptime_s = self.began.elapsed().as_secs_f64();
@@ -206,12 +216,13 @@ impl Asker {
             http_totals: self.roll.http_counters().totals(),
             progress: if stage == Stage::Starting { self.roll.progressed() } else { String::new() },
             unhealthy: health::reasons(stage, &threads, &disks),
-            degraded: health::degraded(&disks, self.roll.lost_socket()),
+            degraded: health::degraded(&disks, self.roll.lost_socket(), &write_budget),
             threads,
             session_totals: registry.totals(),
             sessions: registry.list(),
             spaces,
             host,
+            write_budget,
             wear: disks.iter().map(|disk| wear(disk, self.roll.bounds(disk.number), uptime_s)).collect(),
             disks,
         }
@@ -240,14 +251,22 @@ impl Asker {
         for reason in news(&self.known, reasons) {
             tracing::info!("healthy again; it was: {reason}");
         }
-        for reason in news(&snapshot.degraded, &self.missed) {
+        let is_budget = |reason: &Reason| matches!(reason.what, Wrong::WriteBudgetShort { .. });
+        for reason in news(&snapshot.degraded, &self.missed).filter(|reason| !is_budget(reason)) {
             tracing::error!("degraded: {reason}; the daemon goes on without it");
         }
+        let now = Instant::now();
+        let due = self.budget_told.is_none_or(|told| now.duration_since(told) >= BUDGET_TOLD);
+        if let Some(reason) = snapshot.degraded.iter().find(|reason| due && is_budget(reason)) {
+            tracing::warn!("degraded: {reason}");
+            self.budget_told = Some(now);
+        }
+        let was_well = self.known.is_empty() && self.missed.is_empty();
         self.missed.clone_from(&snapshot.degraded);
         if self.fed && reasons.is_empty() {
             supervisor::alive();
         }
-        match (self.known.is_empty(), reasons.first(), snapshot.degraded.first()) {
+        match (was_well, reasons.first(), snapshot.degraded.first()) {
             (_, Some(reason), _) => supervisor::say(&format!("unhealthy: {reason}")),
             (_, None, Some(reason)) => supervisor::say(&format!("degraded: {reason}")),
             (false, None, None) => supervisor::say("healthy again"),

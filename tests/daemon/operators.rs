@@ -118,6 +118,62 @@ fn a_disk_that_is_not_there_degrades_and_leaves_it_healthy_and_ready() {
     assert_eq!(engine.channel.publish(seq, 0, 0, &[1, 2], Level::Stored, BOUND).unwrap(), Level::Stored);
 }
 
+/// A small `bytes_per_day` shows in health, status and metrics, and not only as missing hits.
+#[test]
+fn a_short_write_budget_degrades_with_its_figures_until_it_is_raised() {
+    let dir = Dir::new();
+    let (mut daemon, address) = start(&options(&dir, "", "bytes_per_day = \"1MiB\"\n"));
+    let (_, health) = verdict(address, "/healthz");
+    assert_eq!(health["degraded"], serde_json::json!([]), "nothing was wanted yet");
+    let mut engine = Engine::attach(daemon.socket(), 1);
+    // Several times what tier 0 and host memory hold.
+    for run in 1..=16u128 {
+        let seq = engine.write(BLOCKS).unwrap();
+        let hashes: Vec<u128> = (1..=u128::from(BLOCKS)).map(|block| run << 64 | block).collect();
+        engine.channel.publish(seq, 0, 0, &hashes, Level::Published, BOUND).unwrap();
+        engine.channel.seq_drop(seq).unwrap();
+    }
+    let (code, health) = verdict(address, "/healthz");
+    assert_eq!((code, &health["healthy"]), (200, &true.into()), "{health:#}");
+    let reason = &health["degraded"][0];
+    assert_eq!(
+        (&reason["reason"], &reason["bytes_per_day"]),
+        (&"write_budget_short".into(), &(1 << 20).into()),
+        "{health:#}"
+    );
+    let blocks = reason["blocks"].as_u64().unwrap();
+    assert!(blocks > u64::from(BLOCKS), "{health:#}");
+    let words = reason["text"].as_str().unwrap();
+    for part in [
+        &*format!("NVMe write budget: {blocks} blocks ("),
+        "bytes_per_day allows 1 MiB",
+        "raise tiers.nvme.disks[].bytes_per_day",
+    ] {
+        assert!(words.contains(part), "{part} is not in {words}");
+    }
+    assert_eq!(verdict(address, "/readyz").0, 200);
+    let page = get(address, "/metrics").2;
+    let figure = |page: &str, name| metric(page, name, &[]).unwrap();
+    assert_eq!((figure(&page, "kvtide_degraded"), figure(&page, "kvtide_write_budget_short")), (1.0, 1.0));
+    assert_eq!(figure(&page, "kvtide_over_budget_drops_total"), blocks as f64);
+    assert!(figure(&page, "kvtide_over_budget_drop_bytes_total") > blocks as f64);
+    let (code, text) = status(address);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(
+        text.lines().nth(1).unwrap().starts_with(&format!("DEGRADED   NVMe write budget: {blocks} blocks")),
+        "{text}"
+    );
+    assert!(text.contains(&format!("of 1.00 MiB a day; {blocks} blocks (")), "{text}");
+
+    // With a larger budget it is healthy again.
+    daemon.reload(options(&dir, "", "bytes_per_day = \"1TiB\"\n").config.as_deref().unwrap()).unwrap();
+    let (_, health) = verdict(address, "/healthz");
+    assert_eq!(health["degraded"], serde_json::json!([]));
+    let page = get(address, "/metrics").2;
+    assert_eq!((figure(&page, "kvtide_degraded"), figure(&page, "kvtide_write_budget_short")), (0.0, 0.0));
+    assert_eq!(status(address).1.matches("DEGRADED").count(), 0);
+}
+
 #[test]
 fn a_reload_says_what_of_the_tier_needs_a_restart() {
     let dir = Dir::new();

@@ -111,9 +111,11 @@ pub struct Limits {
 }
 
 /// Which published blocks are written to NVMe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Admission {
-    /// All of them.
+    /// All of them; while the bytes that may be written are short, those that were used before come first.
+    #[default]
     All,
     /// Those that were looked up again, or that somebody wants stored.
     SecondTouch,

@@ -235,6 +235,10 @@ pub struct Counters {
     pub refused_budget: u64,
     /// Blocks dropped from host memory that would have gone to NVMe had they been admitted.
     pub refused_dropped: u64,
+    /// Blocks dropped from the cache without having been written that more bytes a day would have paid for.
+    pub over_budget_drops: u64,
+    /// What they would have written.
+    pub over_budget_drop_bytes: u64,
     /// Contents that were used a second time, as far as that is remembered.
     pub second_touches: u64,
     /// Bytes written to NVMe that admission had set aside.

@@ -115,18 +115,18 @@ fn bytes_a_day_bound_what_is_admitted_and_debt_is_paid_first() {
     assert_eq!((w.disk.written, w.core.counters().refused_budget), (0, 3), "the bucket begins empty");
     pass(&mut w, time_of(4, per_day));
     assert_eq!(w.core.endurance().left_bytes, 4 * BLOCK);
-    // Three that are looked up take what is there, oldest first, and one that is new.
+    // Three that are looked up take what is there, oldest first. What is left is kept for others that are.
     assert_eq!(run(&mut w, &[1, 2, 3, 4, 5], Level::Published).0, 3);
-    assert_eq!(recorded(&w), [1, 2, 3, 4]);
-    assert_eq!((w.core.endurance().left_bytes, w.core.counters().nvme_bytes_admitted), (0, 4 * BLOCK));
+    assert_eq!(recorded(&w), [1, 2, 3]);
+    assert_eq!((w.core.endurance().left_bytes, w.core.counters().nvme_bytes_admitted), (BLOCK, 3 * BLOCK));
     // What runs is written whatever it costs.
     w.ok(0, Request::SeqCreate { seq: 1 });
     w.fill(0, 1, 56, 2);
     let forced = w.core.counters().nvme_bytes_forced;
-    assert!(forced > 0 && w.core.endurance().debt_bytes == forced, "{:?}", w.core.endurance());
+    assert!(forced > 0 && w.core.endurance().debt_bytes == forced - BLOCK, "{:?}", w.core.endurance());
     w.ok(0, Request::SeqDrop { seq: 1 });
     pass(&mut w, time_of(forced / BLOCK, per_day));
-    assert!(w.core.endurance().debt_bytes == 0 && w.core.endurance().left_bytes < BLOCK);
+    assert!(w.core.endurance().debt_bytes == 0 && w.core.endurance().left_bytes < 2 * BLOCK);
     run(&mut w, &[50], Level::Published);
     assert!(!recorded(&w).contains(&50));
     pass(&mut w, time_of(1, per_day));
@@ -155,6 +155,53 @@ fn a_run_is_admitted_whole() {
     assert_eq!((stored.status, stored.value), (Status::Ok, Level::Stored as u64));
     assert_eq!(recorded(&w), [1, 2, 3, 4, 5, 6]);
     assert_eq!((w.core.counters().admitted, w.core.endurance().left_bytes), (6, 0));
+}
+
+/// Whatever the rule, bytes that are short go first to what is asked for a second time: computed again after it was dropped, or found
+/// in host memory. New content takes none of them.
+#[test]
+fn under_a_short_budget_a_second_use_is_written_before_new_content() {
+    let per_day = 24 * 12 * 100 * BLOCK;
+    for rule in [Admission::All, Admission::SecondTouch, Admission::Budget] {
+        let mut w = world(rule, per_day, 16);
+        run(&mut w, &[1, 2], Level::Published);
+        for other in 0..10 {
+            run(&mut w, &[100 + 2 * other, 101 + 2 * other], Level::Published);
+        }
+        assert_eq!(w.disk.written, 0, "{rule:?}: the bucket begins empty");
+        // What accrues now is a ninth of five minutes' worth, and new content comes first.
+        pass(&mut w, time_of(11, per_day));
+        run(&mut w, &[50, 51, 52, 53], Level::Published);
+        assert_eq!(recorded(&w), [], "{rule:?}: new content takes bytes that are short");
+        assert_eq!(run(&mut w, &[1, 2], Level::Published).0, 0, "{rule:?}: it was dropped");
+        assert_eq!(run(&mut w, &[52], Level::Published).0, 0, "{rule:?}: no beginning of a prefix");
+        assert_eq!(run(&mut w, &[50, 51], Level::Published).0, 2, "{rule:?}: it is in host memory");
+        assert_eq!(recorded(&w), [1, 2, 50, 51], "{rule:?}");
+    }
+}
+
+/// What is lost for want of bytes is counted, and what the rule would not have written is not.
+#[test]
+fn what_more_bytes_would_have_kept_is_counted() {
+    let lost = |rule, per_day| {
+        let mut w = world(rule, per_day, 16);
+        for _ in 0..2 {
+            for other in 0..10 {
+                run(&mut w, &[100 + 2 * other, 101 + 2 * other], Level::Published);
+            }
+        }
+        let c = *w.core.counters();
+        assert_eq!(c.over_budget_drop_bytes, c.over_budget_drops * BLOCK);
+        (c.over_budget_drops, c.refused_dropped)
+    };
+    let (all, dropped) = lost(Admission::All, 1);
+    assert!(dropped > 20 && all == dropped, "every block of {dropped}: {all}");
+    for rule in [Admission::SecondTouch, Admission::Budget] {
+        let (second, dropped) = lost(rule, 1);
+        assert!(second > 0 && second < dropped, "{rule:?}: what was used once is not wanted: {second} of {dropped}");
+    }
+    assert_eq!(lost(Admission::All, 0), (0, 0));
+    assert_eq!(lost(Admission::SecondTouch, 0).0, 0, "without a bound nothing is lost to it");
 }
 
 /// `budget` with a bucket that is nearly empty takes what was used before; with a full one, everything.

@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use serde::Deserialize;
+use std::collections::BTreeMap;
 
 /// The form that is understood here: fields may be added to it, not changed.
 const SCHEMA: u32 = 1;
@@ -25,6 +26,26 @@ pub(crate) struct Status {
     pub host: Option<Host>,
     pub disks: Vec<Disk>,
     pub wear: Vec<Wear>,
+    pub write_budget: WriteBudget,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct WriteBudget {
+    pub bytes_per_day: Option<u64>,
+    pub window_s: f64,
+    pub all: Spent,
+    /// By the space's number.
+    pub spaces: BTreeMap<u32, Spent>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Spent {
+    pub uses: u64,
+    pub written_bytes: u64,
+    pub over_budget_blocks: u64,
+    pub over_budget_bytes: u64,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -89,6 +110,7 @@ pub(crate) struct Space {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Eviction {
+    pub found: Option<f64>,
     pub configured: String,
     pub follow: String,
     pub content_bytes: u64,
@@ -178,13 +200,16 @@ pub(crate) struct Core {
     pub records: u64,
     pub records_failed: u64,
     pub nvme_hits: u64,
+    pub over_budget_drops: u64,
+    pub over_budget_drop_bytes: u64,
     pub contents_corrupt: u64,
     pub contents_gone: u64,
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Endurance {
+    pub admission: String,
     pub bytes_per_day: u64,
     pub left_bytes: u64,
 }

@@ -1,6 +1,6 @@
 //! A status for people: a few lines a part, what is wrong first.
 
-use super::model::{Disk, Recovery, Session, Space, Status, Wear};
+use super::model::{Disk, Recovery, Session, Space, Status, Wear, WriteBudget};
 use super::units::{bytes, duration, percent};
 use std::fmt::{self, Write};
 
@@ -45,6 +45,18 @@ fn write(status: &Status, out: &mut String) -> fmt::Result {
         log(each, out)?;
         let own = status.wear.iter().find(|wear| wear.disk == each.number);
         own.map_or(Ok(()), |own| wear(each, own, out))?;
+    }
+    let WriteBudget { bytes_per_day, window_s, all, .. } = &status.write_budget;
+    if let Some(day) = bytes_per_day {
+        writeln!(
+            out,
+            "budget     {} written in the last {}, of {} a day; {} blocks ({}) dropped unwritten for want of it",
+            bytes(all.written_bytes),
+            duration(*window_s),
+            bytes(*day),
+            all.over_budget_blocks,
+            bytes(all.over_budget_bytes),
+        )?;
     }
     status.spaces.iter().try_for_each(|each| space(each, &status.sessions, out))
 }
@@ -182,7 +194,11 @@ fn space(space: &Space, sessions: &[Session], out: &mut String) -> fmt::Result {
     }
     if space.endurance.bytes_per_day > 0 {
         let (left, day) = (bytes(space.endurance.left_bytes), bytes(space.endurance.bytes_per_day));
-        writeln!(out, "  budget   {left} left now, of {day} a day")?;
+        let (blocks, lost) = (core.over_budget_drops, bytes(core.over_budget_drop_bytes));
+        writeln!(
+            out,
+            "  budget   {left} left now, of {day} a day; {blocks} blocks ({lost}) dropped unwritten for it so far"
+        )?;
     }
     let (checked, failed) = space.canary.all();
     if failed > 0 {
@@ -241,6 +257,8 @@ mod tests {
             "wear": [{"disk": 0, "bytes_per_day": 1099511627776, "endurance_bytes": 1125899906842624, "life_s": 86400.0}],
             "unhealthy": [{"reason": "thread_silent", "text": "thread space-1 has not answered"}],
             "sessions": [{"session": 4, "space": 2, "live": true, "pid": 9, "uid": 1000, "shard": 1}],
+            "write_budget": {"bytes_per_day": 1099511627776, "window_s": 3600.0, "spaces": {"2": {"uses": 9}},
+                "all": {"written_bytes": 1073741824, "over_budget_blocks": 12, "over_budget_bytes": 49152}},
             "host": {"capacity_bytes": 2147483648, "granted_bytes": 1073741824},
             "disks": [{"number": 0, "dir": "/d", "mode": "threads+buffered", "regions": 4, "regions_ready": 1,
                 "classes": [{"reads": {"bytes": 1048576}}], "stalled": true, "written_ever_bytes": 2199023255552,
@@ -249,6 +267,7 @@ mod tests {
                     "recovery": {"blocks": 5, "records": 9, "took_us": 2500, "torn": 1, "corrupt": 4}}}],
             "spaces": [{"space": 2, "name": "llama", "domain": "default", "sessions": 1,
                 "core": {"found_tier0": 3, "found_host": 1, "published": 9, "stored": 8, "restored": 5, "restore_refused": 2,
+                    "over_budget_drops": 12, "over_budget_drop_bytes": 49152,
                     "records_failed": 1},
                 "occupancy": {"nvme_slots": 4, "cold": 6, "keeping": 1}, "canary": {"checked": 3, "written_failed": 1},
                 "endurance": {"bytes_per_day": 1099511627776, "left_bytes": 1073741824}, "attached": [{"session": 4, "stalled_us": 1500}]}]}"#;
@@ -269,7 +288,8 @@ mod tests {
             "2.00 TiB written ever, 1.036 bytes for each of a page, 1.00 TiB a day allowed, rated for 1.00 PiB, used up in 1 d 0 h",
             "keeps    8 of 9 published blocks stored, 1 on their way; 6 contents only on NVMe",
             "restart  5 blocks came back, 2 did not",
-            "budget   1.00 GiB left now, of 1.00 TiB a day",
+            "budget   1.00 GiB left now, of 1.00 TiB a day; 12 blocks (48.0 KiB) dropped unwritten for it so far",
+            "budget     1.00 GiB written in the last 1 h 0 min, of 1.00 TiB a day; 12 blocks (48.0 KiB) dropped unwritten",
             "CANARY   1 of 3 pages",
             "FORGOT   1 blocks not recorded",
             "tier 0 75.0%, host 25.0%, nvme 0.0%",

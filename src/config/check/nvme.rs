@@ -16,6 +16,9 @@ pub(super) fn explain(config: &Config, nvme: &NvmeTier) -> Vec<String> {
     lines.extend(nvme.disks.iter().filter_map(wear));
     lines.push(
         match nvme.admission {
+            Admission::All if nvme.bytes_per_day().is_some() => {
+                "Published blocks are written to it as far as each disk's bytes_per_day goes, those that were used before first."
+            }
             Admission::All => "Every published block is written to it soon after, so that it survives a restart.",
             Admission::SecondTouch => "A published block is written to it once it was asked for again.",
             Admission::Budget => {

@@ -23,9 +23,16 @@ pub(super) const FAMILIES: &[Family] = &[
     }),
     Family::gauge(
         "kvtide_degraded",
-        "Things that the daemon goes on without, such as disks, as /healthz has them.",
+        "Things that the daemon lacks, such as a disk or bytes a day, as /healthz has them.",
         |snapshot, samples| {
             samples.whole(&[], snapshot.degraded.len() as u64);
+        },
+    ),
+    Family::gauge(
+        "kvtide_write_budget_short",
+        "1 while bytes_per_day does not pay for what is worth writing to NVMe, as /healthz has it.",
+        |snapshot, samples| {
+            samples.whole(&[], snapshot.write_budget.is_short().into());
         },
     ),
     Family::gauge("kvtide_ready", "1 while engines can attach and nothing is wrong.", |snapshot, samples| {

@@ -429,7 +429,7 @@ pub(super) const FAMILIES: &[Family] = &[
         "What the space may write to NVMe in a day, by share of it; not there if nothing bounds it.",
         |snapshot, samples| {
             each(snapshot, samples, |space, of| {
-                let Endurance { bytes_per_day, left_bytes, promised_bytes, debt_bytes } = space.endurance;
+                let Endurance { bytes_per_day, left_bytes, promised_bytes, debt_bytes, .. } = space.endurance;
                 if bytes_per_day > 0 {
                     of.whole(&[("share", "day")], bytes_per_day);
                     of.whole(&[("share", "left")], left_bytes);
@@ -464,6 +464,16 @@ pub(super) const FAMILIES: &[Family] = &[
         "kvtide_refused_drops",
         "Blocks dropped from host memory that were not admitted to NVMe.",
         refused_dropped
+    ),
+    core_counter!(
+        "kvtide_over_budget_drops",
+        "Blocks dropped unwritten that more bytes a day would have paid for.",
+        over_budget_drops
+    ),
+    core_counter!(
+        "kvtide_over_budget_drop_bytes",
+        "Bytes of blocks dropped unwritten that more bytes a day would have paid for.",
+        over_budget_drop_bytes
     ),
     core_counter!("kvtide_second_touches", "Contents that were used a second time.", second_touches),
     core_counter!("kvtide_nvme_hits", "Blocks that a map found only on NVMe.", nvme_hits),

@@ -14,7 +14,6 @@ const DAY_US: u128 = 24 * 3600 * 1_000_000;
 
 /// Replays; what is to be printed: a table, or one object keyed by rule and capacity.
 pub(super) fn run(args: &Args, trace: &Requests) -> Result<String, ReplayError> {
-    let span_ms = trace.len().checked_sub(1).and_then(|last| trace.get(last)).map_or(0, |request| request.time_ms);
     let mut rows: Vec<(String, Outcome, Figures)> = Vec::new();
     for &capacity in &args.capacity_percent {
         let mut run = |name: String, admission, bytes_per_day| -> Result<Outcome, ReplayError> {
@@ -28,7 +27,7 @@ pub(super) fn run(args: &Args, trace: &Requests) -> Result<String, ReplayError> 
         for &percent in &args.budget_percent {
             let block_bytes = u64::from(setup(args, trace, capacity).block_bytes);
             let bytes = u128::from(all.written) * u128::from(block_bytes) * (percent * 1000.0) as u128 / 100_000;
-            let span_us = u128::from(span_ms.max(1)) * 1000;
+            let span_us = u128::from(trace.span_ms().max(1)) * 1000;
             let bytes_per_day = u64::try_from(bytes * DAY_US / span_us).unwrap_or(u64::MAX).max(1);
             run(format!("all_within_{percent}"), Admission::All, bytes_per_day)?;
             run(format!("budget_{percent}"), Admission::Budget, bytes_per_day)?;

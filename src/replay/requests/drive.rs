@@ -6,6 +6,7 @@ use super::super::machine::{Bandwidths, Machine, space};
 use super::super::progress::Progress;
 use super::super::trace::{Requests, requests::BLOCK_TOKENS};
 use kvtide_tiering::api::{Admission, Eviction, Level, Request, SpaceConfig, Status};
+use kvtide_tiering::evict;
 
 /// Blocks that the engine computes at once; a request of the client names so many hashes at most.
 const CHUNK: usize = 64;
@@ -45,6 +46,10 @@ pub(super) struct Outcome {
     pub(super) nvme_hits: u64,
     /// Blocks written to NVMe.
     pub(super) written: u64,
+    /// Blocks dropped unwritten because of the bytes a day.
+    pub(super) over_budget: u64,
+    /// Hit ratio with everything written, estimated by the ghost caches, and the bytes a day for that; nothing before they have seen enough.
+    pub(super) advised: Option<(f64, u64)>,
     /// Requests.
     pub(super) requests: u64,
     /// Nanoseconds that requests waited for what was cached of them.
@@ -88,6 +93,11 @@ pub(super) fn replay(trace: &Requests, setup: Setup, what: String) -> Result<Out
     let counters = engine.machine.core.counters();
     engine.outcome.written = counters.host_to_nvme.total_pages();
     engine.outcome.nvme_hits = counters.nvme_hits;
+    engine.outcome.over_budget = counters.over_budget_drops;
+    let advice = engine.machine.core.eviction_advice();
+    let span_us = trace.span_ms() * 1000;
+    engine.outcome.advised =
+        advice.hits().map(|hits| (hits, evict::bytes_per_day(hits, advice.uses, span_us, advice.content_bytes)));
     Ok(engine.outcome)
 }
 

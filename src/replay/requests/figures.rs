@@ -20,6 +20,10 @@ pub(super) struct Figures {
     pub(super) writes_per_hit: f64,
     /// Mean time that a request waited for what was cached of it, in microseconds.
     pub(super) load_us_per_request: f64,
+    /// Blocks dropped unwritten because of the bytes a day.
+    pub(super) over_budget: u64,
+    /// Advice of the ghost caches: hit ratio with everything written, and the bytes a day for that.
+    pub(super) advised: Option<(f64, u64)>,
     /// Blocks that NVMe and host memory hold.
     pub(super) blocks: (u32, u32),
 }
@@ -43,6 +47,8 @@ impl Figures {
             bytes_written: outcome.written * u64::from(setup.block_bytes),
             writes_per_hit: ratio(outcome.written, outcome.nvme_hits),
             load_us_per_request: ratio(outcome.load_ns, outcome.requests) / 1000.0,
+            over_budget: outcome.over_budget,
+            advised: outcome.advised,
             blocks: (setup.nvme, setup.host),
         }
     }
@@ -56,6 +62,9 @@ impl Figures {
             "bytes_written": self.bytes_written,
             "writes_per_hit": rounded(self.writes_per_hit),
             "load_us_per_request": rounded(self.load_us_per_request),
+            "over_budget_blocks": self.over_budget,
+            "advised_hit_ratio": self.advised.map_or(Value::Null, |(hits, _)| rounded(hits)),
+            "advised_bytes_per_day": self.advised.map(|(_, bytes)| bytes),
             "nvme_blocks": self.blocks.0,
             "host_blocks": self.blocks.1,
         })
@@ -65,7 +74,7 @@ impl Figures {
 /// A table: a line for each policy at each capacity.
 pub(super) fn table(trace: &Requests, rows: &[(&str, f64, Figures)]) -> String {
     let mut text = format!(
-        "{} requests, {} blocks asked for, {} distinct\n{:>8} {:<12}{:>8}{:>8}{:>8}{:>8}{:>8}{:>14}{:>12}{:>14}\n",
+        "{} requests, {} blocks asked for, {} distinct\n{:>8} {:<12}{:>8}{:>8}{:>8}{:>8}{:>8}{:>14}{:>12}{:>14}{:>12}{:>9}{:>14}\n",
         trace.len(),
         trace.uses(),
         trace.distinct(),
@@ -78,23 +87,31 @@ pub(super) fn table(trace: &Requests, rows: &[(&str, f64, Figures)]) -> String {
         "Belady",
         "GB written",
         "writes/hit",
-        "load us/req"
+        "load us/req",
+        "over budget",
+        "advised",
+        "advised TB/day"
     );
     for (name, capacity, figures) in rows {
         let [tier0, host, nvme] = figures.by_tier;
+        let advised = figures.advised.map_or("-".into(), |(hits, _)| format!("{hits:.3}"));
+        let day = figures.advised.map_or("-".into(), |(_, bytes)| format!("{:.2}", bytes as f64 / 1e12));
         // A string takes whatever is written to it.
         let _ = writeln!(
             text,
-            "{capacity:>8} {name:<12}{:>8.3}{tier0:>8.3}{host:>8.3}{nvme:>8.3}{:>8.3}{:>14.1}{:>12.2}{:>14.0}",
+            "{capacity:>8} {name:<12}{:>8.3}{tier0:>8.3}{host:>8.3}{nvme:>8.3}{:>8.3}{:>14.1}{:>12.2}{:>14.0}{:>12}{advised:>9}{day:>14}",
             figures.hit_ratio,
             figures.belady,
             figures.bytes_written as f64 / 1e9,
             figures.writes_per_hit,
             figures.load_us_per_request,
+            figures.over_budget,
         );
     }
     text.push_str(
-        "hits: blocks found behind a whole prefix, of all asked for; Belady: a cache of as many blocks as NVMe holds that knew the future\n",
+        "hits: blocks found behind a whole prefix, of all asked for; Belady: a cache of as many blocks as NVMe holds that knew the future\n\
+         over budget: blocks dropped unwritten because of --bytes-per-day; advised: estimated hits with every block written, and the \
+         bytes a day for that\n",
     );
     text
 }

@@ -126,7 +126,7 @@ fn scans(kind: &mut Kind) {
 }
 
 /// Conversations of several turns, behind a few prompts, with times to think between.
-fn chats(kind: &mut Kind) {
+pub(super) fn chats(kind: &mut Kind) {
     kind.begin(5, 2..12);
     let turn = kind.turn;
     if turn.is_multiple_of(3) || kind.live.is_empty() {

@@ -13,6 +13,7 @@ use super::chart::Line;
 use super::machine::Bandwidths;
 use super::trace::Requests;
 use super::{ReplayError, chart, gbps, open, percent};
+use crate::config::ByteSize;
 use drive::Setup;
 use figures::Figures;
 use kvtide_tiering::api::{Admission, Eviction};
@@ -34,6 +35,10 @@ const POLICIES: [(&str, Eviction); 5] = [
     ("cost-aware", Eviction::CostAware),
     ("auto", Eviction::Auto),
 ];
+
+/// Rules of admission to NVMe by name.
+const ADMISSIONS: [(&str, Admission); 3] =
+    [("all", Admission::All), ("second-touch", Admission::SecondTouch), ("budget", Admission::Budget)];
 
 /// What `kvtide replay requests` takes.
 #[derive(Clone, Debug, clap::Args)]
@@ -63,8 +68,14 @@ pub(super) struct Args {
     /// Bytes of KV of a token, all layers; the default is that of an 8B model with grouped queries in fp8
     #[arg(long, value_name = "BYTES", default_value_t = 65536, value_parser = clap::value_parser!(u32).range(1..=(1 << 21)))]
     token_bytes: u32,
+    /// Rule of admission to NVMe, as `tiers.nvme.admission`
+    #[arg(long, value_name = "RULE", default_value = "all", value_parser = ADMISSIONS.map(|(name, _)| name))]
+    admission: String,
+    /// Bound on the bytes written to NVMe a day, as the sum of `bytes_per_day` over all disks; default: no bound
+    #[arg(long, value_name = "SIZE", conflicts_with = "admissions")]
+    bytes_per_day: Option<ByteSize>,
     /// Compares the rules of admission to NVMe instead, under one order of eviction
-    #[arg(long, conflicts_with = "all")]
+    #[arg(long, conflicts_with_all = ["all", "admission"])]
     admissions: bool,
     /// With --admissions: bytes that may be written, in percent of those that `all` writes
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values_t = [25.0, 50.0], value_parser = percent)]
@@ -122,14 +133,14 @@ fn setup(args: &Args, trace: &Requests, capacity_percent: f64) -> Setup {
         nvme,
         block_bytes: args.token_bytes * BLOCK_TOKENS,
         bandwidths: Bandwidths { host: args.host_gbps, nvme: args.nvme_gbps },
-        admission: Admission::All,
-        bytes_per_day: 0,
-        eviction: policy(&args.policy),
+        admission: named(&ADMISSIONS, &args.admission).unwrap_or(Admission::All),
+        bytes_per_day: args.bytes_per_day.map_or(0, |size| size.0),
+        eviction: named(&POLICIES, &args.policy).unwrap_or_default(),
     }
 }
 
-fn policy(name: &str) -> Eviction {
-    POLICIES.iter().find(|(known, _)| *known == name).map_or(Eviction::default(), |(_, eviction)| *eviction)
+fn named<T: Copy>(all: &[(&str, T)], name: &str) -> Option<T> {
+    all.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
 }
 
 /// One object; with --all keyed by policy, with several capacities then by capacity.

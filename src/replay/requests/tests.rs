@@ -1,9 +1,9 @@
 //! Policies against each other, on services of several kinds.
 
 use super::super::machine::Bandwidths;
-use super::super::trace::Requests;
-use super::drive::{self, Setup};
-use super::kinds::{KINDS, trace};
+use super::super::trace::{Requests, requests::Request};
+use super::drive::{self, Outcome, Setup};
+use super::kinds::{KINDS, chats, trace};
 use super::{BLOCK_TOKENS, HOST_MIN, share};
 use kvtide_tiering::api::{Admission, Eviction};
 
@@ -13,10 +13,10 @@ const LOSS_MAX: f64 = 0.025;
 /// What it must win in the mean of all of them.
 const GAIN_MIN: f64 = 0.01;
 
-/// The share of blocks that is found again.
-fn hits(trace: &Requests, eviction: Eviction, percent: f64, host_percent: f64) -> f64 {
+/// A cache for a percentage of the trace's blocks, part of them in host memory.
+fn cache(trace: &Requests, eviction: Eviction, percent: f64, host_percent: f64) -> Setup {
     let capacity = share(trace.distinct(), percent);
-    let setup = Setup {
+    Setup {
         host: share(capacity, host_percent).max(trace.longest() + HOST_MIN),
         nvme: if host_percent < 100.0 { capacity } else { 0 },
         block_bytes: 4096 * BLOCK_TOKENS,
@@ -24,7 +24,12 @@ fn hits(trace: &Requests, eviction: Eviction, percent: f64, host_percent: f64) -
         admission: Admission::All,
         bytes_per_day: 0,
         eviction,
-    };
+    }
+}
+
+/// The share of blocks that is found again.
+fn hits(trace: &Requests, eviction: Eviction, percent: f64, host_percent: f64) -> f64 {
+    let setup = cache(trace, eviction, percent, host_percent);
     let outcome = drive::replay(trace, setup, format!("{eviction:?}, {percent} %")).expect("it runs");
     outcome.found as f64 / outcome.asked as f64
 }
@@ -47,4 +52,45 @@ fn auto_suits_services_of_every_kind() {
         }
     }
     assert!(more > GAIN_MIN * cases, "in the mean {:+.4}", more / cases);
+}
+
+/// The same requests over a longer time: the write budget counts in minutes.
+fn slower(trace: &Requests, times: u64) -> Requests {
+    let line = |request: Request<'_>| {
+        format!("{{\"timestamp\": {}, \"hash_ids\": {:?}}}\n", request.time_ms * times, request.blocks)
+    };
+    Requests::read(trace.iter().map(line).collect::<String>().as_bytes()).expect("well-formed")
+}
+
+/// The default rule without a bound reaches the advised hit ratio. With a short bound it does as well as writing second uses alone, and
+/// raising the bound to the advised one reaches the advised ratio.
+#[test]
+fn a_run_finds_what_is_advised() {
+    let trace = slower(&trace(chats, 7), 12);
+    let run = |admission, bytes_per_day| {
+        let setup = Setup { admission, bytes_per_day, ..cache(&trace, Eviction::Lru, 40.0, 5.0) };
+        let outcome =
+            drive::replay(&trace, setup, format!("{admission:?}, {bytes_per_day} bytes a day")).expect("it runs");
+        (outcome, outcome.found as f64 / outcome.asked as f64)
+    };
+    let (free, found) = run(Admission::All, 0);
+    let (promised, _) = free.advised.expect("uses were seen");
+    assert!((found - promised).abs() < 0.03 && free.over_budget == 0, "found {found:.3}, advised {promised:.3}");
+
+    let (second, found_second) = run(Admission::SecondTouch, 0);
+    let day = |outcome: &Outcome| {
+        let bytes = u128::from(outcome.written) * u128::from(4096 * BLOCK_TOKENS);
+        (bytes * 24 * 3600 * 1000 / u128::from(trace.span_ms())) as u64
+    };
+    // A margin of 30 %: the bucket begins empty.
+    let (short, found_short) = run(Admission::All, day(&second) * 13 / 10);
+    assert!(found_short > found_second - 0.02, "found {found_short:.3}; second uses alone {found_second:.3}");
+    assert!(short.over_budget > 0 && found_short < found - 0.02, "found {found_short:.3} of {found:.3}");
+
+    let (promised, bytes_per_day) = short.advised.expect("uses were seen");
+    let (advised, found_advised) = run(Admission::All, bytes_per_day);
+    assert!(
+        (found_advised - promised).abs() < 0.03,
+        "found {found_advised:.3} at the advised {bytes_per_day} bytes a day, advised {promised:.3}; {advised:?}"
+    );
 }

@@ -106,6 +106,12 @@ impl Requests {
         self.blocks.len() as u64
     }
 
+    /// When the last request came, in milliseconds.
+    #[must_use]
+    pub fn span_ms(&self) -> u64 {
+        self.times_ms.last().copied().unwrap_or(0)
+    }
+
     /// Blocks of the longest request.
     #[must_use]
     pub fn longest(&self) -> u32 {

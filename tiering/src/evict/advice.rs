@@ -3,6 +3,9 @@
 use crate::api::Eviction;
 use serde::{Deserialize, Serialize};
 
+/// Microseconds of a day.
+const DAY_US: f64 = 24.0 * 3600.0 * 1e6;
+
 /// Sizes that there are ghosts of beside that of the cache.
 pub const SIZES: usize = 6;
 
@@ -28,9 +31,30 @@ pub struct Advice {
     pub contents: u64,
     /// Contents that host memory holds; 0 if that is all of it.
     pub host: u64,
+    /// The share of recent uses that found their content in the cache itself. With everything written, and no restart in between, it is
+    /// that of the policy that is followed.
+    pub found: Option<f64>,
+    /// Uses so far.
+    pub uses: u64,
     /// What each policy would hit with as many contents as there are.
     pub policies: [(Eviction, Option<f64>); 4],
     /// What the policy that is followed would hit with other sizes: a quarter, half, twice and four times all of it, then host memory
     /// alone and twice of it.
     pub curve: [Curve; SIZES],
+}
+
+impl Advice {
+    /// The share of uses that the policy that is followed would find with the room that there is, if everything published were written.
+    #[must_use]
+    pub fn hits(&self) -> Option<f64> {
+        self.policies.iter().find(|(policy, _)| *policy == self.follow).and_then(|(_, hits)| *hits)
+    }
+}
+
+/// Bytes a day that writing everything takes: whatever is not found is computed, published and written. `hits`: the share that is found
+/// then; `uses` came within `within_us` microseconds.
+#[must_use]
+pub fn bytes_per_day(hits: f64, uses: u64, within_us: u64, content_bytes: u64) -> u64 {
+    let contents = (1.0 - hits).max(0.0) * uses as f64;
+    (contents * content_bytes as f64 * DAY_US / within_us.max(1) as f64).round() as u64
 }

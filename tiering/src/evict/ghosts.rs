@@ -34,8 +34,11 @@ pub(super) struct Ghosts {
     pub values: Values,
     /// The policy that hits most, by the ghosts.
     pub best: Eviction,
-    /// Recent uses, of all contents.
+    /// Recent uses, of all contents, and those of them that found their content.
     uses: f64,
+    found: f64,
+    /// All uses so far.
+    uses_total: u64,
     /// Contents that the cache holds, and contents of host memory if that is not all of it.
     contents: (u64, u64),
     epoch_ends: u64,
@@ -53,6 +56,8 @@ impl Ghosts {
             values: Values::new(),
             best: Eviction::CostAware,
             uses: 0.0,
+            found: 0.0,
+            uses_total: 0,
             contents: (0, 0),
             epoch_ends: EPOCH.0,
         }
@@ -76,10 +81,13 @@ impl Ghosts {
         self.policies.iter_mut().chain(&mut self.sizes).for_each(Ghost::begin_prefix);
     }
 
-    /// A content was used, which puts it into a queue: that of the cache itself, which remembers more than ghosts do.
-    pub fn used(&mut self, hash: u128, queue: u8, follow: Eviction, now: u64) {
+    /// A content was used, which puts it into a queue: that of the cache itself, which remembers more than ghosts do. `found`: the
+    /// cache had it.
+    pub fn used(&mut self, hash: u128, queue: u8, follow: Eviction, now: u64, found: bool) {
         let mixed = mix(hash);
         self.uses += 1.0;
+        self.found += f64::from(u8::from(found));
+        self.uses_total += 1;
         let rule = |policy, values| Rule { policy, once: 0, values, saved_us: &[1.0; BANDS] };
         for (ghost, policy) in self.policies.iter_mut().zip(POLICIES) {
             if ghost.sees(mixed) {
@@ -110,6 +118,7 @@ impl Ghosts {
         }
         self.policies.iter_mut().chain(&mut self.sizes).for_each(|g| g.age(KEEP));
         self.uses *= KEEP;
+        self.found *= KEEP;
         true
     }
 
@@ -122,7 +131,9 @@ impl Ghosts {
     pub fn advice(&self, configured: Eviction, follow: Eviction) -> Advice {
         let share = |g: &Ghost| (g.uses >= SEEN).then(|| g.share(self.uses));
         let (contents, host) = self.contents;
-        let mut advice = Advice { configured, follow, contents, host, ..Advice::default() };
+        let found = (self.uses >= SEEN).then(|| self.found / self.uses);
+        let uses = self.uses_total;
+        let mut advice = Advice { configured, follow, contents, host, found, uses, ..Advice::default() };
         for ((at, ghost), policy) in advice.policies.iter_mut().zip(&self.policies).zip(POLICIES) {
             *at = (policy, share(ghost));
         }

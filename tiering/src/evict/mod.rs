@@ -28,7 +28,7 @@ mod queues;
 mod reuse;
 mod touches;
 
-pub use advice::{Advice, Curve, SIZES};
+pub use advice::{Advice, Curve, SIZES, bytes_per_day};
 pub(crate) use cost::BANDS;
 pub(crate) use order::{Care, Order, Use};
 #[cfg(test)]

@@ -111,7 +111,7 @@ impl Order {
         // The other rules do not tell depths apart.
         let deep = matches!(self.policy, Eviction::CostAware | Eviction::Auto);
         let queue = queue_of(class, if deep { self.costs.band(position) } else { 0 });
-        self.ghosts.used(hash, queue, follow, self.now);
+        self.ghosts.used(hash, queue, follow, self.now, before.is_some());
         let horizon = self.horizon();
         self.ghosts.look(self.now, horizon);
         match care {

@@ -74,6 +74,8 @@ pub(crate) struct Block {
     pub promised: bool,
     /// It was not admitted when it was looked at last.
     pub refused: bool,
+    /// It was refused for want of bytes a day alone.
+    pub over_budget: bool,
     /// Blocks before it in its prefix, once it is published.
     pub depth: u32,
 }
@@ -101,6 +103,7 @@ impl Default for Block {
             record_fails: 0,
             promised: false,
             refused: false,
+            over_budget: false,
             depth: 0,
         }
     }

@@ -12,12 +12,14 @@ const FRESH: (u32, u32) = (FULL / 8, FULL * 3 / 32);
 const ALL: u32 = FULL * 15 / 16;
 /// Fill that a block takes that was used once before.
 const SECOND: u32 = FULL / 16;
+/// Fill that `all` leaves to blocks that were used before.
+const RESERVE: u32 = FULL / 4;
 
 /// Whether a block is worth its bytes that was used `touches` times before and stands `tokens` deep in its prefix, while the bucket
 /// is filled to `fill` of [`FULL`]. Whether there are so many bytes is another question.
 pub(crate) fn worthy(rule: Admission, touches: u8, tokens: u64, fill: u32) -> bool {
     match rule {
-        Admission::All => true,
+        Admission::All => touches > 0 || fill >= RESERVE,
         Admission::SecondTouch => touches > 0,
         Admission::Budget => fill >= least_fill(touches, tokens),
     }
@@ -62,7 +64,7 @@ mod tests {
                 }
             }
             prop_assert!(worthy(Admission::Budget, touches, tokens, FULL));
-            prop_assert!(worthy(Admission::All, touches, tokens, 0));
+            prop_assert_eq!(worthy(Admission::All, touches, tokens, fill), touches > 0 || fill >= RESERVE);
             prop_assert_eq!(worthy(Admission::SecondTouch, touches, tokens, fill), touches > 0);
         }
     }

@@ -23,6 +23,8 @@ pub(crate) struct Wear {
 /// How a space stands with the bytes that it may write to NVMe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endurance {
+    /// Which published blocks are written.
+    pub admission: Admission,
     /// Bytes a day; 0: no bound.
     pub bytes_per_day: u64,
     /// Bytes that may be admitted now; meaningless without a bound.
@@ -61,9 +63,14 @@ impl Wear {
 impl Core {
     /// A content is used: published, computed again, or looked up. Shards use it together: the first one's use counts.
     pub(crate) fn touch_content(&mut self, hash: u128, shard: u16) {
-        if shard == 0 && self.has_nvme() && self.cfg.policy.nvme_admission != Admission::All {
+        if shard == 0 && self.has_nvme() && !self.admits_everything() {
             self.counters.second_touches += u64::from(self.wear.touches.touch(hash) == 1);
         }
+    }
+
+    /// Whether every published block is written, so that it does not matter which were used before.
+    fn admits_everything(&self) -> bool {
+        self.cfg.policy.nvme_admission == Admission::All && self.wear.bucket.per_day() == 0
     }
 
     /// Whether a block may be written to NVMe, with all that it stands on: then that is on its way, and its bytes are set aside.
@@ -83,8 +90,14 @@ impl Core {
         let c = self.blocks[b].content;
         let asked = matches!(why, Why::Published(level) if level > Level::Published);
         self.wear.bucket.advance(self.now);
-        if !self.is_worthy(b, asked) {
-            self.counters.refused_unworthy += 1;
+        self.blocks[b].over_budget = false;
+        let uses = self.uses_before(b, asked);
+        // With more bytes a day the block would be written.
+        let wanted = uses.is_none_or(|uses| uses > 0) || self.cfg.policy.nvme_admission == Admission::All;
+        if !self.is_worthy(b, uses) {
+            self.blocks[b].over_budget = wanted;
+            self.counters.refused_budget += u64::from(wanted);
+            self.counters.refused_unworthy += u64::from(!wanted);
             return false;
         }
         let free = self.wear.bucket.free(self.promised_bytes());
@@ -94,6 +107,7 @@ impl Core {
             blocks += u64::from(count.0);
             bytes += count.1;
             if bytes > free || blocks > RUN_MAX && !asked {
+                self.blocks[b].over_budget = wanted && bytes > free;
                 self.counters.refused_budget += 1;
                 return false;
             }
@@ -114,16 +128,30 @@ impl Core {
         true
     }
 
-    /// By the rule. The rest of a content follows its first part.
-    fn is_worthy(&self, b: BlockId, asked: bool) -> bool {
-        let (c, rule) = (self.blocks[b].content, self.cfg.policy.nvme_admission);
-        if rule == Admission::All || self.parts(c).any(|part| !part.block().is_some_and(|p| self.is_unkept(p))) {
-            return true;
+    /// How often a block's content was used before; nothing if that does not matter: everything is written, or another part of the
+    /// content is, and the rest follows it.
+    fn uses_before(&self, b: BlockId, asked: bool) -> Option<u8> {
+        let c = self.blocks[b].content;
+        if self.admits_everything() || self.parts(c).any(|part| !part.block().is_some_and(|p| self.is_unkept(p))) {
+            return None;
         }
         // The use that this is, is counted already; who asks for the block to be stored will look it up.
         let before = self.wear.touches.of(self.index.recs[c as usize].hash()).saturating_sub(1);
+        Some(before + u8::from(asked))
+    }
+
+    /// By the rule.
+    fn is_worthy(&self, b: BlockId, uses_before: Option<u8>) -> bool {
         let tokens = u64::from(self.blocks[b].depth) * self.geo.page_tokens;
-        worthy(rule, before + u8::from(asked), tokens, self.wear.bucket.fill(self.promised_bytes()))
+        let fill = || self.wear.bucket.fill(self.promised_bytes());
+        uses_before.is_none_or(|uses| worthy(self.cfg.policy.nvme_admission, uses, tokens, fill()))
+    }
+
+    /// Counts the blocks of a content that is about to be dropped that are lost because the bytes a day did not pay for them.
+    pub(crate) fn count_over_budget(&mut self, c: u32) {
+        let lost = self.parts(c).filter_map(Part::block).filter(|&b| self.blocks[b].over_budget).count() as u64;
+        self.counters.over_budget_drops += lost;
+        self.counters.over_budget_drop_bytes += lost * self.slot_bytes;
     }
 
     /// Blocks of a content that are not on their way to NVMe, and what they would write. `None` if all are, or there is none.
@@ -204,6 +232,7 @@ impl Core {
     pub fn endurance(&self) -> Endurance {
         let (bucket, promised_bytes) = (&self.wear.bucket, self.promised_bytes());
         Endurance {
+            admission: self.cfg.policy.nvme_admission,
             bytes_per_day: bucket.per_day(),
             left_bytes: if bucket.per_day() == 0 { 0 } else { bucket.free(promised_bytes) },
             promised_bytes,

@@ -138,7 +138,8 @@ impl Core {
                 continue;
             }
             self.counters.expired += 1;
-            self.drop_leaf(leaf);
+            self.counters.cache_drops += 1;
+            self.unpublish(leaf);
         }
     }
 
@@ -154,6 +155,7 @@ impl Core {
     /// Drops a content that nothing stands on.
     pub(crate) fn drop_leaf(&mut self, leaf: u32) {
         self.counters.cache_drops += 1;
+        self.count_over_budget(leaf);
         self.unpublish(leaf);
     }
 
@@ -257,6 +259,7 @@ impl Core {
         self.strike_stood_on(&mut found[..count]);
         let Some(&content) = found[..count].iter().find(|&&c| c != NONE) else { return false };
         self.counters.cache_drops += 1;
+        self.count_over_budget(content);
         self.unpublish(content);
         true
     }

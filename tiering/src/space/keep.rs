@@ -51,7 +51,7 @@ impl Core {
         self.blocks[b].record_fails = 0;
         self.blocks.set_keep(b, Keep::Waits);
         self.set_aside(b);
-        self.blocks[b].refused = false;
+        (self.blocks[b].refused, self.blocks[b].over_budget) = (false, false);
         self.settle_hosts_of(b);
         self.keep_step(b);
     }
