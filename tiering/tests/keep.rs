@@ -239,6 +239,29 @@ fn a_restart_finds_what_was_stored_and_nothing_without_its_ancestors() {
 }
 
 #[test]
+fn a_restart_with_content_has_host_memory_before_the_first_hit() {
+    let mut w = world(16, 40, |_| {});
+    w.fill(0, 0, 4, 2);
+    let h = hashes(1, 4);
+    ask(&mut w, &h, Level::Stored);
+    w.restart(vec![16]);
+    assert_eq!(w.core.occupancy().host_frames, 16, "it was asked for when the content came back");
+    // Ticks do not give it back.
+    for _ in 0..4 {
+        w.now += 1_000_000;
+        w.event(Event::Tick).unwrap();
+    }
+    assert_eq!(w.core.occupancy().host_frames, 16);
+    begin(&mut w);
+    assert_eq!(w.ok(0, Request::Map { seq: 0, hashes: &h }).value, 4);
+    assert_eq!(w.core.occupancy().host_frames, 16);
+    // Where the node has none, the content is there all the same.
+    w.restart(vec![0]);
+    let o = w.core.occupancy();
+    assert_eq!((o.host_frames, o.published), (0, 4));
+}
+
+#[test]
 fn pages_out_of_their_window_are_not_recorded_and_not_there_after_a_restart() {
     let window = Plane { page_bytes: PAGE as u32, kind: PlaneKind::Window { tokens: 4 } };
     let mut w = world(16, 40, |cfg| cfg.planes[1] = window);

@@ -21,6 +21,7 @@ CASES: dict[str, Callable[[World], Result]] = {
     "host-too-small": cases.host_too_small,
     "two-engines": cases.two_engines,
     "hybrid": cases.hybrid,
+    "prefix-caching-off": cases.prefix_caching_off,
     "daemon-killed": cases_faults.daemon_killed,
     "bytes-flipped": cases_faults.bytes_flipped,
     "trace": cases_trace.trace,

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from .chain import computed
 from .daemons import Daemon
-from .engines import Answer, Prompt
+from .engines import Answer, EngineError, Prompt
 from .hybrid import make
 from .trace import prompt
-from .world import Result, World, attached, check, full, memcpy_bytes_per_ms
+from .world import Failed, Result, World, attached, check, full, memcpy_bytes_per_ms
 
 #: Prompt lengths whose time to the first token has a target.
 TIMED_TOKENS = (2000, 4000)
@@ -172,3 +172,15 @@ def hybrid(world: World) -> Result:
             result.compare(third, reference)
             result.hits(third, full(prompts))
     return result
+
+
+def prefix_caching_off(world: World) -> Result:
+    """Without vLLM's prefix caching the connector would find and store nothing: vLLM does not start, and the error says what to set."""
+    with world.daemon() as daemon:
+        try:
+            world.engine("no prefix caching", daemon, enable_prefix_caching=False).kill()
+        except EngineError as error:
+            said = str(error).partition("; its log:")[0]
+            check("prefix caching is off" in said and "--enable-prefix-caching" in said, f"the error says something else: {said}")
+            return Result("prefix-caching-off")
+    raise Failed("vLLM started without prefix caching")

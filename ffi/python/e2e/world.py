@@ -18,10 +18,10 @@ from .trace import prompt
 OPTIONS: dict[str, Any] = {"block_size": BLOCK_TOKENS, "seed": 0, "max_model_len": 8192}
 #: What every connector is told: a lookup that comes late on a busy machine is a miss, which is right for a service and wrong for a count of hits.
 PATIENT: dict[str, Any] = {
-    "lookup_timeout_s": 30.0,
-    "max_load_s": 60.0,
-    "load_timeout_s": 60.0,
-    "retry_max_s": 0.25,
+    "lookup_timeout_s": "30s",
+    "max_load_s": "1min",
+    "load_timeout_s": 60,
+    "retry_max_s": "250ms",
 }
 #: By how much each token of an answer must be likelier than the next best, and how many prompts are tried for that. f16 and bf16 round
 #: logits by some hundredths.
@@ -108,13 +108,8 @@ class World:
     def engine(self, name: str, daemon: Daemon, /, **options: Any) -> Engine:
         """vLLM with the connector on this daemon's socket."""
         extra = {**PATIENT, "socket": str(daemon.socket), "space": "e2e"}
-        transfer = {
-            "kv_connector": "KvtideConnector",
-            "kv_connector_module_path": "kvtide.vllm",
-            "kv_role": "kv_both",
-            "kv_load_failure_policy": "recompute",
-            "kv_connector_extra_config": extra,
-        }
+        # The shortest form: the wheel's entry point registers the connector, and the connector sets the load failure policy.
+        transfer = {"kv_connector": "KvtideConnector", "kv_role": "kv_both", "kv_connector_extra_config": extra}
         return self.forker.start(name, {**self._options, **options, "kv_transfer_config": transfer})
 
     def alone(self, name: str, **options: Any) -> Engine:

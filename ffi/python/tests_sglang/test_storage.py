@@ -273,8 +273,9 @@ def test_configurations_that_are_wrong_are_refused(place: Place) -> None:
 
     for given, text in [
         ({"sockets": "x"}, "unknown key 'sockets'"),
-        ({"timeout_s": "long"}, "must be of type float"),
-        ({"level": "kept"}, "'published', 'stored' or 'durable'"),
+        ({"timeout_s": "long"}, "timeout_s in the storage backend's extra configuration is 'long'; it must be a number of seconds, or"),
+        ({"attach_timeout_s": "0ms"}, "attach_timeout_s is 0.0; it must be more than 0"),
+        ({"level": "kept"}, "level is 'kept'; it must be one of 'published', 'stored', 'durable'"),
         ({"weights_id": None}, "cannot be hashed"),
         ({"tp_lcm_size": 4}, "tp_lcm_size"),
     ]:

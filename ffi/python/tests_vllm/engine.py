@@ -30,7 +30,7 @@ def window(block: int = TOKENS) -> SlidingWindowSpec:
     return SlidingWindowSpec(block_size=block, num_kv_heads=HEADS, head_size=DIM, dtype=torch.float16, sliding_window=32)
 
 
-def vllm_config(folder: Path, seed: int = 0) -> Any:
+def vllm_config(folder: Path, seed: int = 0, role: str = "kv_both") -> Any:
     """What the connector reads of vLLM's configuration."""
     hf_config = SimpleNamespace(to_dict=lambda: {"layers": 2, "_name_or_path": str(folder)})
     model = SimpleNamespace(model="m", model_weights="", hf_config=hf_config, dtype="float16", quantization=None, revision=None)
@@ -42,7 +42,7 @@ def vllm_config(folder: Path, seed: int = 0) -> Any:
         cache_config=cache,
         load_config=SimpleNamespace(load_format="dummy", download_dir=None),
         parallel_config=SimpleNamespace(decode_context_parallel_size=1, world_size=1, rank=0),
-        kv_transfer_config=object(),
+        kv_transfer_config=SimpleNamespace(kv_role=role),
         speculative_config=None,
     )
 
@@ -65,9 +65,9 @@ class Engine:
     """One engine of one rank: a scheduler's and a worker's half, vLLM's blocks, and tensors of layers."""
 
     def __init__(
-        self, folder: Path, socket: Path | str, groups: list[Any] | None = None, seed: int = 0, **options: Any
+        self, folder: Path, socket: Path | str, groups: list[Any] | None = None, seed: int = 0, role: str = "kv_both", **options: Any
     ) -> None:
-        """`options` are the connector's."""
+        """`options` are the connector's, `role` is vLLM's kv_role."""
         specs = groups or [full()]
         names = [[f"{index}.a", f"{index}.b"] for index in range(len(specs))]
         cache = KVCacheConfig(
@@ -76,7 +76,7 @@ class Engine:
             kv_cache_groups=[KVCacheGroupSpec(n, s) for n, s in zip(names, specs, strict=True)],
         )
         given = {"lookup_timeout_s": 10.0, "retry_max_s": 0.5} | options
-        config, engine = parse({"socket": str(socket)} | given), vllm_config(folder, seed)
+        config, engine = parse({"socket": str(socket)} | given), vllm_config(folder, seed, role)
         self.specs = specs
         self.tensors = {
             name: torch.zeros(BLOCKS, HEADS, spec.block_size, 2 * DIM, dtype=torch.float16)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from kvtide.options import SOCKET
@@ -24,10 +26,11 @@ def test_options_are_taken_and_numbers_become_seconds() -> None:
     ("given", "said"),
     [
         ({"sokcet": "/tmp/s"}, "'sokcet'.*known are socket, token_file"),
-        ({"socket": 1}, "socket is 1; it must be of type str"),
-        ({"min_hit_tokens": True}, "min_hit_tokens is True"),
-        ({"private": 1}, "private is 1; it must be of type bool"),
-        ({"level": "durable"}, "'published', 'stored'"),
+        ({"socket": 1}, "socket in kv_connector_extra_config is 1; it must be of type str"),
+        ({"min_hit_tokens": True}, "min_hit_tokens in kv_connector_extra_config is True"),
+        ({"min_hit_tokens": "64"}, "min_hit_tokens in kv_connector_extra_config is '64'; it must be of type int"),
+        ({"private": 1}, "private in kv_connector_extra_config is 1; it must be of type bool"),
+        ({"level": "kept"}, "level is 'kept'; it must be one of 'published', 'stored', 'durable'"),
         ({"staging": "never"}, "'auto', 'always'"),
         ({"store_bytes": 0}, "store_bytes is 0; it must be more than 0"),
         ({"min_hit_tokens": -1}, "min_hit_tokens is -1; it must be at least 0"),
@@ -36,6 +39,40 @@ def test_options_are_taken_and_numbers_become_seconds() -> None:
 def test_what_is_not_an_option_is_refused_and_the_text_says_what_is(given: dict[str, object], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         parse(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({"store_bytes": "256MiB"}, 256 << 20),
+        ({"store_bytes": " 1_024 KiB "}, 1 << 20),
+        ({"store_bytes": "4096"}, 4096),
+        ({"store_bytes": 4096}, 4096),
+        ({"staging_bytes": "2GiB"}, 2 << 30),
+        ({"max_load_s": "5s"}, 5.0),
+        ({"max_load_s": "1.5 min"}, 90.0),
+        ({"lookup_timeout_s": "20ms"}, 0.02),
+        ({"lookup_timeout_s": 0.02}, 0.02),
+        ({"level": "durable"}, "durable"),
+    ],
+)
+def test_sizes_and_times_are_numbers_or_have_units(given: dict[str, object], found: object) -> None:
+    ((key, _),) = given.items()
+    assert getattr(parse(given), key) == found
+
+
+@pytest.mark.parametrize("wrong", ["256MB", "256 mib", "-1MiB", "1.5GiB", "MiB", "", 1.5, True, None, "\u0665MiB"])
+def test_a_wrong_size_is_an_error_that_says_what_is_accepted(wrong: object) -> None:
+    accepted = 'it must be a whole number of bytes, or a string with a unit (B, KiB, MiB, GiB, TiB, PiB) such as "256MiB"'
+    with pytest.raises(ValueError, match=re.escape(f"store_bytes in kv_connector_extra_config is {wrong!r}; {accepted}")):
+        parse({"store_bytes": wrong})
+
+
+@pytest.mark.parametrize("wrong", ["5", "5 sec", "-5s", "s", "1e3s", float("nan"), float("inf"), True, None])
+def test_a_wrong_time_is_an_error_that_says_what_is_accepted(wrong: object) -> None:
+    accepted = 'it must be a number of seconds, or a string with a unit (ms, s, min) such as "5s"'
+    with pytest.raises(ValueError, match=re.escape(f"max_load_s in kv_connector_extra_config is {wrong!r}; {accepted}")):
+        parse({"max_load_s": wrong})
 
 
 def test_a_key_depends_on_the_block_the_epoch_and_the_adapter() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorRole, SupportsHMA
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, SupportsHMA
 
 import kvtide.vllm
 from kvtide.vllm import KvtideConnector
@@ -36,12 +36,6 @@ def test_every_method_that_vllm_has_abstract_is_there() -> None:
     assert not KvtideConnector.__abstractmethods__
     assert KvtideConnector.requires_piecewise_for_cudagraph({}) is False
     assert KvtideConnector.get_required_kvcache_layout(None) is None
-
-
-def test_a_policy_that_fails_requests_is_refused_with_what_to_set() -> None:
-    transfer = SimpleNamespace(kv_connector_extra_config={}, kv_load_failure_policy="fail")
-    with pytest.raises(ValueError, match='set "kv_load_failure_policy": "recompute"'):
-        KvtideConnector(SimpleNamespace(kv_transfer_config=transfer), KVConnectorRole.WORKER, SimpleNamespace())
 
 
 def test_a_job_ends_when_all_ranks_have_reported_and_fails_if_it_did_on_one() -> None:

@@ -12,7 +12,7 @@ from engine import TOKENS, Engine, full, hashes, request, vllm_config, window
 
 from kvtide.daemon import PrivateDaemon
 from kvtide.errors import DaemonGone, TimedOut, TransferFailed
-from kvtide.vllm import fingerprint, worker
+from kvtide.vllm import fingerprint, scheduler, worker
 from kvtide.vllm.config import Config
 from kvtide.vllm.metadata import LoadJob, StoreJob
 from kvtide.vllm.worker import LOADS, SEQS_MAX, STORES
@@ -47,6 +47,44 @@ def test_a_request_whose_load_failed_is_not_promised_it_again(daemon: PrivateDae
         assert [(job.first, len(job.ids)) for job in stored] == [(0, 3)]
         engine.end()
         assert engine.scheduler.matched(request("u", hashes("p", 2) + hashes("s", 1)), 0)[0] == 3 * TOKENS
+
+
+def test_a_late_answer_is_waited_for_and_no_miss(daemon: PrivateDaemon, tmp_path: Path) -> None:
+    with Engine(tmp_path, daemon.socket, lookup_timeout_s="10ms", lookup_max_s="1min") as engine:
+        engine.prefill(request("r", hashes("p", 3)), 1.0)
+        asked = request("s", hashes("p", 3))
+        daemon.freeze()
+        late = [engine.match(asked) for _ in range(3)]
+        daemon.thaw()
+        assert late == [(None, False)] * 3, "vLLM is to ask again"
+        found = until_answered(engine, asked)
+        assert found == (3 * TOKENS, True)
+        counted = engine.scheduler.stats.data
+        assert counted["lookups_late"] >= 3
+        assert "lookup_misses_by_timeout" not in counted
+
+
+def test_a_daemon_that_stands_still_is_a_miss_in_the_end_and_then_not_asked(daemon: PrivateDaemon, tmp_path: Path) -> None:
+    with Engine(tmp_path, daemon.socket, lookup_timeout_s="10ms", lookup_max_s="100ms") as engine:
+        engine.prefill(request("r", hashes("p", 3)), 1.0)
+        daemon.freeze()
+        assert until_answered(engine, request("s", hashes("p", 3))) == (0, False)
+        began = time.monotonic()
+        counted = engine.scheduler.stats.data
+        lookups = counted["lookups"]
+        assert engine.match(request("t", hashes("p", 3))) == (0, False)
+        rested = time.monotonic() - began < scheduler.REST_MIN_S
+        assert not rested or engine.scheduler.stats.data["lookups"] == lookups, "it was asked though it had not answered"
+        assert counted["lookup_misses_by_timeout"] == 1
+        daemon.thaw()
+
+
+def until_answered(engine: Engine, asked: Any) -> tuple[int | None, bool]:
+    """Asks as vLLM does, step by step, until there is an answer."""
+    deadline = time.monotonic() + 60
+    while (found := engine.match(asked))[0] is None:
+        assert time.monotonic() < deadline, "there is no answer"
+    return found
 
 
 def load_job(engine: Engine, text: str, count: int) -> LoadJob:

@@ -37,6 +37,34 @@ def test_what_one_engine_stores_another_loads(daemon: PrivateDaemon, tmp_path: P
         assert same(second.shown(longer, 5), expected)
 
 
+def test_a_consumer_loads_and_never_stores(daemon: PrivateDaemon, tmp_path: Path) -> None:
+    with Engine(tmp_path, daemon.socket, role="kv_consumer") as consumer, Engine(tmp_path, daemon.socket) as other:
+        own = request("own", hashes("own", 3))
+        assert consumer.prefill(own, 1.0).stores == []
+        consumer.finish(own)
+        assert consumer.free() == BLOCKS - 1, "its blocks are held for nothing"
+        assert other.match(request("own", hashes("own", 3))) == (0, False)
+        stored = request("stored", hashes("p", 3))
+        other.prefill(stored, 2.0)
+        loaded = request("loaded", hashes("p", 3))
+        assert consumer.match(loaded) == (3 * TOKENS, True)
+        assert len(consumer.step({}).loads) == 1
+        assert consumer.end() == ({"loaded"}, set(), set())
+        assert same(consumer.shown(loaded, 3), other.shown(stored, 3))
+
+
+def test_a_producer_stores_and_never_loads(daemon: PrivateDaemon, tmp_path: Path) -> None:
+    with Engine(tmp_path, daemon.socket, role="kv_producer") as producer, Engine(tmp_path, daemon.socket) as other:
+        assert [(job.first, len(job.ids)) for job in producer.prefill(request("r", hashes("p", 3)), 1.0).stores] == [(0, 3)]
+        again = request("s", hashes("p", 3) + hashes("more", 1))
+        assert producer.match(again) == (0, False)
+        step = producer.step({"s": again.num_tokens}, [(again, 1.0)])
+        assert step.loads == []
+        assert [(job.first, len(job.ids)) for job in step.stores] == [(3, 1)], "what is cached already is not stored again"
+        producer.end()
+        assert other.match(request("t", hashes("p", 3) + hashes("more", 1))) == (4 * TOKENS, True)
+
+
 def test_the_last_token_is_always_computed(daemon: PrivateDaemon, tmp_path: Path) -> None:
     with Engine(tmp_path, daemon.socket) as engine:
         engine.prefill(request("r", hashes("p", 3)), 1.0)

@@ -30,6 +30,10 @@ from vllm.v1.kv_offload.config import (  # noqa: E402
 )
 from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec  # noqa: E402
 
+from kvtide.vllm import plugin  # noqa: E402
+
+plugin.register()
+
 ROW = 64 << 10
 ROWS = 64
 
@@ -53,7 +57,7 @@ class Engine:
     """vLLM's scheduler half, with a region of its own."""
 
     def __init__(self, socket: Path, rows: int = ROWS, layers: tuple[str, ...] = ("layer.0", "layer.1"), **tier: Any) -> None:
-        tiers = [{"type": "KvtideTier", "module_path": "kvtide.vllm", "socket": str(socket), "weights_id": "test", "epoch": "test"} | tier]
+        tiers = [{"type": "KvtideTier", "socket": str(socket), "weights_id": "test", "epoch": "test"} | tier]
         config = OffloadingConfig(
             groups=(OffloadingGroupConfig(16, layers, 0), OffloadingGroupConfig(16, ("window.0",), 1)),
             worker_kv_bytes_per_block=ROW,
@@ -387,9 +391,11 @@ def test_hashes_seeded_at_random_are_refused(
     ("given", "text"),
     [
         ({"sockets": "x"}, "unknown key 'sockets'"),
-        ({"timeout_s": "long"}, "must be of type float"),
-        ({"level": "kept"}, "'published', 'stored' or 'durable'"),
-        ({"store_permille": 0}, "from 1 to 1000"),
+        ({"timeout_s": "long"}, "timeout_s in an entry of secondary_tiers is 'long'; it must be a number of seconds, or"),
+        ({"timeout_s": "0s"}, "timeout_s is 0.0; it must be more than 0"),
+        ({"level": "kept"}, "level is 'kept'; it must be one of 'published', 'stored', 'durable'"),
+        ({"store_permille": 0}, "store_permille is 0; it must be more than 0"),
+        ({"store_permille": 1001}, "store_permille is 1001; it must be from 1 to 1000"),
         ({"weights_id": None}, "cannot be hashed"),
     ],
 )

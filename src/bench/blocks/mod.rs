@@ -3,12 +3,14 @@
 //! - `lookup`: look-ups and leases with as many blocks cached as the targets name; `python` the same look-ups from Python
 //! - `copies`: blocks of 1 MiB stored and loaded, alternated with memcpy of the same bytes
 //! - `nvme`: blocks of 1 MiB loaded from NVMe, alternated with reads of the NVMe tier alone
+//! - `hits`: prefixes of 128 MiB in host memory one by one, and the first one from NVMe after a start
 //! - `index`: what the index takes in memory
 //! - `crowd`: threads and processes at once, each of them a `client`
 
 mod client;
 mod copies;
 mod crowd;
+mod hits;
 mod index;
 mod lookup;
 mod nvme;
@@ -71,6 +73,7 @@ pub(super) fn measure(args: &BlocksArgs) -> Result<Report, BenchError> {
         }
         None => report.missing("load_nvme_ratio", what, "--dir names no directory on a disk"),
     }
+    hits(args, &mut report)?;
     progress("clients at once");
     let crowd = crowd::measure()?;
     let most = Target::AtMost(1000.0);
@@ -83,6 +86,26 @@ pub(super) fn measure(args: &BlocksArgs) -> Result<Report, BenchError> {
     report.number("concurrent_throughput_ratio", what, crowd.ratio(), "x", Target::AtLeast(1.0));
     report.note(crowd.note());
     Ok(report)
+}
+
+fn hits(args: &BlocksArgs, report: &mut Report) -> Result<(), BenchError> {
+    progress("hits one by one");
+    let mut hits = hits::in_host()?;
+    let (ratio, longest, plain) = (hits.ratio(), hits.max_ratio(), hits.memcpy_max_ratio());
+    report.number("hit_host_ratio_memcpy", "a hit of 128 MiB in host memory against memcpy, medians", ratio, "x", None);
+    report.number("hit_host_max_ratio", "the longest such hit against the median", longest, "x", None);
+    report.number("hit_host_max_ratio_memcpy", "the same of memcpy", plain, "x", None);
+    report.note(hits.note());
+    let what = "first hit on NVMe after a start against later ones";
+    match &args.dir {
+        Some(dir) => {
+            let (ratio, note) = hits::after_start(dir)?;
+            report.number("hit_first_ratio", what, ratio, "x", Target::AtMost(1.5));
+            report.note(note);
+        }
+        None => report.missing("hit_first_ratio", what, "--dir names no directory on a disk"),
+    }
+    Ok(())
 }
 
 fn look_up(args: &BlocksArgs, report: &mut Report) -> Result<(), BenchError> {

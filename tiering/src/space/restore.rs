@@ -51,7 +51,14 @@ impl Core {
         if !self.has_nvme() {
             return Err(Error::Slab { slab, why: "the space has no NVMe tier" });
         }
-        self.disk.grant(slab, slots, disk, generation)
+        self.disk.grant(slab, slots, disk, generation)?;
+        // The first hit comes up through host memory: it would else wait until that is granted, mapped and registered with the disk.
+        for class in 0..self.geo.classes.len() as u8 {
+            if self.host.classes[usize::from(class)].granted == 0 {
+                self.ask_slab(class);
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn restored(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..options import SOCKET, read
+from ..options import LEVELS, SOCKET, check_choice, check_numbers, read
 
 #: Keys that SGLang itself reads there. It takes some of them out before it makes the backend, depending on who attaches it.
 SGLANG_KEYS = (
@@ -24,7 +24,7 @@ SGLANG_KEYS = (
 
 @dataclass(frozen=True)
 class Config:
-    """The backend's options. Times are in seconds."""
+    """The backend's options. Times are in seconds, and may be given as strings with a unit."""
 
     #: Where the daemon listens.
     socket: str = SOCKET
@@ -46,13 +46,8 @@ class Config:
     weights_id: str | None = None
 
     def __post_init__(self) -> None:
-        if self.level not in ("published", "stored", "durable"):
-            raise ValueError(f"kvtide: level is {self.level!r}; it must be 'published', 'stored' or 'durable'")
-        if self.nodes < 0:
-            raise ValueError(f"kvtide: nodes is {self.nodes}; it must be at least 0")
-        for name in ("timeout_s", "attach_timeout_s"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"kvtide: {name} is {getattr(self, name)}; it must be more than 0")
+        check_choice(self, "level", LEVELS)
+        check_numbers(self, zero=("nodes",))
 
 
 def parse(given: Mapping[str, Any] | None) -> Config:

@@ -1,9 +1,8 @@
 """kvtide for vLLM: `KvtideConnector`, a KV connector whose cache survives the engine and is shared between engines.
 
-It is named in vLLM's `--kv-transfer-config` as docs/vllm.md says:
+The wheel's entry point (`plugin.py`) makes it known to vLLM, whose `--kv-transfer-config` names it (docs/vllm.md):
 
-    {"kv_connector": "KvtideConnector", "kv_connector_module_path": "kvtide.vllm", "kv_role": "kv_both",
-     "kv_load_failure_policy": "recompute"}
+    {"kv_connector": "KvtideConnector", "kv_role": "kv_both"}
 
 This package imports without vLLM; what needs it is imported when it is first asked for.
 """

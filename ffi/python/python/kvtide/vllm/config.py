@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..options import SOCKET, read
+from ..options import LEVELS, SOCKET, check_choice, check_numbers, read
 
 
 @dataclass(frozen=True)
 class Config:
-    """The connector's options. Times are in seconds, sizes in bytes."""
+    """The connector's options. Times are in seconds and sizes in bytes; both may be given as strings with a unit."""
 
     #: Where the daemon listens.
     socket: str = SOCKET
@@ -20,14 +19,17 @@ class Config:
     token_file: str | None = None
     #: What the space is called in the daemon's status and metrics; what is shared is decided by the fingerprint alone.
     space: str | None = None
-    #: When a block counts as stored: "published" (others find it) or "stored" (it also survives the daemon's kill -9).
+    #: When a block counts as stored: "published" (others find it), "stored" (it also survives the daemon's kill -9) or "durable"
+    #: (also a power loss). Until then vLLM's own block is held.
     level: str = "published"
     #: Prefixes that are shorter than this beyond vLLM's own hit are computed. Tokens; 0: whatever fills a block.
     min_hit_tokens: int = 0
     #: Loads that are estimated to take longer are not begun: the tokens are computed.
     max_load_s: float = 5.0
-    #: How long the scheduler waits for an answer of the daemon; then it is a miss.
+    #: How long a step of the scheduler waits for an answer of the daemon; the next step asks again.
     lookup_timeout_s: float = 0.02
+    #: How long a request waits for an answer, over several steps; then it is a miss.
+    lookup_max_s: float = 0.5
     #: How long a load may take; then its blocks are computed.
     load_timeout_s: float = 10.0
     #: How long a store may take; then its blocks are not cached.
@@ -49,15 +51,9 @@ class Config:
     private: bool = False
 
     def __post_init__(self) -> None:
-        for name, allowed in (("level", ("published", "stored")), ("staging", ("auto", "always"))):
-            if (given := getattr(self, name)) not in allowed:
-                raise ValueError(f"kvtide: {name} is {given!r}; it must be one of {', '.join(map(repr, allowed))}")
-        for field in dataclasses.fields(self):
-            given, zero = getattr(self, field.name), field.name == "min_hit_tokens"
-            if isinstance(field.default, bool) or not isinstance(field.default, (int, float)):
-                continue
-            if given < 0 or (given == 0 and not zero):
-                raise ValueError(f"kvtide: {field.name} is {given}; it must be {'at least' if zero else 'more than'} 0")
+        check_choice(self, "level", LEVELS)
+        check_choice(self, "staging", ("auto", "always"))
+        check_numbers(self, zero=("min_hit_tokens",))
 
 
 def parse(given: Mapping[str, Any] | None) -> Config:

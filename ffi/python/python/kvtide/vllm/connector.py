@@ -16,6 +16,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
+from . import roles
 from .config import parse
 from .metadata import Geometry, StepMetadata, WorkerMetadata
 from .scheduler import SchedulerHalf
@@ -32,15 +33,19 @@ class KvtideConnector(KVConnectorBase_V1, SupportsHMA):
         super().__init__(vllm_config, role, kv_cache_config)
         transfer = vllm_config.kv_transfer_config
         config = parse(transfer.kv_connector_extra_config)
-        if getattr(transfer, "kv_load_failure_policy", "recompute") != "recompute":
-            raise ValueError(
-                "kvtide: with kv_load_failure_policy"
-                f" {transfer.kv_load_failure_policy!r} a block that the cache has lost would fail its request;"
-                ' set "kv_load_failure_policy": "recompute" in --kv-transfer-config'
-            )
+        allowed = roles.of(transfer)
+        roles.check_prefix_caching(vllm_config.cache_config)
         self._scheduler: SchedulerHalf | None = None
         self._worker: WorkerHalf | None = None
         if role == KVConnectorRole.SCHEDULER:
+            roles.recompute_failed_loads(transfer)
+            logger.info(
+                "kvtide: %s (kv_role), through %s; a block counts as stored when it is %s; vLLM computes what a load does not bring"
+                " (kv_load_failure_policy recompute)",
+                allowed,
+                config.socket,
+                config.level,
+            )
             self._scheduler = SchedulerHalf(config, vllm_config, kv_cache_config)
         else:
             self._worker = WorkerHalf(config, vllm_config, kv_cache_config)

@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import Channel, Session, attach
 from ..errors import Again, Error, LimitReached, NotFound, TimedOut
-from . import fingerprint, layout
+from . import fingerprint, layout, roles
 from .adapters import Adapters
 from .config import Config
 from .hashes import HASH_BYTES, Keys, named_epoch, new_epoch
@@ -24,7 +24,7 @@ logger = logging.getLogger(f"vllm.{__name__}")
 LEASES_MAX = 1024
 #: How long a lease is taken for: a request that is not scheduled until then is looked up again.
 LEASE_S = 30.0
-#: After a lookup that was not answered in time the next ones are misses for so long, doubling up to the maximum. Seconds.
+#: After a request waited `lookup_max_s` for an answer in vain the next ones are misses for so long, doubling up to the maximum. Seconds.
 REST_MIN_S, REST_MAX_S = 0.5, 30.0
 #: No load is taken to be faster: bytes a second that one core copies where nothing was measured. Figure of a plain server's memory.
 COPY_BYTES_S = 5e9
@@ -32,6 +32,10 @@ COPY_BYTES_S = 5e9
 STORE_SOON_S = 1.0
 #: Of vLLM's blocks at most one in so many is kept from reuse by stores.
 HELD_SHARE = 8
+
+
+class _Late(Exception):
+    """The daemon has not answered yet, and the request may wait: it is asked again with the next step."""
 
 
 @dataclass
@@ -72,6 +76,8 @@ class Tracked:
     held: Held | None = None
     #: Jobs under way that load for it.
     loading: int = 0
+    #: Until when late answers are waited for. 0: nothing is asked.
+    wait_until: float = 0.0
     #: A load of it failed: it is computed, and not looked up again, or it might be promised the same for ever.
     failed: bool = False
 
@@ -109,6 +115,7 @@ class SchedulerHalf:
 
     def __init__(self, config: Config, vllm_config: Any, kv_cache_config: Any) -> None:
         self._config = config
+        self._role = roles.of(vllm_config.kv_transfer_config)
         self._vllm_config = vllm_config
         self._groups = layout.groups(kv_cache_config, vllm_config)
         self._page_tokens = self._groups.page_tokens
@@ -191,6 +198,16 @@ class SchedulerHalf:
         if tracked.keys is None or tracked.failed:
             return 0, False
         tracked.request = request
+        try:
+            answer = self._matched(tracked, request, computed)
+        except _Late:
+            return None, False  # vLLM goes on with other requests, and asks again
+        tracked.wait_until = 0.0
+        return answer
+
+    def _matched(self, tracked: Tracked, request: Any, computed: int) -> tuple[int, bool]:
+        """The same of a request that may be looked up. _Late: there is no answer yet."""
+        assert tracked.keys is not None
         if tracked.held is not None and (tracked.local, tracked.held.until > time.monotonic()) == (computed // self._page_tokens, True):
             return self._promise(tracked)
         self._let_go(tracked.give_up())
@@ -198,7 +215,7 @@ class SchedulerHalf:
         tracked.local = computed // self._page_tokens
         found = self._look_up(tracked)
         tracked.next, tracked.over = found, False
-        if request.skip_reading_prefix_cache or computed % self._page_tokens:
+        if not self._role.loads or request.skip_reading_prefix_cache or computed % self._page_tokens:
             return 0, False
         # The last token is computed in any case: what follows it comes from there.
         hit = min(found - self._groups.drafts, (request.num_tokens - 1) // self._page_tokens)
@@ -224,11 +241,13 @@ class SchedulerHalf:
         channel = self._channel()
         if channel is None or not tracked.hashes:
             return 0
-        self.stats.add("lookups")
+        if tracked.wait_until == 0:
+            tracked.wait_until = time.monotonic() + self._config.lookup_max_s
+            self.stats.add("lookups")
         try:
             found = channel.lookup(bytes(tracked.hashes), timeout=self._config.lookup_timeout_s)
         except Error as error:
-            self._missed(channel, error)
+            self._missed(tracked, channel, error)
             return 0
         self._rest_s = REST_MIN_S
         return int(found.blocks)
@@ -243,7 +262,7 @@ class SchedulerHalf:
         except NotFound:
             return False  # it went in between
         except Error as error:
-            self._missed(channel, error)
+            self._missed(tracked, channel, error)
             return False
         tracked.held = Held(channel, lease.seq, time.monotonic() + LEASE_S / 2)
         tracked.hit = hit
@@ -263,14 +282,22 @@ class SchedulerHalf:
         if held is not None and not held.drop():
             self._undropped.append(held)
 
-    def _missed(self, channel: Channel, error: Error) -> None:
-        """A question failed: it is a miss, and the daemon gets a rest if it did not answer."""
+    def _missed(self, tracked: Tracked, channel: Channel, error: Error) -> None:
+        """A question failed: it is a miss, and the daemon gets a rest if it did not answer. _Late: it may answer yet.
+
+        An answer is late when vLLM's own threads have all cores. To compute a long prefix costs more than to ask again.
+        """
         assert self._link is not None
         if isinstance(error, TimedOut):
+            if time.monotonic() < tracked.wait_until:
+                self.stats.add("lookups_late")
+                raise _Late
             self.stats.add("lookup_misses_by_timeout")
             self._rest_until = time.monotonic() + self._rest_s
             logger.warning(
-                "kvtide: no answer within %g s; the next %g s are served without cache", self._config.lookup_timeout_s, self._rest_s
+                "kvtide: no answer within lookup_max_s (%g s); the next %g s are served without cache",
+                self._config.lookup_max_s,
+                self._rest_s,
             )
             self._rest_s = min(self._rest_s * 2, REST_MAX_S)
         else:
@@ -331,7 +358,7 @@ class SchedulerHalf:
         # Blocks have hashes once all their tokens are known: tokens that a drafter guessed are none of them.
         known = len(tracked.request.block_hashes) // self._hashes_a_block
         end = min(tokens // self._page_tokens, known)
-        if tracked.next >= end or tracked.over or self._geometry is None or tracked.keys is None:
+        if not self._role.stores or tracked.next >= end or tracked.over or self._geometry is None or tracked.keys is None:
             return 0
         if self._link is None or self._link.channel(0) is None:
             return 0

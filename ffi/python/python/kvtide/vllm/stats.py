@@ -12,7 +12,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorProm
 #: Each counter and the question that it answers. All count up; bytes and seconds are summed over the workers.
 COUNTERS: dict[str, str] = {
     "lookups": "Requests whose prefix was looked up",
-    "lookup_misses_by_timeout": "Lookups and leases that the daemon did not answer in time, taken as misses",
+    "lookups_late": "Lookups and leases not answered within lookup_timeout_s, asked again in a later step",
+    "lookup_misses_by_timeout": "Lookups and leases not answered within lookup_max_s, taken as misses",
     "lookup_errors": "Lookups and leases that failed otherwise, taken as misses",
     "hit_tokens_host": "Tokens that were to be loaded, of prefixes in host memory",
     "hit_tokens_nvme": "Tokens that were to be loaded, of prefixes on NVMe at least in part",

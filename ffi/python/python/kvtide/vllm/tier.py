@@ -4,7 +4,7 @@ vLLM moves KV between the GPU and a region of host memory that it owns; this sec
 daemon, in host memory and on NVMe, and loads them back into it. It is named in `kv_connector_extra_config`:
 
     {"spec_name": "TieringOffloadingSpec", "cpu_bytes_to_use": 8589934592,
-     "secondary_tiers": [{"type": "KvtideTier", "module_path": "kvtide.vllm", "socket": "/run/kvtide/kvtide.sock"}]}
+     "secondary_tiers": [{"type": "KvtideTier", "socket": "/run/kvtide/kvtide.sock"}]}
 
 A chunk's key is vLLM's chained block hash and the number of its cache group; what stands before it is not said when it is stored (vLLM
 offers a chunk again only when its own region has lost it), so each is kept under its key alone. All calls below come from the

@@ -11,7 +11,7 @@ from typing import Any
 
 import vllm
 
-from ..options import SOCKET, read
+from ..options import LEVELS, SOCKET, check_choice, check_numbers, read
 
 #: Version of what a block holds: raised when the same facts below come to mean other bytes.
 FORMAT = 1
@@ -19,7 +19,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class TierConfig:
-    """The tier's options. Times are in seconds."""
+    """The tier's options. Times are in seconds, and may be given as strings with a unit."""
 
     #: Where the daemon listens.
     socket: str = SOCKET
@@ -46,13 +46,10 @@ class TierConfig:
     private: bool = False
 
     def __post_init__(self) -> None:
-        if self.level not in ("published", "stored", "durable"):
-            raise ValueError(f"kvtide: level is {self.level!r}; it must be 'published', 'stored' or 'durable'")
-        if not 1 <= self.store_permille <= 1000:
+        check_choice(self, "level", LEVELS)
+        check_numbers(self)
+        if self.store_permille > 1000:
             raise ValueError(f"kvtide: store_permille is {self.store_permille}; it must be from 1 to 1000")
-        for name in ("timeout_s", "attach_timeout_s"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"kvtide: {name} is {getattr(self, name)}; it must be more than 0")
 
 
 def parse(given: Mapping[str, Any]) -> TierConfig:
