@@ -100,7 +100,7 @@ fn parse<P: Parser>() -> Result<P, ExitCode> {
     P::try_parse().map_err(|error| {
         let status = ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(u8::MAX));
         let printed = error.print().and_then(|()| io::stdout().flush());
-        // What goes to stderr has a status of its own, whether or not it can be written.
+        // Usage errors go to stderr and keep their status, even if stderr cannot be written.
         if error.use_stderr() { status } else { output::ended(printed, status) }
     })
 }

@@ -71,7 +71,7 @@ pub(super) fn run(args: &PurgeArgs) -> ExitCode {
     output::print(&text, status)
 }
 
-/// What to say about a tenant of which no disk holds anything.
+/// Error text for a tenant that no disk knows.
 fn unknown(tenant: &str, known: &BTreeSet<String>) -> String {
     let names: Vec<String> = known.iter().map(|name| format!("{name:?}")).collect();
     let hint = match (most_like(tenant, known.iter().map(String::as_str)), &names[..]) {

@@ -99,7 +99,7 @@ impl Listener for Bounded {
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Connection, SocketAddr) {
-        // The tasks of earlier connections run first: they see what has arrived, and those that were closed give up descriptors.
+        // The tasks of earlier connections run first: they read requests that have arrived, and closed ones free their descriptors.
         tokio::task::yield_now().await;
         loop {
             let (stream, address) = self.next().await;
@@ -114,7 +114,7 @@ impl Listener for Bounded {
     }
 }
 
-/// What a connection does.
+/// Phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// Nothing of a request has come.
@@ -130,7 +130,7 @@ enum Phase {
 #[derive(Debug)]
 struct State {
     phase: Phase,
-    /// When it became idle, or when its answer began: what has lasted longest is closed first.
+    /// When it became idle, or when its answer began: the oldest connection is closed first.
     since: Instant,
     /// When it is closed.
     deadline: Instant,
@@ -228,7 +228,7 @@ impl Drop for Place {
     }
 }
 
-/// What holds a panic of another thread does not concern: every change under these locks is whole.
+/// A panic elsewhere leaves this data valid: every change under these locks is complete.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -306,7 +306,7 @@ impl Connection {
         self.due.as_mut().reset(state.deadline);
     }
 
-    /// What a write has come to. A peer that holds it up may give way from now on, so a peer that waits for a place looks again.
+    /// Passes the result of a write on. A blocked connection may give way from now on, so a waiting peer tries again.
     fn wrote<T>(&self, written: Poll<T>) -> Poll<T> {
         if written.is_pending() {
             self.place.places.freed.notify_one();
@@ -339,7 +339,7 @@ impl AsyncWrite for Connection {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
         self.enter(Phase::Idle, |phase| phase == Phase::Answer);
-        // An idle connection may give way: a peer that waits for a place looks again.
+        // An idle connection may give way: a waiting peer tries again.
         self.place.places.freed.notify_one();
         Poll::Ready(Ok(()))
     }
@@ -510,7 +510,7 @@ mod tests {
         let (address, _) = serve(LAX);
         let mut busy: Vec<Peer> = (0..2).map(|_| connect(address)).collect();
         busy.iter_mut().for_each(|peer| ask(peer, "/soon"));
-        // Nobody hangs up: one of the two becomes idle, and gives way.
+        // Both stay connected: one becomes idle and gives way.
         served(address);
     }
 
