@@ -277,12 +277,12 @@ mod tests {
         let write_budget = WriteBudget { window_s: 3600.0, spaces: [(3, spent)].into(), ..WriteBudget::default() };
         let status = Status { write_budget, ..Status::default() };
         let told = advised(&space, &status);
-        // 1,600 blocks of 1 MiB an hour are computed anew.
-        assert_eq!(told.writes.bytes_per_day_for_all, Some(24 * 1600 << 20));
+        // 1,600 blocks of 1 MiB an hour are computed anew, and half as many are allowed for bursts.
+        assert_eq!(told.writes.bytes_per_day_for_all, Some(36 * 1600 << 20));
         let text = render(&told);
         for part in [
             "found now, of recent uses           21.0 %",
-            "21.0 % of uses find their block; with everything written 84.0 % would, at 37.5 GiB a day",
+            "21.0 % of uses find their block; with everything written 84.0 % would, at 56.2 GiB a day",
             "gives this space 100 GiB a day: 3517 blocks (3.43 GiB) of the last 1 h 0 min were dropped unwritten",
             "hit ratio if everything were written by room",
         ] {

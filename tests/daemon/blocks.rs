@@ -42,7 +42,7 @@ impl Memory {
     }
 
     /// Every byte of a block becomes what the prefix and the index in it say.
-    fn write(&mut self, block: u32, prefix: u128, index: u32) {
+    pub fn write(&mut self, block: u32, prefix: u128, index: u32) {
         self.each(block, |at, byte| *byte = content(prefix, index, at));
     }
 

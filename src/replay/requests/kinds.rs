@@ -126,7 +126,7 @@ fn scans(kind: &mut Kind) {
 }
 
 /// Conversations of several turns, behind a few prompts, with times to think between.
-pub(super) fn chats(kind: &mut Kind) {
+fn chats(kind: &mut Kind) {
     kind.begin(5, 2..12);
     let turn = kind.turn;
     if turn.is_multiple_of(3) || kind.live.is_empty() {
@@ -147,7 +147,7 @@ pub(super) fn chats(kind: &mut Kind) {
 }
 
 /// Agents that go round a set of contexts, a little more than a tenth of all there is, and others that do not come back.
-fn loops(kind: &mut Kind) {
+pub(super) fn loops(kind: &mut Kind) {
     kind.begin(90, 20..21);
     match kind.making.random.below(10) {
         0..7 => {
