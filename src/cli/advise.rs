@@ -278,7 +278,7 @@ mod tests {
         let status = Status { write_budget, ..Status::default() };
         let told = advised(&space, &status);
         // 1,600 blocks of 1 MiB an hour are computed anew, and half as many are allowed for bursts.
-        assert_eq!(told.writes.bytes_per_day_for_all, Some(36 * 1600 << 20));
+        assert_eq!(told.writes.bytes_per_day_for_all, Some((36 * 1600) << 20));
         let text = render(&told);
         for part in [
             "found now, of recent uses           21.0 %",

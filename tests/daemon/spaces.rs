@@ -74,6 +74,32 @@ fn a_second_model_finds_room_where_the_first_has_filled_host_memory_and_is_idle(
 }
 
 #[test]
+fn the_same_over_nvme_and_nothing_that_the_first_has_there_is_lost() {
+    for stays in [false, true] {
+        let dir = Dir::new();
+        second_model(over_nvme(&dir, ""), stays);
+    }
+    let dir = Dir::new();
+    let mut daemon = over_nvme(&dir, "");
+    let mut first = attach(&daemon, 1);
+    for prefix in 0..u128::from(FILLS / 8) {
+        store(&mut first.1, &mut first.2, prefix + 1, 8, Level::Stored);
+    }
+    drop(first);
+    let mut second = attach(&daemon, 2);
+    fill(&mut second, FILLS);
+    until_status(&mut daemon, "all was the second's", |status| {
+        let of = |space: &Value| space["host_bytes"].as_u64().or(space["slab_bytes"].as_u64()).unwrap_or(0);
+        status["spaces"].as_array().is_some_and(|spaces| spaces.len() == 2 && spaces.iter().any(|space| of(space) == 0))
+            || granted(status) <= HOST_BYTES
+    });
+    drop(second);
+    let mut first = attach(&daemon, 1);
+    assert_eq!(found(&mut first, FILLS), FILLS);
+    load(&mut first.1, &mut first.2, 1, 8);
+}
+
+#[test]
 fn an_engine_that_pages_gets_memory_that_others_have_cached() {
     let mut daemon = host_alone();
     let mut first = attach(&daemon, 1);

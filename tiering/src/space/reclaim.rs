@@ -17,9 +17,11 @@ const AGAIN_US: u64 = 1_000;
 /// Frames that one call looks at, and cache entries that it drops.
 const FRAMES_MAX: u32 = 512;
 const DROPS_MAX: u32 = 64;
-/// Slabs that are compared before one is chosen, and cache entries through which they are looked for, in eviction order.
+/// Slabs that are compared before one is chosen; cache entries through which they are looked for, and frames of each list, in eviction
+/// order.
 const SLABS_MAX: usize = 8;
 const ENTRIES_MAX: usize = 64;
+const LISTED_MAX: usize = 16;
 
 /// A slab that is being emptied.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -84,6 +86,18 @@ impl Core {
             count += 1;
         }
         let (mut slabs, mut found) = ([NONE; SLABS_MAX], 0);
+        let mut add = |slab: u32| {
+            if found < slabs.len() && !slabs.contains(&slab) {
+                slabs[found] = slab;
+                found += 1;
+            }
+        };
+        // With NVMe the entries that go first are mostly there alone; the frames in host stand in lists of their own.
+        for c in &self.host.classes {
+            for list in [c.spare, c.double, c.clean, c.ahead, c.dirty] {
+                list.iter(&self.host.recs).take(LISTED_MAX).for_each(|at| add(self.host.slab_of(at)));
+            }
+        }
         for (i, &entry) in entries[..count].iter().enumerate() {
             let recorded = self.parts(entry).filter_map(Part::block).all(|b| self.is_recorded(b));
             let entry = match recorded || self.index.recs[entry as usize].child() == NONE {
@@ -95,11 +109,9 @@ impl Core {
             for b in self.parts(entry).filter_map(Part::block) {
                 for page in self.pages_of(b) {
                     let at = self.pages[page as usize].host;
-                    if at == NONE || slabs.contains(&self.host.slab_of(at)) || found == slabs.len() {
-                        continue;
+                    if at != NONE {
+                        add(self.host.slab_of(at));
                     }
-                    slabs[found] = self.host.slab_of(at);
-                    found += 1;
                 }
             }
         }
