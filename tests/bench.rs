@@ -32,6 +32,7 @@ fn the_blocks_bench_reports_its_figures() {
     let at_once = ["lookup_max_us", "lookup_p99_us", "machine_max_us", "machine_p99_us", "throughput_ratio"];
     let at_once = at_once.map(|key| format!("concurrent_{key}"));
     let mut expected: Vec<&str> = at_once.iter().map(String::as_str).collect();
+    expected.extend(["hit_first_ratio", "hit_host_max_ratio", "hit_host_max_ratio_memcpy", "hit_host_ratio_memcpy"]);
     expected.extend(["index_bytes_per_block", "lease_1024_p50_us", "load_nvme_ratio", "load_ratio_memcpy"]);
     expected.extend(["lookup_1024_p50_us", "lookup_1024_p99_us", "lookup_python_1024_p50_us", "store_ratio_memcpy"]);
     assert_eq!(keys, expected);

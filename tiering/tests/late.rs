@@ -231,7 +231,7 @@ fn a_sessions_leases_have_a_share() {
     let lease = |seq, count: u32| Request::Lease { seq, hash: mine[count as usize - 1], count, lease_us: 1_000 };
     let share = FRAMES / 2;
     let done = w.call(1, lease(0, share + 1));
-    assert_eq!((done.status, done.value), (Status::Limit, 1 << 63 | u64::from(share) * STRIDE));
+    assert_eq!((done.status, done.value), (Status::Limit, (1 << 63) | (u64::from(share) * STRIDE)));
     w.ok(1, lease(0, share - 2));
     w.ok(1, lease(1, 2));
     w.ok(1, lease(2, share));
@@ -341,11 +341,11 @@ fn a_page_that_leaves_one_engine_comes_to_another() {
     w.fill(0, 1, 6, 1);
     w.eager = false;
     w.ask(0, Request::Reserve { seq: Some(1), count: 1 });
-    let victims = w.agents[&0].jobs.iter().filter_map(|(_, job)| match job {
+    let mut victims = w.agents[&0].jobs.iter().filter_map(|(_, job)| match job {
         Job::Map { victim: Some(victim), .. } => written.iter().position(|page| page.0 == victim.block),
         _ => None,
     });
-    let index = victims.last().expect("a page of the prefix gives way") as u32;
+    let index = victims.next_back().expect("a page of the prefix gives way") as u32;
     w.ok(1, Request::SeqCreate { seq: 0 });
     let tag = w.ask(1, Request::Map { seq: 0, hashes: &shared });
     w.settle();
