@@ -53,6 +53,27 @@ fn the_blocks_bench_says_what_an_interpreter_has_not() {
     assert!(output.status.code() == Some(2) && said.contains("from Python by /bin/false"), "{said}");
 }
 
+/// Not figures of speed: every model is served, on any machine.
+#[test]
+fn the_spaces_bench_reports_that_every_model_is_served() {
+    let dir = Dir::new("spaces");
+    for nvme in [false, true] {
+        let mut bench = Command::new(env!("CARGO_BIN_EXE_kvtide"));
+        bench.args(["bench", "spaces", "--json"]);
+        if nvme {
+            bench.arg("--dir").arg(&dir.0);
+        }
+        let output = bench.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        for key in ["second_found_gone", "second_found_idle"] {
+            assert!(figures[key].as_f64().unwrap() >= 0.9, "nvme {nvme}: {figures}");
+        }
+        assert_eq!(figures["models_served"], 30, "nvme {nvme}: {figures}");
+    }
+    assert!(dir.is_empty(), "its files are left");
+}
+
 #[test]
 fn the_attention_bench_reports_its_figures() {
     let mut bench = Command::new(env!("CARGO_BIN_EXE_kvtide"));

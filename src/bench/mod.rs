@@ -1,6 +1,6 @@
 //! `kvtide bench`: the figures that this project promises, measured, each beside its target.
 //!
-//! `bench ring`, `bench blocks` and `bench paging` are engines beside a private daemon and use the client as any engine would; `bench core`
+//! `bench ring`, `bench blocks`, `bench spaces` and `bench paging` are engines beside a private daemon and use the client as any engine would; `bench core`
 //! and `bench attention` drive the sans-IO core alone, over simulated devices, the second also the demo's model beside a private daemon; `bench nvme` drives a disk's I/O thread as a core thread does; `bench codec` codes and encrypts pages of the demo's model. `bench recovery`
 //! opens an index log as a start does, and `bench gpu` measures a device. The
 //! command line calls [`run`]; nothing else may call in here, and nothing in here knows how the daemon works inside.
@@ -18,6 +18,7 @@ mod paging;
 mod recovery;
 mod report;
 mod ring;
+mod spaces;
 
 pub use error::BenchError;
 
@@ -45,6 +46,8 @@ enum Which {
     /// A client of `bench blocks` that is a process of its own, which that bench starts
     #[command(name = "blocks-client", hide = true)]
     BlocksClient(blocks::ClientArgs),
+    /// Several models over one daemon: what a second one finds, and how many are served one after another
+    Spaces(spaces::SpacesArgs),
     /// The core alone, one thread, simulated devices: transitions, allocations, metadata
     Core(Output),
     /// Predictor and planner: what scores of attention cost, by page and plane
@@ -75,6 +78,7 @@ pub fn run(args: &Args) -> ExitCode {
         Which::Codec(args) => (codec::measure(args), args.output),
         Which::Ring(output) => (ring::measure(), *output),
         Which::Blocks(args) => (blocks::measure(args), args.output),
+        Which::Spaces(args) => (spaces::measure(args), args.output),
         Which::Core(output) => (core::measure(), *output),
         Which::Attention(args) => (attention::measure(args), args.output),
         Which::Paging(args) => (paging::measure(args), args.output),
