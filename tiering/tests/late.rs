@@ -323,39 +323,3 @@ fn a_store_that_is_to_be_kept_does_not_wait_for_leases() {
     assert_eq!((done.status, done.value), (Status::NoSpace, Level::Published as u64));
     assert_eq!(found(&mut w, &theirs), 4);
 }
-
-/// One engine's agent does not say that it shows a page no longer: another engine gets the page all the same.
-#[test]
-fn a_page_that_leaves_one_engine_comes_to_another() {
-    let mut cfg = config(vec![full(1000)]);
-    (cfg.policy.host_high_percent, cfg.policy.host_low_percent) = (100, 100);
-    let mut w = World::new(cfg);
-    w.attach(0, 1, &[8]);
-    w.attach(1, 1, &[8]);
-    let shared = hashes(1, 2);
-    w.ok(0, Request::SeqCreate { seq: 0 });
-    let written = w.fill(0, 0, 2, 1);
-    w.ok(0, Request::Publish { seq: 0, first: 0, parent: 0, hashes: &shared, level: Level::Published });
-    // Its tier 0 is wanted for something else: what is clean gives its frame up, and the agent does not end that job.
-    w.ok(0, Request::SeqCreate { seq: 1 });
-    w.fill(0, 1, 6, 1);
-    w.eager = false;
-    w.ask(0, Request::Reserve { seq: Some(1), count: 1 });
-    let mut victims = w.agents[&0].jobs.iter().filter_map(|(_, job)| match job {
-        Job::Map { victim: Some(victim), .. } => written.iter().position(|page| page.0 == victim.block),
-        _ => None,
-    });
-    let index = victims.next_back().expect("a page of the prefix gives way") as u32;
-    w.ok(1, Request::SeqCreate { seq: 0 });
-    let tag = w.ask(1, Request::Map { seq: 0, hashes: &shared });
-    w.settle();
-    assert_eq!(w.answer(1, tag).unwrap().value, 2);
-    w.agents.get_mut(&1).unwrap().lanes.insert(0, (1, std::collections::BTreeSet::new()));
-    w.ok(1, Request::Step { lane: 0, step: 1, seqs: &[0] });
-    let tag = w.ask(1, Request::Fault { lane: 0, use_pos: 1, seq: 0, index, plane: 0 });
-    while w.answer(1, tag).is_none() {
-        assert!(w.run_job(1), "the page comes");
-        w.settle();
-    }
-    assert_eq!(w.answer(1, tag).unwrap().status, Status::Ok);
-}

@@ -100,23 +100,13 @@ impl Core {
     /// The page gets no frame now: the one that it gave up may still show it, or a load of it was refused and waits for
     /// another frame.
     pub(crate) fn must_wait(&mut self, s: u16, page: u32) -> bool {
-        if self.is_leaving(s, page) && !mutants::on(Mutant::ReloadWhileLeaving) {
+        if self.pages[page as usize].leaving > 0 && !mutants::on(Mutant::ReloadWhileLeaving) {
+            // It may be another session's job that ends last: then this session is woken too.
             self.leaving_wanted = true;
             return true;
         }
         let jobs = &self.sessions[usize::from(s)].jobs;
         jobs.again.iter(&jobs.recs).any(|j| jobs[j].page == page && jobs[j].task == Task::Load)
-    }
-
-    /// Whether a frame of the session that gave the page up may still show it. What other sessions' frames show is nothing to this one.
-    pub(crate) fn is_leaving(&self, s: u16, page: u32) -> bool {
-        if self.pages[page as usize].leaving == 0 {
-            return false;
-        }
-        let session = &self.sessions[usize::from(s)];
-        let by_job = |j: &JobRec| j.live && (j.victim == page || j.task == Task::Evict && j.page == page);
-        let mut queued = session.evicts.iter(&session.frames).chain(session.evicts_later.iter(&session.frames));
-        session.jobs.recs.iter().any(by_job) || queued.any(|f| session.frames[f as usize].page == page)
     }
 
     /// The page is resident: the lane may read it at its next boundary, and nobody takes it before.

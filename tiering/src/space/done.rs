@@ -289,7 +289,7 @@ impl Core {
                 }
                 return;
             }
-            if self.is_leaving(s, job.page) {
+            if self.pages[job.page as usize].leaving > 0 {
                 self.leaving_wanted = true;
                 return;
             }

@@ -5,7 +5,7 @@
 
 use super::{Core, Spare};
 use crate::api::{Action, BlockId, NONE};
-use crate::pages::{BlockState, HostOn, Keep, Part};
+use crate::pages::{BlockState, HostOn, Keep, Listed, Part};
 use crate::sessions::Life;
 use serde::{Deserialize, Serialize};
 
@@ -155,6 +155,8 @@ impl Core {
             return false;
         }
         let idle = block.state == BlockState::Sealed && block.content != NONE && block.refs() == 0;
+        // Another shard's part of the same content may be in use: then it is not dropped.
+        let idle = idle && (p.on_disk() || self.index.recs[block.content as usize].listed() != Listed::Active);
         !block.live() || idle || p.on_disk() && self.host.recs[at as usize].on == HostOn::Double
     }
 
@@ -229,6 +231,10 @@ impl Core {
             return Cleared::Later;
         }
         let leaf = self.index.leaf_of(self.blocks[b].content);
+        if self.index.recs[leaf as usize].listed() == Listed::Active {
+            // A sequence of another shard uses it.
+            return Cleared::Never;
+        }
         if self.is_stood_on(leaf) {
             return Cleared::Later;
         }
