@@ -1181,7 +1181,8 @@ const char *kvt_last_error(void);
 /// connection within `timeout_us`, though it was asked again and again. `KVT_ESYSTEM`.
 ///
 /// Pointers: Pointers are valid as described at `kvt_options`.
-kvt_status kvt_attach(const struct kvt_options *options, struct kvt_client **client);
+kvt_status kvt_attach(const struct kvt_options *options,
+                      struct kvt_client **client);
 
 /// Opens a new session with a daemon at `socket`, after this one's daemon died: takes over tier 0 and declares the sequences
 /// and the pages that are still in it. All channels and lanes of the old client must be closed; after success it has none, and

@@ -38,6 +38,9 @@
 /// No lane.
 #define KVT_WIRE_NONE_U16 UINT16_MAX
 
+/// Set in the `value` of an `Op::Lease` that failed with `Status::Limit` since the session's leases would hold too much.
+#define KVT_WIRE_LEASE_SHARE (1 << 63)
+
 /// In `Job::flags` of a copy between host and tier 0, or an engine's own memory: the page is in the canary's sample. A
 /// `JobKind::Store` or `JobKind::Gather` reports the digest of the page as it stands in tier 0, or there (`JobDone::digest`); a
 /// `JobKind::Load`, `JobKind::LoadCopy` or `JobKind::Scatter` compares that of
@@ -172,6 +175,8 @@ enum kvt_wire_op
     KVT_WIRE_OP_LOOKUP = 22,
     /// `seq` (not created), `hash` = last block of a cached prefix, `count` = its blocks, `value` = microseconds: a sequence that holds
     /// the prefix. It ends with `Op::SeqDrop`, or by itself after that time. `Status::NotFound`: it is not cached (any more).
+    /// `Status::Limit` with a `value`: how many microseconds a lease may last, or with `LEASE_SHARE` how many bytes of cache the
+    /// session's leases may hold alone.
     /// Completion: `value` = microseconds that loading it takes, as far as that was measured; list = how many of its blocks are in host,
     /// on NVMe alone, and in other sessions' tier 0 alone.
     KVT_WIRE_OP_LEASE = 23,

@@ -372,6 +372,7 @@ mod tests {
     use axum::routing::get;
     use std::io::{Read, Write};
     use std::net::TcpStream as Peer;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     /// Bound of every wait of a peer.
     const PATIENCE: Duration = Duration::from_secs(30);
@@ -383,6 +384,9 @@ mod tests {
 
     const LAX: Bounds = Bounds { connections: 2, loopback: 1, header: LONG, idle: LONG, answer: LONG };
 
+    /// Requests of `/never`, which one test makes, that are in their handlers.
+    static NEVER_BEGUN: AtomicUsize = AtomicUsize::new(0);
+
     /// Where a server with these bounds is, and its places. It serves until the process ends.
     fn serve(bounds: Bounds) -> (SocketAddr, Places) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -393,7 +397,11 @@ mod tests {
             assert!(std::env::args().count() == 0, "a bug of a handler");
         };
         let router = Router::new().route("/", get(|| async { "hello" })).route("/large", get(large));
-        let router = router.route("/never", get(std::future::pending::<()>)).route("/broken", get(broken));
+        let never = || async {
+            NEVER_BEGUN.fetch_add(1, Ordering::SeqCst);
+            std::future::pending::<()>().await
+        };
+        let router = router.route("/never", get(never)).route("/broken", get(broken));
         let soon = || async {
             sleep(SHORT).await;
             "hello"
@@ -494,6 +502,11 @@ mod tests {
         let (address, places) = serve(LAX);
         let mut busy: Vec<Peer> = (0..2).map(|_| connect(address)).collect();
         busy.iter_mut().for_each(|peer| ask(peer, "/never"));
+        let asked = std::time::Instant::now();
+        while NEVER_BEGUN.load(Ordering::SeqCst) < 2 {
+            assert!(asked.elapsed() < PATIENCE, "the requests never reach their handlers");
+            std::thread::yield_now();
+        }
         let mut third = connect(address);
         ask(&mut third, "/");
         third.set_read_timeout(Some(Duration::from_millis(100))).unwrap();

@@ -76,7 +76,8 @@ impl Ghost {
         let before =
             std::mem::replace(&mut self.shift, u64::BITS - (contents / (u64::from(self.max) + 1)).leading_zeros());
         // What a finer or a coarser sample counted is worth as much more or less than what this one will.
-        let by = 2f64.powi(before as i32 - self.shift as i32);
+        // Both are powers of two, so the quotient is exact on every machine.
+        let by = (1u64 << before) as f64 / (1u64 << self.shift) as f64;
         (self.hits, self.uses, self.run) = (self.hits * by, self.uses * by, self.run * by);
         self.cap = ((contents >> self.shift) as u32).min(self.max);
         self.once = self.once.min(f64::from(self.cap));
