@@ -58,11 +58,11 @@ pub(crate) enum NodeLetter {
         /// For which size class.
         class: u8,
     },
-    /// A space that was told [`Letter::Reclaim`] has given back what it could.
+    /// The answer to [`Letter::Reclaim`].
     Reclaimed {
         /// Its number.
         space: u32,
-        /// Whether that was anything.
+        /// Whether the space gave a slab back.
         gave: bool,
     },
     /// The first session of a space attached, or its last one left.

@@ -26,7 +26,7 @@ pub(super) struct Need {
     empty: BTreeSet<u32>,
     /// Whether spaces are asked for what they have cached by now.
     cached: bool,
-    /// Whether nobody is to be asked any more.
+    /// No space is asked any more.
     over: bool,
     began: Instant,
 }
@@ -65,8 +65,8 @@ impl Need {
 #[derive(Debug, Default)]
 pub(super) struct Needs {
     waiting: Vec<Need>,
-    /// Spaces that were asked and have not answered: they are asked nothing more until they do.
-    asked: BTreeSet<u32>,
+    /// Spaces that were asked and have not answered, and whether for cached content: they are asked nothing more until they do.
+    asked: BTreeMap<u32, bool>,
     /// Spaces that were refused since memory came back last.
     refused: BTreeSet<u32>,
     /// For whose sake others were asked since memory came back last, and when.
@@ -86,11 +86,11 @@ impl Needs {
         let lately = self.questions.get(&space).is_some_and(|at| now.saturating_duration_since(*at) < AGAIN);
         let mut unheard = BTreeSet::new();
         for helper in helpers {
-            if !lately && !self.asked.contains(&helper) && ask(helper) {
-                self.asked.insert(helper);
+            if !lately && !self.asked.contains_key(&helper) && ask(helper) {
+                self.asked.insert(helper, false);
             }
-            // What was asked for another's sake, or for another size class, is as good.
-            if self.asked.contains(&helper) {
+            // An answer to a question for another space, or for another size class, serves as well.
+            if self.asked.contains_key(&helper) {
                 unheard.insert(helper);
             }
         }
@@ -101,10 +101,10 @@ impl Needs {
         Need { space, class, unheard, empty: BTreeSet::new(), cached: false, over, began: now }
     }
 
-    /// A space is asked to empty a slab of what it has cached, unless a question to it is still open: its answer is as good.
+    /// A space is asked to empty a slab of cached content. If a question to it is still open, its answer is awaited first.
     pub fn ask_cached(&mut self, need: &mut Need, giver: u32, ask: impl Fn(u32) -> bool) {
-        if self.asked.contains(&giver) || ask(giver) {
-            self.asked.insert(giver);
+        if self.asked.contains_key(&giver) || ask(giver) {
+            self.asked.entry(giver).or_insert(true);
             need.unheard.insert(giver);
         } else {
             need.empty.insert(giver);
@@ -113,9 +113,10 @@ impl Needs {
 
     /// A space has given back what it could.
     pub fn heard(&mut self, space: u32, gave: bool) {
-        self.asked.remove(&space);
+        let cached = self.asked.remove(&space) == Some(true);
         for need in &mut self.waiting {
-            if need.unheard.remove(&space) && need.cached && !gave {
+            // A space without idle memory may still have cached content.
+            if need.unheard.remove(&space) && cached && !gave {
                 need.empty.insert(space);
             }
         }
@@ -199,6 +200,20 @@ mod tests {
         }
         needs.ask_cached(&mut need, 4, |_| false);
         assert!(need.has_nothing(4) && !need.waits(now), "its mailbox is full");
+    }
+
+    #[test]
+    fn an_answer_about_idle_memory_says_nothing_of_cached_content() {
+        let (mut needs, now) = (Needs::default(), Instant::now());
+        assert!(ask(&mut needs, 1, &[2], now).waits(now));
+        // Meanwhile another space wants the cached content of 2.
+        let mut need = ask(&mut needs, 3, &[], now);
+        assert!(need.may_ask_cached(now));
+        needs.ask_cached(&mut need, 2, |_| panic!("it has yet to answer"));
+        needs.keep(need);
+        needs.heard(2, false);
+        let mut need = needs.take().pop().unwrap();
+        assert!(!need.has_nothing(2) && need.may_ask_cached(now), "it is asked for that now");
     }
 
     #[test]

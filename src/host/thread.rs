@@ -254,8 +254,8 @@ impl Host {
     }
 }
 
-/// Asks a space for a slab. False: its mailbox is full, and it is not waited for. A space whose thread has ended is: what it held is on
-/// its way here, and so is its end.
+/// Asks a space for a slab. False if its mailbox is full: its answer is not awaited. A space whose thread has ended counts as asked: its
+/// slabs and its `Leave` are on their way here.
 fn ask(spaces: &BTreeMap<u32, Address<Letter>>, helper: u32, cached: bool) -> bool {
     spaces.get(&helper).is_some_and(|to| match to.offer(Letter::Reclaim { cached }) {
         Ok(()) | Err(TrySendError::Disconnected(_)) => true,

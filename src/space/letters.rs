@@ -28,7 +28,7 @@ pub(crate) enum Letter {
     },
     /// Another space finds no host memory: what is idle here goes back. Answered by [`crate::host::NodeLetter::Reclaimed`].
     Reclaim {
-        /// If nothing is idle, a slab is emptied of what is cached and nobody refers to.
+        /// If no slab is idle, the space empties one of unreferenced cached blocks.
         cached: bool,
     },
     /// Memory came back to the node since this space was refused.

@@ -169,10 +169,10 @@ fn begin(spec: Spec, letters: &Mailbox<Letter>, nvme: Nvme, sleeper: Sleeper) {
             space.give_up_regions(|space, slab| node.send(NodeLetter::ReturnDisk { space, slab }));
         }
         // Agents may still be copying out of host memory: it lasts as long as its maps. What is recorded on NVMe is the next run's.
-        Finish::Drained => space.leave_regions(&node),
+        Finish::Drained => space.leave_regions(&node, false),
         Finish::Retired => {
             space.return_slabs(&node);
-            space.leave_regions(&node);
+            space.leave_regions(&node, true);
         }
     }
     tracing::info!("space {} ends", space.number);
@@ -306,8 +306,8 @@ impl Space {
         }
     }
 
-    /// Gives back what is idle, since another space found no memory, or begins to empty a slab of what is `cached`. Who has left before
-    /// it asked is let go of first: engines that follow one another expect to find what those before them had.
+    /// Returns idle slabs because another space found no memory, or begins to empty a slab of `cached` blocks. Sessions that left before the
+    /// question end first: an engine that follows another expects the memory that the other had.
     fn give_back(&mut self, now_us: u64, sleeper: &mut Sleeper, cached: bool) {
         for _ in 0..LOOKS {
             sleeper.look(Some(Duration::ZERO));
@@ -395,12 +395,14 @@ impl Space {
         }
     }
 
-    /// Leaves what is recorded in the regions of disks to whoever comes, unless a transfer may still be under way there.
-    fn leave_regions(&mut self, node: &Address<NodeLetter>) {
+    /// Leaves the regions of disks with what is recorded there, unless a transfer may still be under way. `again`: the space may come
+    /// again in this run, and finds its blocks then; a later run reads them from the index log.
+    fn leave_regions(&mut self, node: &Address<NodeLetter>, again: bool) {
         if self.nvme.in_flight() > 0 {
             return;
         }
-        for left in self.nvme.leave(&self.core) {
+        let core = again.then_some(&*self.core);
+        for left in self.nvme.leave(core) {
             if node.send(NodeLetter::KeepDisk { space: self.number, left: Box::new(left) }).is_err() {
                 return; // the host thread has ended: so does the process
             }

@@ -58,7 +58,7 @@ pub(super) struct Space {
     pub attaches: u64,
     /// Newcomers seen when the control thread was last told that the space is vacant.
     pub told_vacant: u64,
-    /// Newcomers seen when the node and the control thread were last told that the last session has left.
+    /// Newcomers seen when the space last reported that it has no session.
     pub told_left: u64,
     /// What the node said that it may write to NVMe a day.
     pub nvme_bytes_per_day: Option<u64>,

@@ -1,4 +1,4 @@
-//! Another space needs host memory: slabs go back, coldest first, at the cost of what is cached and nobody refers to.
+//! Another space needs host memory: slabs of unreferenced cached blocks go back, coldest first.
 #![allow(clippy::unwrap_used)]
 
 mod fake;

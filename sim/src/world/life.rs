@@ -165,7 +165,7 @@ impl World {
             if (cx.now() / AUDIT_US).is_multiple_of(RECLAIM_AUDITS) {
                 cx.say(|| "node: another space wants memory".to_owned());
                 let before = daemon.granted_bytes;
-                // Where there is room for everything nobody asks for what is cached: all that was published must be found there.
+                // A roomy space must find everything that was published, so its cached content is never asked for.
                 let cached = !cx.geometry.roomy && (cx.now() / AUDIT_US / RECLAIM_AUDITS).is_multiple_of(2);
                 daemon.handle(cx, sessions, Event::Reclaim { cached })?;
                 if daemon.granted_bytes < before {

@@ -169,16 +169,25 @@ impl Nvme {
         if slab.has(at.slot) { Ok(slab) } else { Err("it names no slot") }
     }
 
-    /// What is recorded in each slab of a disk in service; none is held afterwards.
-    pub fn leave(&mut self, core: &Core) -> Vec<Left> {
+    /// The slabs on disks in service, with the blocks recorded there if the space may come again in this run (`core`). None is held
+    /// afterwards.
+    pub fn leave(&mut self, core: Option<&Core>) -> Vec<Left> {
         let mut left: BTreeMap<u32, Left> = BTreeMap::new();
         for (slab, id) in self.slabs.iter().zip(0..) {
             if let Some(slab) = slab.as_ref().filter(|slab| !slab.gone) {
                 let blocks = slab.no_blocks(&self.page_bytes);
-                left.insert(id, Left { slab: id, blocks, generation: core.generation_of(id) });
+                let generation = core.map_or(0, |core| core.generation_of(id));
+                left.insert(id, Left { slab: id, blocks, generation });
             }
         }
-        let Some(mut note) = self.notes.blank() else { return Vec::new() }; // all are under way: nothing of it is certain
+        self.list_recorded(core, &mut left);
+        self.slabs.clear();
+        left.into_values().collect()
+    }
+
+    /// Lists the blocks that are recorded in slabs. Without a note at home some are under way, and nothing is certain.
+    fn list_recorded(&mut self, core: Option<&Core>, left: &mut BTreeMap<u32, Left>) {
+        let (Some(core), Some(mut note)) = (core, self.notes.blank()) else { return };
         core.each_recorded(|at, shard, words| {
             let described = self.describe(&mut note, Wanted::Record(at, shard, words));
             let Some(of) = left.get_mut(&at.slab).filter(|_| described.is_ok()) else { return };
@@ -187,8 +196,6 @@ impl Nvme {
                 tracing::error!("space {}: what is recorded at {at:?} cannot be handed on", self.space);
             }
         });
-        self.slabs.clear();
-        left.into_values().collect()
     }
 
     /// Slabs held, by id; none afterwards.

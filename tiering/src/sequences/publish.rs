@@ -281,8 +281,8 @@ impl Core {
         });
     }
 
-    /// No slot is to be had: publishes end whose content, or what it stands on, has none. A look at the blocks that are to be written does
-    /// not come to all of them, and none may follow for long.
+    /// NVMe has no free slot: ends the publishes whose block, or an ancestor of it, still needs one. One look at the blocks to be written
+    /// covers a part of them, and the next look may come much later.
     pub(crate) fn end_publishes_without_slots(&mut self) {
         self.each_publish(|core, s, op| {
             let (rec, shard) = (core.sessions[usize::from(s)].ops[op], core.sessions[usize::from(s)].shard);

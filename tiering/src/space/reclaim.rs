@@ -147,11 +147,11 @@ impl Core {
         Some(cost)
     }
 
-    /// Whether nobody uses the page in its host frame, now or as soon as what is in flight has ended.
+    /// Whether the page's host frame is unused, or will be when the transfers and jobs in flight have ended.
     fn may_clear(&self, page: u32, at: u32) -> bool {
         let p = &self.pages[page as usize];
         let block = &self.blocks[self.geo.block_of(page)];
-        if p.loads > 0 || self.is_watched(page) {
+        if p.loads > 0 || self.is_watched(page) || self.host.late(at) > 0 {
             return false;
         }
         let idle = block.state == BlockState::Sealed && block.content != NONE && block.refs() == 0;

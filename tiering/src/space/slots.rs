@@ -210,7 +210,7 @@ impl Core {
     }
 
     /// Gives one wholly free slab back that no admitted block needs; keeps a tenth of what is granted, and all of it while a
-    /// request waits for admission: it asked for what is idle now, and would ask for it again.
+    /// request waits for admission: it asked for the idle slab, and would ask for it again.
     pub(crate) fn return_idle_disk(&mut self) {
         if self.sessions.iter().any(|s| !s.ops.admission.is_empty()) {
             return;
