@@ -186,6 +186,8 @@ bench_all() {
 core
 attention
 blocks --dir DIR --python ${CARGO_TARGET_DIR:-target}/tools/python/bin/python
+spaces
+spaces --dir DIR
 ring
 paging
 nvme --dir DIR --seconds 1 --fio
