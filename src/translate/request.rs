@@ -8,7 +8,7 @@ use kvtide_wire::entry::{self, Completion, LIST_WORDS, NONE_U32, Op, Submission}
 use kvtide_wire::lists::{HASH_WORDS, HASHES_MAX, hash_of};
 use kvtide_wire::status::Status;
 
-const _: () = assert!(api::LEASE_SHARE == entry::LEASE_SHARE, "a completion's value goes through as it is");
+const _: () = assert!(kvtide_tiering::LEASE_SHARE == entry::LEASE_SHARE, "a completion's value goes through as it is");
 
 /// Room for the hashes of one request, so that none is allocated for.
 #[derive(Debug)]

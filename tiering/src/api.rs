@@ -18,9 +18,6 @@ pub type LaneId = u16;
 pub type SessionId = u16;
 /// No block, frame or sequence.
 pub const NONE: u32 = u32::MAX;
-/// A lease that ends with [`Status::Limit`] has a value: the microseconds that a lease may last, or with this bit the bytes that the
-/// session's leases may hold.
-pub const LEASE_SHARE: u64 = 1 << 63;
 
 /// What became of a request or a job. The names are those of the C ABI's status codes; the shell maps them one to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -31,6 +31,7 @@ pub use actions::{ActionBuf, LIST_MAX};
 pub use config::{CLASSES_MAX, Class, FRAME_ALIGN, PAGE_BYTES_MAX, PLANES_MAX};
 pub use counters::{Counters, Edge, REASONS, Reason};
 pub use error::Error;
+pub use external::LEASE_SHARE;
 pub use plan::Endurance;
 pub use recorder::{Recorder, Recording};
 pub use space::{Amount, Core, Fill, Occupancy};

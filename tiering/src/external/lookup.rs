@@ -4,7 +4,7 @@
 //! says that everything before it is.
 
 use crate::actions::ActionBuf;
-use crate::api::{BlockId, LEASE_SHARE, NONE, SeqId, Status};
+use crate::api::{BlockId, NONE, SeqId, Status};
 use crate::mutants::{self, Mutant};
 use crate::pages::Part;
 use crate::requests::{Op, Phase, Work};
@@ -17,6 +17,10 @@ pub(crate) const LEASE_WORDS: u32 = 3;
 
 /// Contents that one lookup looks at for windows.
 const WINDOW_LOOKS_MAX: u32 = 1 << 14;
+
+/// A lease that ends with [`Status::Limit`] has a value: the microseconds that a lease may last, or with this bit the bytes that the
+/// session's leases may hold.
+pub const LEASE_SHARE: u64 = 1 << 63;
 
 /// How soon a lease that is over is looked at again while it is being loaded from, in microseconds.
 pub(crate) const LEASE_AGAIN_US: u64 = 10_000;
