@@ -81,7 +81,7 @@ impl Place {
         let dir = std::env::temp_dir().join(name);
         fs::create_dir(&dir).unwrap();
         let superblock = Superblock::new(0xABCD_EF01, 4 << 20, 1 << 20).unwrap();
-        let superblock = Superblock { starts: 1, regions_written: 4, sequence: 1, ..superblock };
+        let superblock = Superblock { starts: 1, sequence: 1, ..superblock };
         let place = Place { dir, superblock };
         let file = File::create_new(place.file()).unwrap();
         file.set_len(superblock.file_bytes()).unwrap();

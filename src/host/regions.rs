@@ -114,13 +114,7 @@ impl Regions {
             returned: BTreeMap::new(),
             post: Vec::new(),
         };
-        // Regions are written in order, and granted once they are.
-        for disk in 0..disks.len() as u32 {
-            let last = regions.kept.range((disk, 0)..=(disk, u32::MAX)).next_back().map(|((_, region), _)| *region);
-            if let Some(last) = last {
-                regions.ready(disk, last + 1);
-            }
-        }
+        regions.keep_recovered();
         regions
     }
 
@@ -210,7 +204,6 @@ impl Regions {
                     self.evicted(evicted);
                     self.record(space, grant);
                 }
-                Err(NoDisk::NotReady) => self.waiting.push_back((space, wanted)),
                 Err(NoDisk::Full | NoDisk::Unknown) => self.post.push((space, Letter::DiskRefused)),
             }
         }
@@ -298,25 +291,21 @@ impl Regions {
     /// Takes what a disk tells.
     pub fn heed(&mut self, event: DiskEvent) {
         match event {
-            DiskEvent::Ready { disk, regions } => self.ready(disk.into(), regions),
             DiskEvent::Granted { disk, region, grant, status } => self.recorded(disk.into(), region, grant, status),
             // The disk has said why itself.
             DiskEvent::Failed { disk, .. } => self.fail(disk.into()),
-            DiskEvent::Stopped { disk, .. } => self.node.stop(disk.into()),
             // The disk has said so itself; its transfers end when it answers again.
             DiskEvent::Stalled { .. } => {}
         }
         self.grant();
     }
 
-    fn ready(&mut self, disk: u32, below: u32) {
-        let before = self.node.status().nth(disk as usize).map_or(0, |disk| disk.ready);
-        self.node.ready(disk, below);
-        // What an earlier run left stands in regions that were written before.
-        let found: Vec<(u32, Option<usize>, u64)> = (self.kept.range((disk, before)..(disk, below)))
-            .map(|((_, region), slab)| (*region, self.domain(&slab.header.domain), slab.header.grant))
+    /// Regions in which an earlier run left something are nobody else's until its space comes.
+    fn keep_recovered(&mut self) {
+        let found: Vec<(u32, u32, Option<usize>, u64)> = (self.kept.iter())
+            .map(|((disk, region), slab)| (*disk, *region, self.domain(&slab.header.domain), slab.header.grant))
             .collect();
-        for (region, domain, grant) in found {
+        for (disk, region, domain, grant) in found {
             if !self.node.keep(disk, region, domain, grant) {
                 tracing::error!("disk {disk}: what an earlier run left in region {region} cannot be kept");
                 self.kept.remove(&(disk, region));

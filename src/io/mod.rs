@@ -45,7 +45,6 @@ pub use code::KeyError;
 pub(crate) use code::{Checker, Codec, Coder, Encryption, KeySource, Keyring, MasterKey, SlabCode, stored_bytes};
 pub(crate) use code::{CodeStatus, CodedStatus};
 pub use error::DiskError;
-pub(crate) use health::errno_text;
 pub(crate) use log::{LogLetter, LogReport, Note, NoteKind, RecoveryReport};
 pub(crate) use memory::Memory;
 pub(crate) use settings::{Choice, Discard, EngineChoice, Floor, Place, Settings};

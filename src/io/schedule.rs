@@ -23,6 +23,8 @@ pub(super) struct Entry<T> {
     pub bytes: u64,
     /// Since when it waits.
     pub queued_us: u64,
+    /// It goes without others: together with them it failed.
+    pub alone: bool,
     /// The transfer.
     pub item: T,
 }
@@ -63,6 +65,12 @@ impl<T> Scheduler<T> {
         self.queues[entry.class as usize].push_back(entry);
     }
 
+    /// Puts a transfer back that was taken: it is the next of its class.
+    pub fn put_back(&mut self, entry: Entry<T>) {
+        self.due_us = self.due_us.min(entry.queued_us.saturating_add(self.timeout_us));
+        self.queues[entry.class as usize].push_front(entry);
+    }
+
     /// A transfer has become more urgent: it goes behind those that are as urgent. False: it does not wait in a lower class.
     pub fn urge(&mut self, key: (u32, u32), class: IoClass) -> bool {
         for lower in class as usize + 1..self.queues.len() {
@@ -92,18 +100,27 @@ impl<T> Scheduler<T> {
         } else {
             None
         }?;
+        self.taken(&entry);
+        Some(entry)
+    }
+
+    /// The next of a class, if it goes with one of that class that was just taken and write-back may have more.
+    pub fn next_with(&mut self, class: IoClass, goes: impl FnOnce(&T) -> bool) -> Option<Entry<T>> {
+        let admits = |entry: &Entry<T>| class != IoClass::WriteBack || self.cap.admits(entry.bytes);
+        let queue = &self.queues[class as usize];
+        queue.front().filter(|entry| !entry.alone && admits(entry) && goes(&entry.item))?;
+        let entry = self.queues[class as usize].pop_front()?;
+        self.taken(&entry);
+        Some(entry)
+    }
+
+    fn taken(&mut self, entry: &Entry<T>) {
         if entry.class == IoClass::WriteBack {
             self.cap.begin(entry.bytes);
         }
         if self.len() == 0 {
             self.due_us = u64::MAX;
         }
-        Some(entry)
-    }
-
-    /// Whether the daemon's own writes may have `bytes` at the device now: nobody else wants it, and write-back might.
-    pub fn is_idle_for(&self, bytes: u64, free: u32) -> bool {
-        self.len() == 0 && free > self.reserve && self.cap.admits(bytes)
     }
 
     /// When something that waits may be over its time; nothing if nothing waits.

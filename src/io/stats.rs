@@ -45,17 +45,14 @@ pub(crate) struct WrittenStatus {
     pub page_bytes: u64,
     /// Of requests that carried pages: whole sectors, and what stands between.
     pub request_bytes: u64,
-    /// Of regions, before they serve.
-    pub region_bytes: u64,
     /// Of superblocks.
     pub superblock_bytes: u64,
 }
 
 impl DiskStatus {
-    /// Bytes that went to the device for every byte of a page, records and their compaction included, first writes of regions not;
-    /// nothing before a page was written.
+    /// Bytes that went to the device for every byte of a page, records and their compaction included; nothing before a page was written.
     pub fn write_amplification(&self) -> Option<f64> {
-        let WrittenStatus { page_bytes, request_bytes, superblock_bytes, region_bytes: _ } = self.written;
+        let WrittenStatus { page_bytes, request_bytes, superblock_bytes } = self.written;
         let all = request_bytes + superblock_bytes + self.log.appended_bytes + self.log.compacted_bytes;
         (page_bytes > 0).then(|| all as f64 / page_bytes as f64)
     }
@@ -78,10 +75,6 @@ pub(crate) struct DiskStatus {
     pub region_bytes: u64,
     /// Regions.
     pub regions: u32,
-    /// Regions that were written once and can be granted.
-    pub regions_ready: u32,
-    /// The error number that ended the writing of regions, 0 if none did.
-    pub regions_errno: i32,
     /// Demand, prefetch, write-back.
     pub classes: [ClassStatus; 3],
     /// Why it is out of service, if it is: the error number that it said last; 0: requests fell short.
@@ -94,6 +87,8 @@ pub(crate) struct DiskStatus {
     pub written: WrittenStatus,
     /// Errors of the device by error number; 0: requests that fell short for good.
     pub errors: BTreeMap<i32, u64>,
+    /// Requests that the device was given; blocks of neighbouring slots go in one.
+    pub requests: u64,
     /// Completions that fell short; the rest was asked for again.
     pub short: u64,
     /// Pages about to be written whose digest from when they were stored was known and compared.
@@ -126,7 +121,7 @@ pub(crate) struct DiskStatus {
     pub stalled_requests: u32,
     /// For how long the disk has been stalled, in microseconds.
     pub stalled_us: u64,
-    /// Bytes written since midnight (UTC), or since the start if that was later; first writes of regions and the log included.
+    /// Bytes written since midnight (UTC), or since the start if that was later; the log included.
     pub written_today_bytes: u64,
     /// Bytes written in the store's life.
     pub written_ever_bytes: u64,

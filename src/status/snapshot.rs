@@ -69,7 +69,7 @@ pub(crate) struct Thread {
 /// Why the daemon is not ready though nothing is wrong with it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Unready {
-    /// `starting`, `draining`, `socket_lost` or `disk_not_ready`.
+    /// `starting`, `draining` or `socket_lost`.
     pub reason: &'static str,
     /// In words.
     pub text: String,
@@ -101,7 +101,7 @@ impl Snapshot {
         }
     }
 
-    /// Whether engines can attach, every disk that works has room to grant, and nothing is wrong.
+    /// Whether engines can attach and nothing is wrong.
     pub fn is_ready(&self) -> bool {
         self.unhealthy.is_empty() && self.unready().is_empty()
     }
@@ -120,14 +120,7 @@ impl Snapshot {
         };
         let lost = self.degraded.iter().filter(|reason| matches!(reason.what, Wrong::SocketLost { .. }));
         let socket = lost.map(|reason| Unready { reason: "socket_lost", text: reason.text.clone() });
-        // One that failed, or went out of service, never will have any.
-        let works = |disk: &&DiskStatus| disk.regions_errno == 0 && disk.out_of_service.is_none();
-        let blank = self.disks.iter().filter(works).filter(|disk| disk.regions_ready == 0);
-        let disks = blank.map(|disk| {
-            let text = format!("disk {} ({}) writes its first region", disk.number, disk.dir.display());
-            Unready { reason: "disk_not_ready", text }
-        });
-        stage.into_iter().chain(socket).chain(disks).collect()
+        stage.into_iter().chain(socket).collect()
     }
 }
 
@@ -135,25 +128,17 @@ impl Snapshot {
 mod tests {
     use super::*;
 
-    fn snapshot(stage: Stage, disks: Vec<DiskStatus>) -> Snapshot {
-        Snapshot { stage, disks, ..Snapshot::empty() }
-    }
-
     #[test]
-    fn it_is_ready_once_it_serves_and_its_disks_have_room() {
-        let disk = |regions_ready, regions_errno| DiskStatus { regions_ready, regions_errno, ..DiskStatus::default() };
-        let reasons = |stage, disks| -> Vec<&str> {
-            let snapshot = snapshot(stage, disks);
+    fn it_is_ready_once_it_serves() {
+        let reasons = |stage| -> Vec<&str> {
+            let snapshot = Snapshot { stage, ..Snapshot::empty() };
             assert_eq!(snapshot.is_ready(), snapshot.unready().is_empty());
             snapshot.unready().iter().map(|unready| unready.reason).collect()
         };
-        assert_eq!(reasons(Stage::Starting, vec![]), ["starting"]);
-        assert_eq!(reasons(Stage::Serving, vec![disk(1, 0), disk(0, 0)]), ["disk_not_ready"]);
-        assert_eq!(reasons(Stage::Serving, vec![disk(1, 0), disk(0, 28)]), [""; 0], "a failed disk holds nobody up");
-        let gone = DiskStatus { out_of_service: Some(19), ..DiskStatus::default() };
-        assert_eq!(reasons(Stage::Serving, vec![gone, disk(1, 0)]), [""; 0], "nor does one out of service");
-        assert_eq!(reasons(Stage::Draining, vec![]), ["draining"]);
-        let mut recovering = snapshot(Stage::Starting, vec![]);
+        assert_eq!(reasons(Stage::Starting), ["starting"]);
+        assert_eq!(reasons(Stage::Serving), [""; 0]);
+        assert_eq!(reasons(Stage::Draining), ["draining"]);
+        let mut recovering = Snapshot { stage: Stage::Starting, ..Snapshot::empty() };
         recovering.progress = "disk 0 (/d): index log: 7 MiB read".into();
         assert_eq!(recovering.unready()[0].text, "the daemon is starting: disk 0 (/d): index log: 7 MiB read");
     }

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     fn disk(request_bytes: u64, written_ever_bytes: u64) -> DiskStatus {
-        let written = WrittenStatus { request_bytes, region_bytes: 1 << 40, ..WrittenStatus::default() };
+        let written = WrittenStatus { request_bytes, ..WrittenStatus::default() };
         DiskStatus { written, written_ever_bytes, ..DiskStatus::default() }
     }
 

@@ -25,7 +25,6 @@ fn world(weights: &[u32], regions: u32) -> World {
     (w.node_frames, w.slab_frames) = (vec![64], 64);
     let disks = weights.iter().map(|&weight| DiskConfig { regions, weight }).collect();
     let mut node = Disks::new(DisksConfig { region_bytes: SLOTS * BLOCK, disks, quotas_bytes: vec![1 << 40] });
-    (0..weights.len() as u32).for_each(|disk| assert!(node.ready(disk, regions)));
     node.join(0, 0, BLOCK).unwrap();
     w.disk.node = Some(node);
     w.attach(0, 1, &[64]);

@@ -4,7 +4,7 @@ use super::stop::{LOOK, Stop, failed};
 use super::{BenchError, NvmeArgs};
 use crate::io::{
     Codec, Disk, DiskEvent, DiskStatus, DiskThread, Encryption, Floor, KeySource, LogLetter, Memory, Place, Settings,
-    SlabCode, errno_text,
+    SlabCode,
 };
 use crate::output;
 use crossbeam::channel::{Receiver, RecvTimeoutError, unbounded};
@@ -14,6 +14,7 @@ use kvtide_wire::os::map::{Access, Map};
 use kvtide_wire::os::memfd::Memfd;
 use std::fs::{self, File};
 use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,6 +25,8 @@ const REGION_BYTES: u64 = 256 << 20;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// A device that does not answer for so long has failed the bench.
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// Bytes that are written at once before the bench.
+const NOISE_BYTES: u64 = 4 << 20;
 
 /// A directory that is removed with its guard.
 #[derive(Debug)]
@@ -35,6 +38,25 @@ impl Drop for Own {
             output::say(format_args!("kvtide bench: cannot remove {}: {error}", self.0.display()));
         }
     }
+}
+
+/// Writes the regions of a new file once: fio's files are written before it measures, too, and new extents are slower.
+fn write_once(dir: &Path, begin: u64, bytes: u64, stop: &Stop) -> Result<(), BenchError> {
+    let path = dir.join("kvtide.store");
+    let failed = |e| failed(format!("write {}", path.display()), e);
+    let file = File::options().write(true).open(&path).map_err(failed)?;
+    let mut told = Instant::now();
+    let noise: Vec<u8> = (0..NOISE_BYTES).map(|at| (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect();
+    for at in (0..bytes).step_by(NOISE_BYTES as usize) {
+        stop.check()?;
+        let part = (bytes - at).min(NOISE_BYTES) as usize;
+        file.write_all_at(&noise[..part], begin + at).map_err(failed)?;
+        if told.elapsed() >= PATIENCE {
+            told = Instant::now();
+            output::say(format_args!("kvtide bench: the file is being written: {} %", at * 100 / bytes));
+        }
+    }
+    file.sync_all().map_err(failed)
 }
 
 /// What is kept of a page: as in `Part` and `Transfer`.
@@ -91,7 +113,7 @@ impl Rig {
         let (mode, regions) = (opened.mode().to_owned(), opened.regions());
         let (told, events) = unbounded();
         let thread = opened.start(Box::new(move |event| {
-            // Nobody listens any more once the file is written.
+            // Nobody listens any more at the end.
             let _ = told.send(event);
         }))?;
         let frames = u64::from(args.depth) * page;
@@ -100,40 +122,12 @@ impl Rig {
         let pages = u64::from(regions) * region_bytes / page;
         let kept = vec![Kept::default(); pages as usize];
         let memory = Arc::new(memory);
+        write_once(&dir.0, thread.disk().offset(0, 0), u64::from(regions) * region_bytes, stop)?;
         let mut rig = Rig { thread: Some(thread), events, mode, memory, pages, kept, code: None, dir };
-        rig.wait(regions, stop)?;
         if args.encrypted {
             rig.code = rig.encrypt(args, stop)?;
         }
         Ok(rig)
-    }
-
-    /// Until all regions are written.
-    fn wait(&self, all: u32, stop: &Stop) -> Result<(), BenchError> {
-        let mut told = Instant::now();
-        let mut written = 0;
-        while written < all {
-            stop.check()?;
-            match self.events.recv_timeout(LOOK) {
-                Ok(DiskEvent::Ready { regions, .. }) => written = regions,
-                Ok(DiskEvent::Failed { errno, .. } | DiskEvent::Stopped { errno, .. }) => {
-                    let why = std::io::Error::other(errno_text(errno));
-                    return Err(failed(format!("write the file in {}", self.dir.0.display()), why));
-                }
-                Ok(DiskEvent::Stalled { stalled: true, .. }) => {
-                    return Err(BenchError::Odd(format!("{}: the device does not answer", self.dir.0.display())));
-                }
-                Ok(DiskEvent::Stalled { .. } | DiskEvent::Granted { .. }) | Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => {
-                    return Err(BenchError::Odd("the disk's thread has ended".into()));
-                }
-            }
-            if told.elapsed() >= PATIENCE {
-                told = Instant::now();
-                output::say(format_args!("kvtide bench: the file is being written: {written} of {all} parts"));
-            }
-        }
-        Ok(())
     }
 
     /// Has the log know whose the regions are.

@@ -50,7 +50,6 @@ struct Store {
     starts: u32,
     region_bytes: u64,
     regions: u32,
-    regions_written: u32,
     /// What is wrong with a copy of the superblock.
     superblock: Vec<String>,
     /// The file is shorter than its superblock says.
@@ -164,7 +163,6 @@ impl Report {
                 starts: block.starts,
                 region_bytes: block.region_bytes,
                 regions: block.regions,
-                regions_written: block.regions_written,
                 superblock: copies.collect(),
                 short: disk.bytes < block.file_bytes(),
                 key,
@@ -233,10 +231,10 @@ impl Report {
         // Writing into a String cannot fail.
         let _ = writeln!(out, "{}: {verdict}", self.path);
         if let Some(store) = &self.store {
-            let Store { id, format, starts, region_bytes, regions, regions_written, .. } = store;
+            let Store { id, format, starts, region_bytes, regions, .. } = store;
             let _ = writeln!(
                 out,
-                "  store   {id}, format {format}, {starts} starts, {regions} regions of {region_bytes} bytes, {regions_written} written"
+                "  store   {id}, format {format}, {starts} starts, {regions} regions of {region_bytes} bytes"
             );
             for copy in &store.superblock {
                 let _ = writeln!(out, "          superblock, {copy}");

@@ -290,8 +290,6 @@ pub(crate) struct Disk {
     pub dir: String,
     pub mode: String,
     pub capacity_bytes: u64,
-    pub regions: u64,
-    pub regions_ready: u64,
     pub classes: Vec<Class>,
     pub at_device: u64,
     pub depth: u64,

@@ -62,11 +62,8 @@ fn write(status: &Status, out: &mut String) -> fmt::Result {
 }
 
 fn disk(disk: &Disk, out: &mut String) -> fmt::Result {
-    let Disk { number, dir, mode, capacity_bytes, regions, regions_ready, .. } = disk;
+    let Disk { number, dir, mode, capacity_bytes, .. } = disk;
     writeln!(out, "disk {number:<5} {dir}  {}  {mode}", bytes(*capacity_bytes))?;
-    if regions_ready < regions {
-        writeln!(out, "           {} of its regions were written once and serve", percent(*regions_ready, *regions))?;
-    }
     let (read, written) = disk.bytes();
     writeln!(
         out,
@@ -260,7 +257,7 @@ mod tests {
             "write_budget": {"bytes_per_day": 1099511627776, "window_s": 3600.0, "spaces": {"2": {"uses": 9}},
                 "all": {"written_bytes": 1073741824, "over_budget_blocks": 12, "over_budget_bytes": 49152}},
             "host": {"capacity_bytes": 2147483648, "granted_bytes": 1073741824},
-            "disks": [{"number": 0, "dir": "/d", "mode": "threads+buffered", "regions": 4, "regions_ready": 1,
+            "disks": [{"number": 0, "dir": "/d", "mode": "threads+buffered",
                 "classes": [{"reads": {"bytes": 1048576}}], "stalled": true, "written_ever_bytes": 2199023255552,
                 "written": {"page_bytes": 1000, "request_bytes": 1000}, "out_of_service": 5,
                 "log": {"half_bytes": 1048576, "live_bytes": 65536, "blocks": 7, "slabs": 2, "appended_bytes": 36, "full": 3,
@@ -278,7 +275,6 @@ mod tests {
         for part in [
             "host       1.00 GiB of 2.00 GiB granted",
             "threads+buffered",
-            "25.0% of its regions",
             "OUT OF SERVICE; 0 transfers failed",
             "DEGRADED   disk 1 (/e) is out of service",
             "7 blocks in 2 slabs recorded (64.0 KiB of 1.00 MiB of its index log)",

@@ -116,11 +116,10 @@ fn disk_table<'a>(status: &Status, rates: &Rates) -> Table<'a> {
         let (read, written) = rates.disk(disk);
         let alarming = disk.out_of_service.is_some() || disk.stalled || disk.failed() + disk.checksum_failures > 0;
         let style = if alarming { ALARM } else { Style::new() };
-        let state = match (disk.out_of_service, disk.stalled, disk.regions_ready < disk.regions) {
-            (Some(_), ..) => "OUT".to_owned(),
-            (None, true, _) => "STALLED".to_owned(),
-            (None, false, true) => format!("{} ready", percent(disk.regions_ready, disk.regions)),
-            (None, false, false) => "ready".to_owned(),
+        let state = match (disk.out_of_service, disk.stalled) {
+            (Some(_), _) => "OUT".to_owned(),
+            (None, true) => "STALLED".to_owned(),
+            (None, false) => "ready".to_owned(),
         };
         let wear = status.wear.iter().find(|wear| wear.disk == disk.number).copied().unwrap_or_default();
         let life = wear.life_s.map_or_else(|| "-".to_owned(), duration);

@@ -119,12 +119,6 @@ pub(super) const FAMILIES: &[Family] = &[
     }),
     disk_figure!(gauge, "kvtide_disk_capacity_bytes", "Bytes of all regions of a disk.", |disk| disk.capacity_bytes),
     disk_figure!(gauge, "kvtide_disk_regions", "Regions of a disk.", |disk| disk.regions.into()),
-    disk_figure!(
-        gauge,
-        "kvtide_disk_ready_regions",
-        "Regions that were written once and can be granted: the progress of a new disk.",
-        |disk| disk.regions_ready.into()
-    ),
     disk_figure!(gauge, "kvtide_disk_stalled", "1 while a request has been at the device for too long.", |disk| {
         disk.stalled.into()
     }),

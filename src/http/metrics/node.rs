@@ -46,13 +46,6 @@ pub(super) const FAMILIES: &[Family] = &[
         "Room on a disk that holds what an earlier run left and whose space has not come.",
         |snapshot, samples| by_disk(snapshot, samples, |disk, region_bytes| u64::from(disk.kept) * region_bytes),
     ),
-    Family::gauge(
-        "kvtide_disk_stopped",
-        "1 once no more regions of a disk are made ready, as its file system is full; those that are serve.",
-        |snapshot, samples| {
-            by_disk(snapshot, samples, |disk, _| disk.stopped.into());
-        },
-    ),
     Family::counter("kvtide_host_grants", "Slabs of host memory granted.", |snapshot, samples| {
         if let Some(host) = &snapshot.host {
             samples.whole(&[], host.slabs_granted);

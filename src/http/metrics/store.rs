@@ -20,21 +20,19 @@ fn findings(recovery: &RecoveryReport) -> [(&'static str, u64); 7] {
 }
 
 /// Bytes that went to the device since the start, by what they were for.
-fn written(disk: &DiskStatus) -> [(&'static str, u64); 5] {
+fn written(disk: &DiskStatus) -> [(&'static str, u64); 4] {
     [
         ("pages", disk.written.request_bytes),
         ("records", disk.log.appended_bytes),
         ("compaction", disk.log.compacted_bytes),
         ("superblock", disk.written.superblock_bytes),
-        ("regions", disk.written.region_bytes),
     ]
 }
 
-/// Of the bytes written in the store's life, those that earlier runs wrote beside the first writes of regions.
+/// Of the bytes written in the store's life, those that earlier runs wrote.
 fn earlier(disk: &DiskStatus) -> u64 {
     let now: u64 = written(disk).iter().map(|(_, bytes)| bytes).sum();
-    let regions = u64::from(disk.regions_ready) * disk.region_bytes;
-    disk.written_ever_bytes.saturating_sub(now).saturating_sub(regions.saturating_sub(disk.written.region_bytes))
+    disk.written_ever_bytes.saturating_sub(now)
 }
 
 /// One sample a disk that has the figure.
@@ -133,7 +131,7 @@ pub(super) const FAMILIES: &[Family] = &[
     disk_figure!(
         gauge,
         "kvtide_disk_earlier_written_bytes",
-        "Bytes that earlier runs wrote, first writes of regions not counted.",
+        "Bytes that earlier runs wrote.",
         |disk| earlier(disk)
     ),
     disk_figure!(
@@ -173,17 +171,10 @@ mod tests {
     use crate::io::WrittenStatus;
 
     #[test]
-    fn what_earlier_runs_wrote_is_the_rest_without_first_writes() {
-        let written = WrittenStatus { request_bytes: 5, region_bytes: 200, ..WrittenStatus::default() };
-        // Ten regions of 100 bytes: two of them in this run, eight before.
-        let disk = DiskStatus {
-            written,
-            regions_ready: 10,
-            region_bytes: 100,
-            written_ever_bytes: 1000 + 5 + 70,
-            ..DiskStatus::default()
-        };
+    fn what_earlier_runs_wrote_is_the_rest() {
+        let written = WrittenStatus { request_bytes: 5, ..WrittenStatus::default() };
+        let disk = DiskStatus { written, written_ever_bytes: 75, ..DiskStatus::default() };
         assert_eq!(earlier(&disk), 70);
-        assert_eq!(earlier(&DiskStatus { written_ever_bytes: 1005, ..disk }), 0);
+        assert_eq!(earlier(&DiskStatus { written_ever_bytes: 5, ..disk }), 0);
     }
 }

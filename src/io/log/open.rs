@@ -24,13 +24,6 @@ pub(in crate::io) struct OpenLog {
     pub desk: Desk,
 }
 
-impl OpenLog {
-    /// Regions below this hold something, or did when the daemon died: they were written.
-    pub fn regions_written(&self) -> u32 {
-        self.recovered.slabs.iter().map(|slab| slab.header.region + 1).max().unwrap_or(0)
-    }
-}
-
 /// Reads the log and writes what counts into its other half, telling `progress` how far it is now and then.
 ///
 /// # Errors

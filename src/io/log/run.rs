@@ -72,6 +72,8 @@ pub(super) struct Runner {
     mark_by: Option<Instant>,
     tries: u32,
     compacting: bool,
+    /// Allocates a region in the file.
+    allocate: Allocate,
     discarding: Discarding,
     /// Not before.
     discard_at: Instant,
@@ -81,6 +83,9 @@ pub(super) struct Runner {
     /// The log was said to be full since it last had room.
     full: bool,
 }
+
+/// Allocates the range of a region, by number, so that it can be written even when the file system fills up.
+pub(super) type Allocate = Box<dyn FnMut(u32) -> Result<(), Errno> + Send>;
 
 /// What the runner tells the device that nobody needs, and how.
 pub(super) struct Discarding {
@@ -97,6 +102,7 @@ impl Runner {
         (log, keyring): (DiskLog, Arc<Keyring>),
         letters: Mailbox<LogLetter>,
         (health, desk): (Arc<Health>, Arc<Desk>),
+        allocate: Allocate,
         discarding: Discarding,
         presence: Presence,
     ) -> Runner {
@@ -119,6 +125,7 @@ impl Runner {
             mark_by: None,
             tries: 0,
             compacting: false,
+            allocate,
             discarding,
             discard_at: Instant::now(),
             presence,
@@ -273,6 +280,15 @@ impl Runner {
                 header.domain
             );
             return self.granted(region, grant, Status::Io);
+        }
+        if let Err(errno) = (self.allocate)(region) {
+            tracing::error!(
+                "{}: region {region} cannot be allocated in the file, and nobody gets it: {errno}. Free space on its file \
+                 system, or lower the disk's capacity",
+                self.health.name()
+            );
+            let status = if matches!(errno, Errno::NOSPC | Errno::DQUOT) { Status::NoSpace } else { Status::Io };
+            return self.granted(region, grant, status);
         }
         self.grants.push((region, grant));
         match self.log.grant(header) {

@@ -2,13 +2,13 @@
 
 use super::discard::Discards;
 use super::report::Desk;
-use super::run::{Discarding, Runner};
+use super::run::{Allocate, Discarding, Runner};
 use super::{DiskLog, LogLetter};
 use crate::error::Error;
 use crate::io::code::Keyring;
 use crate::io::health::Health;
 use crate::io::settings::{Discard, Settings};
-use crate::io::store::{Presence, Store, discard};
+use crate::io::store::{Presence, Store, discard, room};
 use crate::mail::{Address, Mailbox, mailbox};
 use crossbeam::channel::{Receiver, TrySendError, bounded};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -51,9 +51,13 @@ impl LogThread {
             pace: pace.unwrap_or(Discard { bytes_per_s: 1, idle: Duration::ZERO }),
             tell: Box::new(move |offset, bytes| discard(&file, offset, bytes)),
         };
+        let (file, begin, bytes, device) =
+            (Arc::clone(&store.file), block.regions_offset, block.region_bytes, store.device);
+        let allocate: Allocate =
+            Box::new(move |region| if device { Ok(()) } else { room(&file, begin + u64::from(region) * bytes, bytes) });
         let presence = Presence::new(settings, &store.file);
         let standing = (Arc::clone(health), Arc::clone(desk));
-        let mut runner = Runner::new(number, (log, keyring), letters, standing, discarding, presence);
+        let mut runner = Runner::new(number, (log, keyring), letters, standing, allocate, discarding, presence);
         let (end, ended) = bounded(1);
         let health = Arc::clone(health);
         let builder = std::thread::Builder::new().name(format!("kvtide-log-{number}"));

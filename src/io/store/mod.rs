@@ -193,10 +193,7 @@ impl Found {
             Aligned::new(SUPERBLOCK_BYTES).map_err(|e| DiskError::os("take memory for the superblock of", &path, e))?;
         let device = dir.is_none();
         let mut store = Store { file: Arc::new(file), superblock, align, buffered, page, device };
-        if device {
-            // There are no extents to convert.
-            store.superblock.regions_written = store.superblock.regions;
-        } else {
+        if !device {
             store.size(&path)?;
         }
         store.superblock.starts += 1;
@@ -208,36 +205,22 @@ impl Found {
 }
 
 impl Store {
-    /// Gives the file its size, and the log its room; regions that are not there after all were not written.
-    fn size(&mut self, path: &Path) -> Result<(), DiskError> {
+    /// Gives the file its size, and the log its room. Regions get theirs when they are granted ([`room`]).
+    fn size(&self, path: &Path) -> Result<(), DiskError> {
         let stat = rustix::fs::fstat(&*self.file).map_err(|e| DiskError::os("look at", path, e))?;
-        let (bytes, blocks) = (u64::try_from(stat.st_size).unwrap_or(0), u64::try_from(stat.st_blocks).unwrap_or(0));
-        let block = &mut self.superblock;
-        let (file_bytes, written) = (block.file_bytes(), u64::from(block.regions_written) * block.region_bytes);
-        if written > 0 && (bytes < block.regions_offset + written || blocks.saturating_mul(512) < written) {
-            tracing::warn!(
-                "{}: it is shorter than it says; regions of which nothing is recorded are written again",
-                path.display()
-            );
-            block.regions_written = 0;
-        }
-        if bytes != file_bytes {
+        let block = &self.superblock;
+        let file_bytes = block.file_bytes();
+        if u64::try_from(stat.st_size) != Ok(file_bytes) {
             rustix::fs::ftruncate(&*self.file, file_bytes).map_err(|e| DiskError::os("set the size of", path, e))?;
         }
         // A log that finds no room later would take the disk out of service.
-        let (log_offset, log_bytes) = (block.log_offset, block.log_bytes);
-        match rustix::fs::fallocate(&*self.file, FallocateFlags::KEEP_SIZE, log_offset, log_bytes) {
-            Ok(()) => Ok(()),
-            // A file system that cannot set room aside: what it cannot write later is an error then.
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
-            Err(errno) => Err(DiskError::os("set room for the log aside in", path, errno)),
-        }
+        room(&self.file, block.log_offset, block.log_bytes)
+            .map_err(|errno| DiskError::os("allocate room for the log in", path, errno))
     }
 
-    /// The log knows of a later start than the superblock, or of regions that were written after it was: it says so from now on.
-    pub fn learn(&mut self, run: u32, regions_written: u32) -> io::Result<()> {
+    /// The log knows of a later start than the superblock: it says so from now on.
+    pub fn learn(&mut self, run: u32) -> io::Result<()> {
         let block = &mut self.superblock;
-        block.regions_written = block.regions_written.max(regions_written.min(block.regions));
         if run > block.starts {
             block.starts = run;
             self.write_superblock()?;
@@ -270,6 +253,21 @@ impl Store {
             }
         }
         Ok(())
+    }
+}
+
+/// Allocates a range of a file, so that it can be written even when the file system fills up. A file system that cannot do that
+/// answers a later write with the error.
+///
+/// # Errors
+/// The file system is full, or the device failed.
+pub(in crate::io) fn room(file: &File, offset: u64, bytes: u64) -> Result<(), Errno> {
+    loop {
+        match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, offset, bytes) {
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
     }
 }
 

@@ -114,7 +114,7 @@ fn what_was_written_is_read_in_every_mode_and_form() {
             continue;
         }
         for direct in [Choice::Auto, Choice::Off] {
-            let mut rig = Rig::start(&Settings { engine, direct, ..dir.settings() }).ready();
+            let mut rig = Rig::start(&Settings { engine, direct, ..dir.settings() });
             let host = memory(8 * MIB);
             rig.send(DiskLetter::Register(Arc::clone(&host)));
             for (codec, encrypted) in ALL {
@@ -136,7 +136,7 @@ fn what_was_written_is_read_in_every_mode_and_form() {
 #[test]
 fn counters_say_what_was_done_and_plain_slabs_have_none() {
     let dir = Dir::new();
-    let mut rig = Rig::start(&dir.settings()).ready();
+    let mut rig = Rig::start(&dir.settings());
     let host = memory(MIB);
     let pages = || parts(&host, &[16384; 4], 4096, 16384);
     fill_some(&pages(), 1);
@@ -164,7 +164,7 @@ fn counters_say_what_was_done_and_plain_slabs_have_none() {
 #[test]
 fn nothing_of_an_encrypted_page_can_be_read_on_the_disk() {
     let dir = Dir::new();
-    let mut rig = Rig::start(&dir.settings()).ready();
+    let mut rig = Rig::start(&dir.settings());
     let host = memory(MIB);
     for (codec, encrypted) in [(Codec::None, true), (Codec::PlanesZstd, true)] {
         let (code, _keyring) = code(codec, encrypted);
@@ -184,7 +184,7 @@ fn nothing_of_an_encrypted_page_can_be_read_on_the_disk() {
 #[test]
 fn a_flipped_bit_costs_its_page_and_no_frame_gets_what_was_not_written() {
     let dir = Dir::new();
-    let mut rig = Rig::start(&Settings { direct: Choice::Off, ..dir.settings() }).ready();
+    let mut rig = Rig::start(&Settings { direct: Choice::Off, ..dir.settings() });
     let host = memory(MIB);
     for (codec, encrypted) in ALL {
         let (code, _keyring) = code(codec, encrypted);
@@ -226,7 +226,7 @@ fn a_flipped_bit_costs_its_page_and_no_frame_gets_what_was_not_written() {
 #[test]
 fn a_page_of_another_generation_salt_or_tag_is_not_taken() {
     let dir = Dir::new();
-    let mut rig = Rig::start(&dir.settings()).ready();
+    let mut rig = Rig::start(&dir.settings());
     let host = memory(MIB);
     let (code, _keyring) = code(Codec::None, true);
     let pages = parts(&host, &[16384; 2], 4096, 16384);
@@ -256,7 +256,7 @@ fn a_page_of_another_generation_salt_or_tag_is_not_taken() {
 #[test]
 fn more_than_its_memory_holds_waits_its_turn() {
     let dir = Dir::new();
-    let mut rig = Rig::start(&Settings { depth: 64, codec_threads: 2, ..dir.settings() }).ready();
+    let mut rig = Rig::start(&Settings { depth: 64, codec_threads: 2, ..dir.settings() });
     let slot = 2 * MIB;
     let count = 48u32;
     let host = memory(u64::from(count + 1) * slot);
@@ -297,7 +297,7 @@ fn more_than_its_memory_holds_waits_its_turn() {
 #[test]
 fn more_write_back_than_the_cap_admits_waits_its_turn() {
     let dir = Dir::new();
-    let mut rig = Rig::start(&Settings { depth: 64, writeback_bytes: MIB, ..dir.settings() }).ready();
+    let mut rig = Rig::start(&Settings { depth: 64, writeback_bytes: MIB, ..dir.settings() });
     let host = memory(2 * MIB);
     let (code, _keyring) = code(Codec::None, true);
     // One that is larger than what is made ready ahead, than the cap, and many that fill both.
@@ -321,7 +321,7 @@ fn errors_of_the_device_end_in_errors_and_nothing_is_kept() {
     let dir = Dir::new();
     let faults = Faults::default();
     let settings = Settings { errors_max: 10_000, ..dir.settings() };
-    let mut rig = Rig::with(&settings, faults.wrap()).expect("the disk starts").ready();
+    let mut rig = Rig::with(&settings, faults.wrap()).expect("the disk starts");
     let host = memory(4 * MIB);
     let (code, _keyring) = code(Codec::Lz4, true);
     let pages = || parts(&host, &[524_288; 3], 4096, 524_288);
@@ -349,7 +349,7 @@ fn errors_of_the_device_end_in_errors_and_nothing_is_kept() {
 #[test]
 fn the_canary_is_compared_on_the_way_down_and_told_on_the_way_up() {
     let dir = Dir::new();
-    let mut rig = Rig::start(&dir.settings()).ready();
+    let mut rig = Rig::start(&dir.settings());
     let host = memory(MIB);
     for (codec, encrypted) in ALL {
         let (code, _keyring) = code(codec, encrypted);
@@ -382,7 +382,7 @@ fn the_canary_is_compared_on_the_way_down_and_told_on_the_way_up() {
 #[test]
 fn every_box_comes_back_when_the_disk_ends() {
     let dir = Dir::new();
-    let mut rig = Rig::start(&Settings { codec_threads: 1, ..dir.settings() }).ready();
+    let mut rig = Rig::start(&Settings { codec_threads: 1, ..dir.settings() });
     let host = memory(4 * MIB);
     let (code, _keyring) = code(Codec::PlanesZstd, true);
     let pages = parts(&host, &[262_144; 4], 4096, 262_144);

@@ -28,7 +28,7 @@ fn modes(dir: &Dir) -> Vec<Settings> {
 fn in_every_mode(check: impl Fn(&mut Rig, &str)) {
     let dir = Dir::new();
     for settings in modes(&dir) {
-        let mut rig = Rig::start(&settings).ready();
+        let mut rig = Rig::start(&settings);
         let mode = rig.status().mode;
         check(&mut rig, &mode);
         rig.end();
@@ -229,7 +229,7 @@ fn a_directory_in_memory_works_too() {
         return; // no such directory here: nothing to try
     }
     let dir = Dir::within(parent);
-    let mut rig = Rig::start(&dir.settings()).ready();
+    let mut rig = Rig::start(&dir.settings());
     let mode = rig.status().mode;
     let host = memory(MIB);
     round_trip(&mut rig, &mode, 0, 65536, parts(&host, &[1000, 3000, 77, 4097, 5000], 64, 8192));

@@ -86,6 +86,55 @@ impl Drop for Loop {
     }
 }
 
+/// A file system of 8 MiB in a directory, where one can be mounted.
+struct Small(Dir);
+
+impl Small {
+    /// None where nothing can be mounted, and says so.
+    fn new() -> Option<Small> {
+        let dir = Dir::new();
+        fs::create_dir(&dir.0).unwrap();
+        let options = format!("size=8M,mode=0700,uid={}", rustix::process::geteuid().as_raw());
+        let made = Command::new("mount").args(["-t", "tmpfs", "-o", &options, "none"]).arg(&dir.0).output();
+        if made.as_ref().is_ok_and(|made| made.status.success()) {
+            return Some(Small(dir));
+        }
+        eprintln!("NOT TRIED: a file system that fills up: mounting one takes root: {made:?}");
+        None
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let gone = Command::new("umount").arg("--lazy").arg(&self.0.0).status();
+        assert!(gone.is_ok_and(|status| status.success()) || std::thread::panicking(), "{}", self.0.0.display());
+    }
+}
+
+#[test]
+fn a_region_that_its_file_system_has_no_room_for_is_granted_to_nobody() {
+    let Some(small) = Small::new() else { return };
+    let settings = Settings { capacity_bytes: 4 * MIB, region_bytes: MIB, ..small.0.settings() };
+    let rig = Rig::start(&settings);
+    let granted = |region, status| DiskEvent::Granted { disk: 0, region, grant: 1, status };
+    rig.log(LogLetter::Grant(header(0)));
+    rig.until(|event| *event == granted(0, Status::Ok));
+    // Somebody else fills it up.
+    let other = small.0.0.join("other");
+    let filled = std::iter::repeat_n(vec![1; MIB as usize], 16).try_for_each(|mib| {
+        std::io::Write::write_all(&mut OpenOptions::new().append(true).create(true).open(&other).unwrap(), &mib)
+    });
+    assert_eq!(filled.unwrap_err().raw_os_error(), Some(libc::ENOSPC));
+    rig.log(LogLetter::Grant(header(1)));
+    rig.until(|event| *event == granted(1, Status::NoSpace));
+    // Room comes back, and the next one who asks gets it.
+    fs::remove_file(&other).unwrap();
+    rig.log(LogLetter::Grant(header(1)));
+    rig.until(|event| *event == granted(1, Status::Ok));
+    assert_eq!(rig.status().out_of_service, None);
+    rig.end();
+}
+
 fn header(region: u32) -> SlabHeader {
     SlabHeader {
         region,
@@ -103,9 +152,9 @@ fn header(region: u32) -> SlabHeader {
 #[test]
 fn a_blank_device_serves_is_found_again_and_is_told_of_what_is_free() {
     let Some(device) = Loop::new() else { return };
-    let mut rig = Rig::start(&device.settings()).ready();
+    let mut rig = Rig::start(&device.settings());
     // 16 MiB: superblocks and keys, log, and regions.
-    assert_eq!((rig.disk().regions(), rig.status().regions_ready), (6, 6), "without writing them first");
+    assert_eq!(rig.disk().regions(), 6);
     rig.log(LogLetter::Grant(header(0)));
     rig.until(|event| matches!(event, DiskEvent::Granted { region: 0, status: Status::Ok, .. }));
     let host = memory(MIB);
@@ -166,7 +215,7 @@ fn a_device_that_carries_anything_else_is_refused_and_left_as_it_is() {
 #[test]
 fn a_device_that_turns_read_only_ends_at_once() {
     let Some(device) = Loop::new() else { return };
-    let mut rig = Rig::start(&device.settings()).ready();
+    let mut rig = Rig::start(&device.settings());
     let host = memory(MIB);
     device.set_read_only("--setro");
     let write = rig.transfer(IoKind::Write, 0, 65536, parts(&host, &[16384; 4], 4096, 16384));

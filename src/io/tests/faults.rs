@@ -2,8 +2,8 @@
 
 use super::faulty::{Fault, Faults};
 use super::fixture::*;
-use crate::io::{Choice, DiskEvent, DiskLetter, EngineChoice, Part, Settings};
-use kvtide_tiering::api::{IoKind, Status};
+use crate::io::{Choice, DiskEvent, DiskLetter, EngineChoice, Memory, Part, Settings};
+use kvtide_tiering::api::{IoClass, IoKind, Status};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,10 +13,9 @@ const WRITE: Option<IoKind> = Some(IoKind::Write);
 /// A device that has had something for longer is stalled.
 const SHORT: Duration = Duration::from_millis(200);
 
-/// A disk whose faults begin when its regions are written.
 fn spoilt(settings: &Settings) -> (Rig, Faults) {
     let faults = Faults::default();
-    let rig = Rig::with(settings, faults.wrap()).expect("the disk starts").ready();
+    let rig = Rig::with(settings, faults.wrap()).expect("the disk starts");
     (rig, faults)
 }
 
@@ -171,7 +170,7 @@ fn a_flipped_bit_is_found_on_the_way_and_on_the_disk() {
 fn every_bit_of_a_block_counts() {
     let dir = Dir::new();
     // Through the page cache, where a bit is flipped quickly.
-    let mut rig = Rig::start(&Settings { direct: Choice::Off, ..dir.settings() }).ready();
+    let mut rig = Rig::start(&Settings { direct: Choice::Off, ..dir.settings() });
     let host = memory(MIB);
     let pages = parts(&host, &[1000; 4], 64, 8192);
     pages.iter().for_each(|part| fill(&host, part.offset, 1000, u64::from(part.plane) + 1));
@@ -199,7 +198,7 @@ fn every_bit_of_a_block_counts() {
 #[test]
 fn bits_that_flip_anywhere_in_a_full_tier_are_found_and_no_others() {
     let dir = Dir::new();
-    let mut rig = Rig::start(&dir.settings()).ready();
+    let mut rig = Rig::start(&dir.settings());
     let host = memory(MIB);
     let slots = 2 * MIB / 65536;
     let mut stored = Vec::new();
@@ -337,18 +336,64 @@ fn an_end_with_a_stuck_request_is_bounded_and_frees_nothing_that_the_device_has(
     assert!(Arc::strong_count(&frames) > 1, "the device may still write it");
 }
 
+/// Slots of the tests of neighbours: a page each.
+const SMALL: u64 = 16384;
+
+/// A disk that takes one request at a time and has one that does not end, and transfers of slots in this order, which wait.
+fn crowded(dir: &Dir, slots: &[u32]) -> (Rig, Faults, Arc<Memory>) {
+    let (mut rig, faults) = spoilt(&Settings { depth: 1, ..dir.settings() });
+    let host = memory(4 * MIB);
+    faults.next(&[(WRITE, Fault::Stuck)]);
+    for (index, slot) in [&[100], slots].concat().into_iter().enumerate() {
+        let page = Part { offset: u64::from(slot) * SMALL, ..parts(&host, &[SMALL as u32], 4096, SMALL).remove(0) };
+        fill(&host, page.offset, SMALL, u64::from(slot) + 1);
+        let write = rig.transfer(IoKind::Write, slot, SMALL, vec![page]);
+        rig.send(DiskLetter::Transfer(write));
+        let until = Instant::now() + LONG;
+        while index == 0 && rig.status().at_device == 0 {
+            assert!(Instant::now() < until, "the first write begins");
+        }
+    }
+    let until = Instant::now() + LONG;
+    while rig.status().classes[IoClass::WriteBack as usize].queued < slots.len() as u64 {
+        assert!(Instant::now() < until, "all wait: {:?}", rig.status());
+    }
+    (rig, faults, host)
+}
+
 #[test]
-fn a_region_that_cannot_be_written_serves_nobody() {
+fn writes_of_neighbouring_slots_go_in_one_request() {
     let dir = Dir::new();
-    let faults = Faults::default();
-    faults.next(&[(WRITE, Fault::None), (WRITE, Fault::None), (WRITE, Fault::Errno(libc::ENOSPC))]);
-    let rig = Rig::with(&dir.settings(), faults.wrap()).expect("the disk starts");
-    rig.until(|event| *event == DiskEvent::Stopped { disk: 0, errno: libc::ENOSPC });
-    let status = rig.status();
-    assert!(status.regions_ready < status.regions && status.regions_errno == libc::ENOSPC, "{status:?}");
-    assert_eq!(status.out_of_service, None, "what is ready serves on");
-    rig.end();
-    // The next start writes what is missing.
-    let rig = Rig::start(&dir.settings()).ready();
-    assert_eq!(rig.status().regions_errno, 0);
+    // Up, down, and one that stands apart.
+    let slots = [0, 1, 2, 3, 4, 5, 19, 18, 17, 16, 40];
+    let (mut rig, faults, _host) = crowded(&dir, &slots);
+    faults.release();
+    let wrote: Vec<_> = (0..=slots.len()).map(|_| rig.take()).collect();
+    assert!(wrote.iter().all(|wrote| wrote.status == Status::Ok));
+    assert_eq!(rig.status().requests, 4, "one that was stuck, six slots up, four down, one apart");
+    for wrote in wrote {
+        let mut read = rig.transfer(IoKind::Read, wrote.key.slot, SMALL, wrote.parts);
+        read.key = wrote.key;
+        let read = rig.run(read);
+        assert!(read.status == Status::Ok && read.parts[0].ok, "{read:?}");
+        let part = &read.parts[0];
+        let other = memory(MIB);
+        fill(&other, 0, SMALL, u64::from(wrote.key.slot) + 1);
+        assert_eq!(bytes(&part.memory, part.offset, SMALL), bytes(&other, 0, SMALL));
+    }
+}
+
+#[test]
+fn of_writes_that_fail_together_only_those_fail_that_fail_alone() {
+    let dir = Dir::new();
+    let (rig, faults, _host) = crowded(&dir, &[0, 1, 2, 3]);
+    // Together, then one by one: the second is bad.
+    let bad = (WRITE, Fault::Errno(libc::EIO));
+    faults.next(&[bad, (WRITE, Fault::None), bad]);
+    faults.release();
+    let wrote: Vec<_> = (0..5).map(|_| rig.take()).collect();
+    let failed: Vec<u32> =
+        wrote.iter().filter(|wrote| wrote.status == Status::Io).map(|wrote| wrote.key.slot).collect();
+    assert_eq!(failed, [1], "{wrote:?}");
+    assert_eq!(rig.status().requests, 6);
 }

@@ -114,13 +114,6 @@ impl Rig {
         }
     }
 
-    /// Until all regions were written.
-    pub fn ready(self) -> Rig {
-        let all = self.disk().regions();
-        self.until(|event| matches!(event, DiskEvent::Ready { regions, .. } if *regions == all));
-        self
-    }
-
     /// A transfer of a slot in region 0.
     pub fn transfer(&mut self, kind: IoKind, slot: u32, slot_bytes: u64, parts: Vec<Part>) -> Box<Transfer> {
         self.next += 1;

@@ -144,7 +144,7 @@ fn the_same_key_reads_back_and_a_wrong_one_touches_nothing() {
     let dir = Dir::new();
     let (right, wrong) = (Key::new(&dir, 1), Key::new(&dir, 7));
     let with = |key: &Key| settings(&dir, KeySource::File(key.0.clone()));
-    let mut rig = Rig::start(&with(&right)).ready();
+    let mut rig = Rig::start(&with(&right));
     stored(&mut rig, &header(0, "a", true));
     assert!(is_encrypted(rig.disk().code(&header(0, "a", true)).unwrap()));
     rig.end();
@@ -172,7 +172,7 @@ fn encryption_can_be_turned_on_and_off() {
     let dir = Dir::new();
     let key = Key::new(&dir, 1);
     let off = settings(&dir, KeySource::Off);
-    let mut rig = Rig::start(&off).ready();
+    let mut rig = Rig::start(&off);
     stored(&mut rig, &header(0, "a", false));
     rig.end();
     let on = settings(&dir, KeySource::File(key.0.clone()));
@@ -190,7 +190,7 @@ fn encryption_can_be_turned_on_and_off() {
 fn what_an_ephemeral_key_encrypted_is_gone_with_it() {
     let dir = Dir::new();
     let ephemeral = settings(&dir, KeySource::Ephemeral);
-    let mut rig = Rig::start(&ephemeral).ready();
+    let mut rig = Rig::start(&ephemeral);
     stored(&mut rig, &header(0, "a", true));
     stored(&mut rig, &header(1, "b", false));
     rig.end();
@@ -209,7 +209,7 @@ fn a_purged_tenant_is_gone_and_others_stay() {
     let dir = Dir::new();
     let key = Key::new(&dir, 1);
     let on = settings(&dir, KeySource::File(key.0.clone()));
-    let mut rig = Rig::start(&on).ready();
+    let mut rig = Rig::start(&on);
     stored(&mut rig, &header(0, "a", true));
     stored(&mut rig, &header(1, "b", true));
     assert!(matches!(purge(&dir.0, "a"), Err(DiskError::InUse { .. })), "not under a running daemon");

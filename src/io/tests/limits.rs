@@ -35,7 +35,7 @@ fn without_locked_memory_pages_move_all_the_same() {
     }
     as_a_user(|| {
         let dir = Dir::new();
-        let mut rig = Rig::start(&Settings { engine: EngineChoice::Uring, ..dir.settings() }).ready();
+        let mut rig = Rig::start(&Settings { engine: EngineChoice::Uring, ..dir.settings() });
         let mode = rig.status().mode;
         assert!(mode.ends_with("+unregistered"), "{mode}");
         let host = memory(2 * LOCKED);

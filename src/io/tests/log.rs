@@ -1,14 +1,11 @@
 //! The log thread: what it promises, what a start finds, and what becomes of both when the device fails.
 
 use super::fixture::*;
-use super::refusals::superblock;
 use super::stormy::{Storm, Weather};
 use crate::io::{DiskEvent, DiskThread, LogLetter, Note, NoteKind, SlotKey};
 use kvtide_tiering::api::{IoKind, Status};
-use kvtide_tiering::format::Superblock;
 use kvtide_tiering::log::{Recovered, SlabHeader, SpaceKey};
 use std::fs;
-use std::os::unix::fs::FileExt;
 
 const SLOT: u64 = 64 << 10;
 
@@ -68,7 +65,7 @@ fn granted(rig: &Rig, region: u32, grant: u64) -> Status {
 
 /// A disk with a slab in region 0.
 fn rig(dir: &Dir) -> Rig {
-    let rig = Rig::start(&dir.settings()).ready();
+    let rig = Rig::start(&dir.settings());
     assert_eq!(granted(&rig, 0, 1), Status::Ok);
     rig
 }
@@ -139,34 +136,10 @@ fn erased_and_regranted_slots_are_gone_and_what_nobody_waits_for_comes_with_the_
     rig.log(LogLetter::Note(late));
     rig.end();
     assert_eq!(found(&dir).1, [0, 2, 3, 9]);
-    let rig = Rig::start(&dir.settings()).ready();
+    let rig = Rig::start(&dir.settings());
     assert_eq!(granted(&rig, 0, 2), Status::Ok);
     assert_eq!(killed(&dir).1, [0u32; 0], "a granted region holds nothing of those before, and that is flushed");
     rig.end();
-}
-
-#[test]
-fn regions_with_records_count_as_written_though_the_superblock_lags_behind() {
-    let dir = Dir::new();
-    let mut first = rig(&dir);
-    let host = memory(MIB);
-    (0..4).for_each(|page| fill(&host, page * 16384, 16384, page + 3));
-    let write = first.transfer(IoKind::Write, 0, SLOT, parts(&host, &[16384; 4], 4096, 16384));
-    let wrote = first.run(write);
-    assert_eq!(run(&mut first, NoteKind::Put, 0, &[0; 4]).0, Status::Ok);
-    first.end();
-    // What a power cut leaves: the log is ahead.
-    let before = superblock(&dir);
-    let lags = Superblock { regions_written: 0, sequence: before.sequence + 1, ..before };
-    let file = fs::OpenOptions::new().write(true).open(dir.0.join("kvtide.store")).unwrap();
-    file.write_all_at(&lags.encode(), lags.place()).unwrap();
-    drop(file);
-    let second = Rig::start(&dir.settings());
-    assert_eq!(second.until(|_| true), DiskEvent::Ready { disk: 0, regions: 1 });
-    let mut second = second.ready();
-    let read = second.transfer(IoKind::Read, 0, SLOT, wrote.parts);
-    let read = second.run(read);
-    assert!(read.status == Status::Ok && read.parts.iter().all(|part| part.ok), "it was not written over");
 }
 
 #[test]
@@ -190,7 +163,7 @@ fn stormy(dir: &Dir) -> (Rig, Weather) {
     let weather = Weather::default();
     let its = weather.clone();
     let open = DiskThread::open_with(&dir.settings(), &mut |file| Box::new(Storm::new(Box::new(file), &its))).unwrap();
-    let rig = Rig::of(open, |engine| engine).unwrap().ready();
+    let rig = Rig::of(open, |engine| engine).unwrap();
     assert_eq!(granted(&rig, 0, 1), Status::Ok);
     (rig, weather)
 }

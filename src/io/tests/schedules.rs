@@ -42,7 +42,7 @@ proptest! {
         for step in steps {
             match step {
                 Step::Push(class, bytes) => {
-                    let entry = Entry { key: (1, next), class: CLASSES[class], bytes, queued_us: now, item: next };
+                    let entry = Entry { key: (1, next), class: CLASSES[class], bytes, queued_us: now, alone: false, item: next };
                     scheduler.push(entry);
                     model[class].push((next, bytes, now));
                     next += 1;

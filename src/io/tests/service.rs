@@ -46,7 +46,7 @@ fn a_disk_that_is_missing_at_start_costs_only_itself() {
     let status = missing.status();
     assert_eq!((status.out_of_service, status.regions, status.number), (Some(libc::ENOENT), 0, 1));
     missing.end();
-    let mut there = Rig::of(disks.pop().unwrap(), |engine| engine).unwrap().ready();
+    let mut there = Rig::of(disks.pop().unwrap(), |engine| engine).unwrap();
     assert_eq!(write(&mut there, 0, pages(0)).status, Status::Ok);
     assert_eq!(there.status().out_of_service, None);
     there.end();
@@ -57,7 +57,7 @@ fn a_disk_that_is_missing_at_start_costs_only_itself() {
 #[test]
 fn a_disk_that_must_not_be_used_stops_the_start_before_anything_is_written_anywhere() {
     let (dir, other) = (Dir::new(), Dir::new());
-    Rig::start(&dir.settings()).ready().end();
+    Rig::start(&dir.settings()).end();
     let before = fs::read(dir.0.join("kvtide.store")).unwrap();
     fs::create_dir(&other.0).unwrap();
     fs::set_permissions(&other.0, fs::Permissions::from_mode(0o700)).unwrap();
@@ -80,7 +80,7 @@ fn too_many_errors_take_a_disk_out_of_service_and_what_it_has_ends() {
         let dir = Dir::new();
         let faults = Faults::default();
         let settings = Settings { engine, errors_max: 4, ..dir.settings() };
-        let mut rig = Rig::with(&settings, faults.wrap()).unwrap().ready();
+        let mut rig = Rig::with(&settings, faults.wrap()).unwrap();
         let stored = write(&mut rig, 0, pages(1)).parts;
         faults.next(&[(Some(IoKind::Read), Fault::Errno(libc::EIO)); 4]);
         for error in 1..=4 {
@@ -103,7 +103,7 @@ fn too_many_errors_take_a_disk_out_of_service_and_what_it_has_ends() {
 fn a_file_that_is_truncated_under_the_daemon_is_errors_and_then_the_end() {
     for engine in [EngineChoice::Auto, EngineChoice::Threads] {
         let dir = Dir::new();
-        let mut rig = Rig::start(&Settings { engine, errors_max: 3, ..dir.settings() }).ready();
+        let mut rig = Rig::start(&Settings { engine, errors_max: 3, ..dir.settings() });
         let stored = write(&mut rig, 1, pages(1)).parts;
         let file = fs::OpenOptions::new().write(true).open(dir.0.join("kvtide.store")).unwrap();
         // In the midst of the slot: what is left falls short.
@@ -120,7 +120,7 @@ fn a_file_that_is_truncated_under_the_daemon_is_errors_and_then_the_end() {
 fn an_io_thread_that_panics_ends_what_it_holds_when_the_device_lets_go_of_it() {
     let dir = Dir::new();
     let faults = Faults::default();
-    let mut rig = Rig::with(&dir.settings(), faults.wrap()).unwrap().ready();
+    let mut rig = Rig::with(&dir.settings(), faults.wrap()).unwrap();
     let stored = write(&mut rig, 0, pages(1)).parts;
     faults.next(&[(Some(IoKind::Read), Fault::Stuck)]);
     let stuck = rig.transfer(IoKind::Read, 0, SLOT, stored.clone());
@@ -142,7 +142,7 @@ fn an_io_thread_that_panics_ends_what_it_holds_when_the_device_lets_go_of_it() {
 #[test]
 fn a_page_that_is_not_what_was_stored_is_not_written() {
     let dir = Dir::new();
-    let mut rig = Rig::start(&dir.settings()).ready();
+    let mut rig = Rig::start(&dir.settings());
     let digest = |part: &Part| {
         let page = bytes(&part.memory, part.offset, part.bytes.into());
         crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &page) as u32

@@ -23,8 +23,6 @@ const TRIES: u8 = 16;
 pub(super) enum Owner {
     /// A run of a transfer: the job's number.
     Job(u32),
-    /// The first write of a part of a region: its region, and its bytes.
-    Region(u32, u64),
     /// The superblock.
     Superblock,
 }
@@ -68,6 +66,8 @@ pub(super) struct Device {
     registered: Vec<(u16, Arc<Memory>)>,
     free_buffers: Vec<u16>,
     registers: bool,
+    /// Requests that were started.
+    pub started: u64,
     /// Completions that fell short.
     pub short: u64,
     /// Host memory registered, and not, in bytes.
@@ -104,6 +104,7 @@ impl Device {
             registered: Vec::new(),
             free_buffers: (0..BUFFERS as u16).rev().collect(),
             registers,
+            started: 0,
             short: 0,
             registered_bytes: 0,
             unregistered_bytes: 0,
@@ -285,6 +286,7 @@ impl Device {
     }
 
     fn send(&mut self, token: u32, owner: Owner, kind: IoKind, offset: u64, buffer: Option<u16>, now_us: u64) {
+        self.started += 1;
         let request = &mut self.requests[token as usize];
         request.owner = owner;
         request.bytes = request.pieces.iter().map(|piece| piece.bytes() as u64).sum();

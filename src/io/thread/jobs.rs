@@ -1,16 +1,18 @@
-//! Transfers that have begun: their requests still to come, and how many the device has.
+//! Transfers that have begun: their requests still to come, and how many the device has. A job carries one transfer, or several of
+//! neighbouring slots whose pages move in the same requests.
 
 use super::super::plan::{Run, Span};
 use super::super::transfer::Transfer;
 use super::coding::Coded;
 use kvtide_tiering::api::{IoKind, Status};
 
-/// A transfer that has begun.
+/// Transfers that have begun together.
 #[derive(Debug, Default)]
 pub(super) struct Job {
-    /// `None`: the job is free.
-    pub transfer: Option<Box<Transfer>>,
-    /// What moves: its pages, in order.
+    /// In the order of their slots, each behind the one before; none: the job is free.
+    #[expect(clippy::vec_box, reason = "boxes travel between threads: what is kept is what is sent")]
+    pub transfers: Vec<Box<Transfer>>,
+    /// What moves: the pages, in order, from the begin of the first slot on.
     pub spans: Vec<Span>,
     /// All its requests.
     pub runs: Vec<Run>,
@@ -31,11 +33,31 @@ pub(super) struct Job {
 impl Job {
     /// Makes it new.
     pub fn clear(&mut self, now_us: u64) {
-        let Job { transfer, spans, runs, started, at_device, began_us, failed, fills, coded } = self;
-        (*transfer, *started, *at_device, *began_us, *failed, *fills) = (None, 0, 0, now_us, None, false);
+        let Job { transfers, spans, runs, started, at_device, began_us, failed, fills, coded } = self;
+        (*started, *at_device, *began_us, *failed, *fills) = (0, 0, now_us, None, false);
         *coded = None;
+        transfers.clear();
         spans.clear();
         runs.clear();
+    }
+
+    /// The first of its transfers: the only one of a coded slab.
+    ///
+    /// # Panics
+    /// The job is free.
+    pub fn first(&mut self) -> &mut Transfer {
+        self.transfers.first_mut().expect("it has begun")
+    }
+
+    /// Its bytes in the file: from the begin of its first slot to the end of its last.
+    fn extent(&self) -> std::ops::Range<u64> {
+        let begin = self.transfers.first().map_or(0, |first| first.offset);
+        begin..self.transfers.last().map_or(0, |last| last.offset + last.bytes)
+    }
+
+    /// Whether it writes.
+    pub fn writes(&self) -> bool {
+        self.transfers.first().is_some_and(|first| first.kind == IoKind::Write)
     }
 
     /// Whether it has nothing more to start.
@@ -83,22 +105,22 @@ impl Jobs {
     /// Whether a job must wait for an earlier write of its slot, because one of the two reads sectors before it writes them.
     pub fn must_wait(&self, number: u32) -> bool {
         let job = &self.jobs[number as usize];
-        let Some(transfer) = job.transfer.as_deref().filter(|transfer| transfer.kind == IoKind::Write) else {
-            return false;
+        let mine = job.extent();
+        let overlaps = |other: &Job| {
+            let theirs = other.extent();
+            theirs.start < mine.end && mine.start < theirs.end
         };
-        let begun = |other: &&Job| other.at_device > 0 && (other.fills || job.fills);
-        let others = (0..).zip(&self.jobs).filter(|(index, _)| *index != number).map(|(_, other)| other).filter(begun);
-        others
-            .filter_map(|other| other.transfer.as_deref())
-            .any(|other| other.kind == IoKind::Write && other.offset == transfer.offset)
+        let begun = |other: &Job| other.at_device > 0 && (other.fills || job.fills) && other.writes();
+        job.writes()
+            && (0..).zip(&self.jobs).any(|(index, other)| index != number && begun(other) && overlaps(other))
     }
 
     /// Takes all transfers out that the device has nothing of; how many are left.
     #[expect(clippy::vec_box, reason = "boxes travel between threads: what is kept is what is sent")]
     pub fn take_all(&mut self) -> (Vec<Box<Transfer>>, usize) {
         let idle = self.jobs.iter_mut().filter(|job| job.at_device == 0);
-        let idle: Vec<Box<Transfer>> = idle.filter_map(|job| job.transfer.take()).collect();
-        (idle, self.jobs.iter().filter(|job| job.transfer.is_some()).count())
+        let idle: Vec<Box<Transfer>> = idle.flat_map(|job| job.transfers.drain(..)).collect();
+        (idle, self.jobs.iter().map(|job| job.transfers.len()).sum())
     }
 
     /// Keeps the transfers that the device still has from being freed.

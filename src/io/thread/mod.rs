@@ -1,11 +1,10 @@
-//! The I/O thread of a disk: as others see it in here, its start and end in [`open`], its loop in [`run`], requests in [`device`], first writes in [`regions`].
+//! The I/O thread of a disk: as others see it in here, its start and end in [`open`], its loop in [`run`], requests in [`device`].
 
 mod coding;
 mod device;
 mod jobs;
 mod open;
 mod refuse;
-mod regions;
 mod run;
 
 #[cfg(test)]
@@ -66,21 +65,7 @@ pub(crate) enum DiskLetter {
 /// What a disk's threads tell whoever started them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DiskEvent {
-    /// Regions below `regions` were written once: they can be granted.
-    Ready {
-        /// The disk's number.
-        disk: u16,
-        /// How many.
-        regions: u32,
-    },
-    /// A region could not be written for the first time: no more become ready. Those that are ready serve on. Told once.
-    Stopped {
-        /// The disk's number.
-        disk: u16,
-        /// What it said.
-        errno: i32,
-    },
-    /// A region's grant was written down and flushed, or could not be: then its blocks do not survive a restart.
+    /// A region's grant was written down and flushed, or could not be: then nobody gets the region.
     Granted {
         /// The disk's number.
         disk: u16,
@@ -88,7 +73,7 @@ pub(crate) enum DiskEvent {
         region: u32,
         /// Number of the grant.
         grant: u64,
-        /// `Ok`; `NoSpace`: the log is full; `Io`: the disk failed.
+        /// `Ok`; `NoSpace`: the log or the file system is full; `Io`: the disk failed.
         status: Status,
     },
     /// The device has had a request for longer than the timeout, or answers again.
@@ -166,7 +151,7 @@ impl Disk {
         self.region_bytes
     }
 
-    /// Regions that it will have when all are written; none of a disk that was missing at start.
+    /// Its regions; none of a disk that was missing at start.
     pub fn regions(&self) -> u32 {
         self.regions
     }

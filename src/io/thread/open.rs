@@ -124,8 +124,7 @@ impl Opened {
         let mode = probe(settings, &store)?;
         let file = LogFile::new(&store.file).map_err(|e| DiskError::os("take memory for the log of", path, e))?;
         let opened = log::open(settings, &store, &keyring, storage(file), progress)?;
-        let (written, run) = (opened.regions_written(), opened.recovered.run);
-        store.learn(run, written).map_err(|e| DiskError::os("write the superblock of", path, e))?;
+        store.learn(opened.recovered.run).map_err(|e| DiskError::os("write the superblock of", path, e))?;
         let held = opened.recovered.slabs.iter().map(|slab| slab.header.region).collect();
         let OpenLog { log, recovered, desk } = opened;
         Ok(Opened { store, mode, keyring, log, recovered, desk, held })
@@ -141,7 +140,7 @@ impl OpenDisk {
         }
     }
 
-    /// Regions that it will have.
+    /// Its regions.
     pub fn regions(&self) -> u32 {
         match &self.state {
             State::Open(opened) => opened.store.superblock.regions,

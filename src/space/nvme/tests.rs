@@ -71,7 +71,6 @@ impl Rig {
         let mut open = DiskThread::open(&settings).unwrap();
         let blocks = open.take_recovered().slabs.pop().map(|slab| slab.blocks);
         let disk = open.start(Box::new(move |event| tell.send(event).unwrap())).unwrap();
-        wait_until(&told, |event| matches!(event, DiskEvent::Ready { regions: 2, .. }));
         if blocks.is_none() {
             disk.disk().log().send(LogLetter::Grant(header())).unwrap();
             wait_until(&told, |event| matches!(event, DiskEvent::Granted { region: 1, status: Status::Ok, .. }));

@@ -12,7 +12,7 @@
 //!     56      8  begin of region 0
 //!     64      8  bytes of a region
 //!     72      4  regions
-//!     76      4  regions below this have been written whole
+//!     76      4  regions, again: earlier versions wrote each once before it served, and counted them here
 //!     80      8  bytes ever written to the file
 //!     88      4  starts: how often a daemon began to serve from it
 //!     92   4000  zero
@@ -64,8 +64,6 @@ pub struct Superblock {
     pub region_bytes: u64,
     /// Regions.
     pub regions: u32,
-    /// Regions below this have been written whole.
-    pub regions_written: u32,
     /// Bytes ever written to the file.
     pub written_bytes: u64,
     /// How often a daemon began to serve from it, this time included. Counted up, written and flushed before anything else is
@@ -124,7 +122,6 @@ impl Superblock {
             regions_offset: AREA + log_bytes,
             region_bytes,
             regions,
-            regions_written: 0,
             written_bytes: 0,
             starts: 0,
         };
@@ -168,7 +165,7 @@ impl Superblock {
             put(&field.to_le_bytes());
         }
         put(&self.regions.to_le_bytes());
-        put(&self.regions_written.to_le_bytes());
+        put(&self.regions.to_le_bytes());
         put(&self.written_bytes.to_le_bytes());
         put(&self.starts.to_le_bytes());
         debug_assert_eq!(at, ZERO.start);
@@ -204,7 +201,6 @@ impl Superblock {
             regions_offset: u64_at(bytes, 56),
             region_bytes: u64_at(bytes, 64),
             regions: u32_at(bytes, 72),
-            regions_written: u32_at(bytes, 76),
             written_bytes: u64_at(bytes, 80),
             starts: u32_at(bytes, 88),
         };
@@ -239,11 +235,7 @@ impl Superblock {
     fn check(&self) -> Result<(), SuperblockError> {
         let whole = |bytes: u64, unit| bytes > 0 && bytes.is_multiple_of(unit);
         let areas = [self.log_offset, self.log_bytes, self.regions_offset].into_iter().all(|bytes| whole(bytes, AREA));
-        if !areas
-            || !whole(self.region_bytes, SECTOR.into())
-            || self.regions == 0
-            || self.regions_written > self.regions
-        {
+        if !areas || !whole(self.region_bytes, SECTOR.into()) || self.regions == 0 {
             return Err(SuperblockError::Damaged { what: "an area has an impossible size" });
         }
         let log_end = self.log_offset.checked_add(self.log_bytes);
@@ -275,8 +267,7 @@ mod tests {
             "room for a region",
             |(store, sequence, capacity, unit, written, bytes)| {
                 let block = Superblock::new(store, capacity, unit << 12).ok()?;
-                let regions_written = written % (block.regions + 1);
-                Some(Superblock { sequence, regions_written, written_bytes: bytes, starts: written, ..block })
+                Some(Superblock { sequence, written_bytes: bytes, starts: written, ..block })
             },
         )
     }
@@ -351,7 +342,6 @@ mod tests {
         for bad in [
             Superblock { regions: 0, ..good },
             Superblock { regions: u32::MAX, region_bytes: 1 << 50, ..good },
-            Superblock { regions_written: good.regions + 1, ..good },
             Superblock { region_bytes: 4095, ..good },
             Superblock { region_bytes: u64::MAX << 20, ..good },
             Superblock { log_bytes: u64::MAX << 20, ..good },

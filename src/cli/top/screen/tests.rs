@@ -11,7 +11,7 @@ fn told(step: u64, uptime_s: f64) -> Status {
         "host": {{"capacity_bytes": 1073741824, "granted_bytes": 536870912}},
         "sessions": [{{"session": 4, "space": 1, "live": true, "pid": 4711, "uid": 1000, "shard": 2}}],
         "disks": [{{"number": 0, "dir": "/d", "mode": "io_uring+direct+fixed", "capacity_bytes": 4294967296, "regions": 16,
-            "regions_ready": 4, "depth": 32, "at_device": 3,
+            "depth": 32, "at_device": 3,
             "classes": [{{"queued": 5, "reads": {{"bytes": {}}}}}, {{}}, {{"writes": {{"bytes": {}}}}}]}}],
         "spaces": [{{"space": 1, "name": "llama-70b", "domain": "default", "sessions": 1,
             "occupancy": {{"tier0": {{"free": {{"bytes": 1048576}}, "clean": {{"bytes": 3145728}}}},
@@ -76,7 +76,7 @@ fn everything_stands_on_a_wide_screen() {
         &["tier 0", "3.00 MiB", "4.00 MiB", "75.0%", "90.0%", "1.00 GiB/s"],
         &["host", "256 MiB", "512 MiB", "1.00 GiB", "25.0%", "8.0%", "256 MiB/s", "1.00 GiB/s"],
         &["nvme", "50.0 MiB", "100 MiB", "4.00 GiB", "1.2%", "2.0%", "-", "256 MiB/s"],
-        &["0", "256 MiB/s", "1.00 MiB/s", "3/32", "5", "0", "25.0% ready", "io_uring+direct+fixed"],
+        &["0", "256 MiB/s", "1.00 MiB/s", "3/32", "5", "0", "ready", "io_uring+direct+fixed"],
         &["1", "llama-70b", "90.0%", "8.0%", "2.0%", "1.00 GiB/s", "-", "256 MiB/s", "-", "4.0", "5.0%"],
         &["4", "1", "2", "4711", "1000", "1.00 GiB/s", "-", "300", "4.0", "5.0%", "2+9"],
     ] {

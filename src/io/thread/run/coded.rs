@@ -23,7 +23,7 @@ impl Runner {
     /// Gives a job memory between pool and device, and sends it on its way; it waits if there is none.
     fn place(&mut self, number: u32, now_us: u64) {
         let job = self.jobs.at(number);
-        let transfer = job.transfer.as_deref_mut().expect("it has begun");
+        let transfer = job.transfers.first_mut().expect("it has begun");
         match self.coding.place(transfer, &mut job.spans) {
             Ok(mut coded) => {
                 let writes = transfer.kind == IoKind::Write;
@@ -47,7 +47,7 @@ impl Runner {
 
     fn stuck(&mut self, number: u32, stuck: Stuck, now_us: u64) {
         let job = self.jobs.at(number);
-        let transfer = job.transfer.as_deref_mut().expect("it has begun");
+        let transfer = job.transfers.first_mut().expect("it has begun");
         let (disk, key) = (self.status.number, transfer.key);
         match stuck {
             Stuck::Later => return self.coding.waiting.push_back(number),
@@ -79,7 +79,7 @@ impl Runner {
     /// The device has read a job's stored forms: to the pool with them. False: there is nothing to decode.
     pub(super) fn decode(&mut self, number: u32, now_us: u64) -> bool {
         let job = self.jobs.at(number);
-        let (Some(transfer), Some(coded)) = (job.transfer.as_deref(), &mut job.coded) else { return false };
+        let (Some(transfer), Some(coded)) = (job.transfers.first(), &mut job.coded) else { return false };
         if transfer.kind != IoKind::Read || job.failed.is_some() || coded.ended_us.is_some() {
             return false;
         }
@@ -93,7 +93,7 @@ impl Runner {
         while let Some(mut work) = self.coding.take() {
             let number = work.task.job;
             let job = self.jobs.at(number);
-            let (Some(transfer), Some(coded)) = (job.transfer.as_deref_mut(), &mut job.coded) else {
+            let (Some(transfer), Some(coded)) = (job.transfers.first_mut(), &mut job.coded) else {
                 self.coding.idle(work);
                 continue;
             };
@@ -153,7 +153,7 @@ impl Runner {
     /// A write's pages have their stored form: to the device with them.
     fn encoded(&mut self, number: u32, now_us: u64) {
         let job = self.jobs.at(number);
-        let transfer = job.transfer.as_deref().expect("the pool had its pages");
+        let transfer = job.transfers.first().expect("the pool had its pages");
         if transfer.parts.iter().any(|part| !part.ok) {
             job.failed.get_or_insert((Status::Io, 0));
         }

@@ -3,6 +3,8 @@
 use super::Runner;
 use crate::io::checksum;
 use crate::io::engine::Done;
+use crate::io::schedule::Entry;
+use crate::io::stats::DiskStatus;
 use crate::io::thread::device::{End, Owner};
 use crate::io::transfer::Transfer;
 use crossbeam::channel::TrySendError;
@@ -22,7 +24,7 @@ impl Runner {
         }
         let Owner::Job(number) = owner else {
             self.device.settle(token, end, &[], now_us);
-            return self.complete_own(owner, end, now_us);
+            return self.complete_own(end);
         };
         let job = self.jobs.at(number);
         if !self.device.settle(token, end, &job.spans, now_us) {
@@ -52,54 +54,53 @@ impl Runner {
         let ended_us = job.coded.as_ref().and_then(|coded| coded.ended_us).unwrap_or(now_us);
         let (failed, device_us) = (job.failed, ended_us - job.began_us);
         let moved: u64 = job.runs.iter().map(|run| run.bytes).sum();
-        // The box stays in the job until it is answered.
-        let transfer = job.transfer.as_deref_mut().expect("it had begun");
-        let bytes: u64 = transfer.parts.iter().map(|part| u64::from(part.bytes)).sum();
-        let (class, kind) = (transfer.class, transfer.kind);
-        let (status, errno) = failed.unwrap_or((Status::Ok, 0));
-        transfer.errno = errno;
-        transfer.device_us = u32::try_from(device_us).unwrap_or(u32::MAX);
-        if status == Status::Ok && kind == IoKind::Read {
-            let began = Instant::now();
-            let bad = if transfer.code.is_some() {
-                transfer.parts.iter().filter(|part| !part.ok).count() as u64
-            } else {
-                checksum::compare(self.store.superblock.store, transfer)
-            };
-            let took_ns = began.elapsed().as_nanos() as u64;
-            self.status.checksum_ns += took_ns;
-            self.held_ns += took_ns;
-            if bad > 0 {
-                self.status.checksum_failures += bad;
-                let (disk, offset) = (self.status.number, transfer.offset);
-                tracing::error!("disk {disk}: {bad} pages of the slot at {offset} are not what was written");
-            }
-        }
-        if status == Status::Ok && kind == IoKind::Write {
-            self.status.written.page_bytes += bytes;
-            self.status.written.request_bytes += moved;
-            self.wrote(now_us, moved);
-        }
-        if class == IoClass::WriteBack {
-            self.scheduler.cap.end(now_us, bytes);
-        } else if class == IoClass::Demand && kind == IoKind::Read {
-            self.scheduler.cap.demand(now_us, device_us);
-        }
-        self.begun[class as usize] -= 1;
-        if class == IoClass::Demand {
-            self.usual_us = (self.usual_us * 7 + device_us) / 8;
-        }
-        let job = self.jobs.at(number);
+        let (class, kind) = (job.first().class, job.first().kind);
         if let Some(coded) = job.coded.take() {
             self.coding.give(coded);
         }
-        let transfer = job.transfer.take().expect("it had begun");
-        self.jobs.give(number);
-        self.status.ended(class, kind, status, bytes, transfer.waited_us.into(), device_us);
-        self.answer(transfer, status);
-        if self.held_ns / 1000 >= HELD_US.max(self.patience_us()) {
-            self.deliver();
+        if failed.is_none() && kind == IoKind::Write {
+            self.status.written.request_bytes += moved;
+            self.wrote(now_us, moved);
         }
+        if class == IoClass::Demand && kind == IoKind::Read {
+            self.scheduler.cap.demand(now_us, device_us);
+        }
+        if class == IoClass::Demand {
+            self.usual_us = (self.usual_us * 7 + device_us) / 8;
+        }
+        if failed.is_some() && self.jobs.at(number).transfers.len() > 1 {
+            return self.part(number, now_us);
+        }
+        // Each box stays in the job until it is answered.
+        while let Some(transfer) = self.jobs.at(number).transfers.last_mut() {
+            let bytes = end(transfer, failed, device_us, &mut self.status, self.store.superblock.store, &mut self.held_ns);
+            if class == IoClass::WriteBack {
+                self.scheduler.cap.end(now_us, bytes);
+            }
+            self.begun[class as usize] -= 1;
+            let transfer = self.jobs.at(number).transfers.pop().expect("it was there");
+            let status = transfer.status;
+            self.status.ended(class, kind, status, bytes, transfer.waited_us.into(), device_us);
+            self.answer(transfer, status);
+            if self.held_ns / 1000 >= HELD_US.max(self.patience_us()) {
+                self.deliver();
+            }
+        }
+        self.jobs.give(number);
+    }
+
+    /// Transfers failed together: each is tried alone, so that only those fail that fail by themselves.
+    fn part(&mut self, number: u32, now_us: u64) {
+        while let Some(item) = self.jobs.at(number).transfers.pop() {
+            let (class, key) = (item.class, (item.space, item.id));
+            let bytes = moved_bytes(&item);
+            if class == IoClass::WriteBack {
+                self.scheduler.cap.end(now_us, bytes);
+            }
+            self.begun[class as usize] -= 1;
+            self.scheduler.put_back(Entry { key, class, bytes, queued_us: now_us, alone: true, item });
+        }
+        self.jobs.give(number);
     }
 
     pub(super) fn wrote(&mut self, now_us: u64, bytes: u64) {
@@ -129,4 +130,45 @@ impl Runner {
             }
         }
     }
+}
+
+/// Bytes of a transfer's pages.
+fn moved_bytes(transfer: &Transfer) -> u64 {
+    transfer.parts.iter().map(|part| u64::from(part.bytes)).sum()
+}
+
+/// Fills in how a transfer ended, comparing what was read with its checksums; bytes of its pages.
+fn end(
+    transfer: &mut Transfer,
+    failed: Option<(Status, i32)>,
+    device_us: u64,
+    counts: &mut DiskStatus,
+    store: u128,
+    held_ns: &mut u64,
+) -> u64 {
+    let bytes = moved_bytes(transfer);
+    (transfer.status, transfer.errno) = failed.unwrap_or((Status::Ok, 0));
+    transfer.device_us = u32::try_from(device_us).unwrap_or(u32::MAX);
+    if transfer.status != Status::Ok {
+        return bytes;
+    }
+    if transfer.kind == IoKind::Write {
+        counts.written.page_bytes += bytes;
+        return bytes;
+    }
+    let began = Instant::now();
+    let bad = if transfer.code.is_some() {
+        transfer.parts.iter().filter(|part| !part.ok).count() as u64
+    } else {
+        checksum::compare(store, transfer)
+    };
+    let took_ns = began.elapsed().as_nanos() as u64;
+    counts.checksum_ns += took_ns;
+    *held_ns += took_ns;
+    if bad > 0 {
+        counts.checksum_failures += bad;
+        let (disk, offset) = (counts.number, transfer.offset);
+        tracing::error!("disk {disk}: {bad} pages of the slot at {offset} are not what was written");
+    }
+    bytes
 }

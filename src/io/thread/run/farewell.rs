@@ -94,9 +94,10 @@ impl Runner {
             // As failed, so that nothing more is done with what was read or is to be written.
             self.device.settle(token, End::Failed(errno), &job.spans, now_us);
             job.at_device = job.at_device.saturating_sub(1);
-            if job.at_device == 0
-                && let Some(mut transfer) = job.transfer.take()
-            {
+            if job.at_device > 0 {
+                continue;
+            }
+            while let Some(mut transfer) = self.jobs.at(number).transfers.pop() {
                 transfer.errno = errno;
                 self.answer(transfer, Status::Io);
             }

@@ -1,7 +1,7 @@
 //! The loop of an I/O thread: letters in, requests out, completions back, sleep in the engine.
 //!
 //! It never waits for one request: a device that does not answer costs the transfers that it has, and nothing else. [`ends`] is
-//! what happens to what is done, [`own`] what the disk writes of itself, [`farewell`] the end.
+//! what happens to what is done, [`own`] the superblock, [`farewell`] the end.
 
 mod coded;
 mod ends;
@@ -11,7 +11,6 @@ mod own;
 use super::coding::Coding;
 use super::device::Device;
 use super::jobs::Jobs;
-use super::regions::Regions;
 use super::{DiskEvent, DiskLetter};
 use crate::io::cap::Cap;
 use crate::io::checksum;
@@ -60,6 +59,20 @@ const BATCH_LEAST_US: u64 = 500;
 /// Completions waited for together, at most.
 const BATCH_MOST: u32 = 8;
 
+/// Bytes that transfers of neighbouring slots move together, at most, by kind. Writes: new extents and old ones take requests of 256 KiB best
+/// (decision 45). Reads: somebody waits for the first of them, and a device serves several requests at once.
+const TOGETHER_READ_BYTES: u64 = 64 << 10;
+const TOGETHER_WRITE_BYTES: u64 = 256 << 10;
+
+/// Whether a transfer moves in the same requests as those of a job, whose slots stand one behind the other: its slot is next to theirs.
+fn goes_with(transfers: &[Box<Transfer>], next: &Transfer) -> bool {
+    let (Some(first), Some(last)) = (transfers.first(), transfers.last()) else { return false };
+    let most = if next.kind == IoKind::Write { TOGETHER_WRITE_BYTES } else { TOGETHER_READ_BYTES };
+    let end = last.offset + last.bytes;
+    let neighbours = next.offset == end || next.offset + next.bytes == first.offset;
+    neighbours && next.kind == first.kind && next.code.is_none() && end - first.offset + next.bytes <= most
+}
+
 /// What an I/O thread owns.
 pub(super) struct Runner {
     // Before what the device may still write to.
@@ -67,7 +80,6 @@ pub(super) struct Runner {
     jobs: Jobs,
     scheduler: Scheduler<Box<Transfer>>,
     store: Store,
-    regions: Regions,
     letters: Mailbox<DiskLetter>,
     health: Arc<Health>,
     /// Where the log thread leaves how the log stands.
@@ -95,7 +107,6 @@ pub(super) struct Runner {
     /// Transfers of each class that have begun.
     begun: [u32; 3],
     looked_us: u64,
-    told_us: u64,
     stalled_since_us: Option<u64>,
     /// The superblock is on its way.
     superblock_busy: bool,
@@ -135,7 +146,6 @@ impl Runner {
             jobs: Jobs::new(2 * depth + CROWD_MAX as u32),
             coding: Coding::new(settings.number, settings.codec_threads, nudge),
             scheduler: Scheduler::new(depth, timeout_us, Cap::new(settings.writeback_bytes)),
-            regions: Regions::new(&block)?,
             rules: Rules { align: store.align, chunk_bytes: CHUNK_BYTES as u64 },
             superblock_was: block,
             store,
@@ -155,7 +165,6 @@ impl Runner {
             usual_us: 0,
             begun: [0; 3],
             looked_us: 0,
-            told_us: 0,
             stalled_since_us: None,
             superblock_busy: false,
             superblock_us: 0,
@@ -169,9 +178,6 @@ impl Runner {
 
     /// Until the disk's end.
     pub fn run(&mut self) {
-        if self.regions.ready > 0 {
-            self.health.tell(DiskEvent::Ready { disk: self.status.number, regions: self.regions.ready });
-        }
         loop {
             self.letters.awake();
             let now_us = self.now_us();
@@ -234,7 +240,7 @@ impl Runner {
         }
         let bytes = transfer.parts.iter().map(|part| u64::from(part.bytes)).sum();
         let key = (transfer.space, transfer.id);
-        self.scheduler.push(Entry { key, class: transfer.class, bytes, queued_us: now_us, item: transfer });
+        self.scheduler.push(Entry { key, class: transfer.class, bytes, queued_us: now_us, alone: false, item: transfer });
     }
 
     /// Whether slot and frames exist, and no two pages share bytes of the slot.
@@ -277,7 +283,6 @@ impl Runner {
             self.begin(entry, now_us);
         }
         if self.ends_us.is_none() && self.health.out().is_none() {
-            self.start_regions(now_us);
             self.start_superblock(now_us);
         }
     }
@@ -287,49 +292,83 @@ impl Runner {
         self.jobs.has_free() && self.coding.waiting.is_empty()
     }
 
+    /// Begins a transfer, and with it those of neighbouring slots that wait behind it.
     fn begin(&mut self, entry: Entry<Box<Transfer>>, now_us: u64) {
-        let Entry { class, queued_us, item, .. } = entry;
         let number = self.jobs.take().expect("`may_begin` saw one");
-        let job = self.jobs.at(number);
-        job.clear(now_us);
+        self.jobs.at(number).clear(now_us);
+        let (class, alone) = (entry.class, entry.alone);
         // From here on whatever ends the thread finds the box in the job.
-        let transfer = job.transfer.insert(item);
-        transfer.class = class;
-        transfer.waited_us = u32::try_from(now_us - queued_us).unwrap_or(u32::MAX);
-        self.begun[class as usize] += 1;
-        if let (IoKind::Write, Some(errno)) = (transfer.kind, self.health.out()) {
-            job.failed = Some((Status::Io, errno));
+        self.join(number, entry, now_us);
+        let first = self.jobs.at(number).first();
+        if let (IoKind::Write, Some(errno)) = (first.kind, self.health.out()) {
+            self.jobs.at(number).failed = Some((Status::Io, errno));
             return self.finish(number, now_us);
         }
-        if transfer.code.is_some() {
+        if first.code.is_some() {
             return self.begin_coded(number, now_us);
         }
-        if transfer.kind == IoKind::Write {
-            let began = Instant::now();
-            let canary = checksum::note(self.store.superblock.store, transfer);
-            self.status.checksum_ns += began.elapsed().as_nanos() as u64;
+        while !alone {
+            let job = self.jobs.at(number);
+            let Some(next) = self.scheduler.next_with(class, |next| goes_with(&job.transfers, next)) else { break };
+            self.join(number, next, now_us);
+        }
+        if !self.note_checksums(number, now_us) {
+            return self.finish(number, now_us);
+        }
+        let (job, disk) = (self.jobs.at(number), self.status.number);
+        let begin = job.transfers[0].offset;
+        for transfer in &job.transfers {
+            let at = transfer.offset - begin;
+            job.spans.extend(transfer.parts.iter().map(|part| Span {
+                at: at + part.at,
+                bytes: part.bytes.into(),
+                address: part.memory.at(part.offset) as usize,
+                buffer: part.memory.buffer(disk, part.offset, part.bytes.into()),
+            }));
+        }
+        self.plan(number, now_us);
+    }
+
+    /// Adds a transfer to a job: behind its others, or before them.
+    fn join(&mut self, number: u32, entry: Entry<Box<Transfer>>, now_us: u64) {
+        let Entry { class, queued_us, mut item, .. } = entry;
+        item.class = class;
+        item.waited_us = u32::try_from(now_us - queued_us).unwrap_or(u32::MAX);
+        self.begun[class as usize] += 1;
+        let job = self.jobs.at(number);
+        let before = job.transfers.first().is_some_and(|first| item.offset < first.offset);
+        job.transfers.insert(if before { 0 } else { job.transfers.len() }, item);
+    }
+
+    /// Computes the checksums of what a job writes. False: pages of it are not what was stored, and nothing of it is written.
+    fn note_checksums(&mut self, number: u32, now_us: u64) -> bool {
+        let job = self.jobs.at(number);
+        if !job.writes() {
+            return true;
+        }
+        let (began, mut canary) = (Instant::now(), checksum::Canary::default());
+        for transfer in &mut job.transfers {
+            let noted = checksum::note(self.store.superblock.store, transfer);
+            canary.checked += noted.checked;
+            canary.failed += noted.failed;
+        }
+        self.status.checksum_ns += began.elapsed().as_nanos() as u64;
+        if canary.failed > 0 {
+            (job.failed, job.began_us) = (Some((Status::Corrupt, 0)), now_us);
+        }
+        // Several that fail together are looked at again one by one.
+        if canary.failed == 0 || job.transfers.len() == 1 {
             self.status.canary_checked += canary.checked;
             self.status.canary_failed += canary.failed;
-            if canary.failed > 0 {
-                job.failed = Some((Status::Corrupt, 0));
-                return self.finish(number, now_us);
-            }
         }
-        let (transfer, disk) = (&*transfer, self.status.number);
-        job.spans.extend(transfer.parts.iter().map(|part| Span {
-            at: part.at,
-            bytes: part.bytes.into(),
-            address: part.memory.at(part.offset) as usize,
-            buffer: part.memory.buffer(disk, part.offset, part.bytes.into()),
-        }));
-        self.plan(number, now_us);
+        canary.failed == 0
     }
 
     /// Plans the requests that carry a job's spans, and starts them as far as that goes now.
     fn plan(&mut self, number: u32, now_us: u64) {
         let job = self.jobs.at(number);
-        let transfer = job.transfer.as_deref().expect("it has begun");
-        self.rules.plan(transfer.kind, transfer.whole, &job.spans, &mut job.runs);
+        let (kind, whole) = (job.first().kind, job.transfers.iter().all(|transfer| transfer.whole));
+        self.rules.plan(kind, whole, &job.spans, &mut job.runs);
         job.fills = job.runs.iter().any(|run| run.fill);
         self.status.staged += job.runs.iter().filter(|run| run.staged).count() as u64;
         self.status.filled += job.runs.iter().filter(|run| run.fill).count() as u64;
@@ -343,8 +382,8 @@ impl Runner {
         }
         let job = self.jobs.at(number);
         while !job.is_started() {
-            let transfer = job.transfer.as_deref().expect("it has begun");
-            let (run, what) = (job.runs[job.started], (transfer.kind, transfer.offset));
+            let (kind, offset) = (job.first().kind, job.first().offset);
+            let (run, what) = (job.runs[job.started], (kind, offset));
             // SAFETY: `is_valid` saw that the pages lie in memory that the transfer keeps; it is answered, or leaked, only after the
             // last run has ended.
             if !unsafe { self.device.start_run(number, run, what, &job.spans, now_us) } {
@@ -382,7 +421,8 @@ impl Runner {
         };
         let mut until = self.scheduler.due_us();
         let mut also = |us: u64| until = Some(until.map_or(us, |until| until.min(us)));
-        if busy > 0 {
+        // Also to tell that it answers again: nothing else may come.
+        if busy > 0 || self.status.stalled {
             also(self.looked_us + self.look_us());
         }
         if let Some(us) = self.superblock_due_us().filter(|_| self.device.free() > 0) {
@@ -445,10 +485,10 @@ impl Runner {
             let of = &mut status.classes[class as usize];
             (of.queued, of.at_device) = (self.scheduler.waiting(class) as u64, self.begun[class as usize].into());
         }
-        (status.regions_ready, status.regions_errno) = (self.regions.ready, self.regions.errno);
         (status.stalled_requests, status.oldest_us) = (overdue, oldest_us);
         status.stalled_us = self.stalled_since_us.map_or(0, |since| now_us - since);
-        (status.short, status.at_device) = (self.device.short, self.device.busy());
+        (status.requests, status.short, status.at_device) =
+            (self.device.started, self.device.short, self.device.busy());
         (status.registered_bytes, status.unregistered_bytes) =
             (self.device.registered_bytes, self.device.unregistered_bytes);
         (status.writeback_cap_bytes, status.writeback_bytes) =
@@ -466,9 +506,6 @@ impl Drop for Runner {
         if self.device.busy() > 0 {
             // The device's own drop leaks the rest.
             self.jobs.leak();
-            if let Some(noise) = &mut self.regions.noise {
-                noise.leak();
-            }
             self.store.page.leak();
         }
     }

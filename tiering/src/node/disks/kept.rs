@@ -23,7 +23,7 @@ pub struct Evicted {
 
 impl Disks {
     /// A region, granted once as number `grant`, holds what an earlier run left for `domain`, or for one that is unknown. False,
-    /// and nothing is kept, if the region was not written whole or is not free.
+    /// and nothing is kept, if the region is not free.
     pub fn keep(&mut self, disk: u32, region: u32, domain: Option<usize>, grant: u64) -> bool {
         let known = domain.is_none_or(|domain| domain < self.by_domain.len());
         let Some(on) = self.disks.get_mut(disk as usize).filter(|disk| known && !disk.status.failed) else {

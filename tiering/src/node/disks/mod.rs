@@ -1,7 +1,6 @@
 //! NVMe space: disks of fixed-size regions, each granted as a slab to one space at a time.
 //!
-//! A region serves only once it was written whole (its disk says so), and one of a disk that failed serves nobody any more.
-//! Spaces get regions from the disk that they ask for, else from the one that is least full for its size and speed, so that
+//! A region of a disk that failed serves nobody any more. Spaces get regions from the disk that they ask for, else from the one that is least full for its size and speed, so that
 //! disks fill, and are read, in proportion to both.
 //!
 //! What an earlier run left in a region is **kept** ([`kept`]) until its space comes and adopts it: it counts to its domain's
@@ -53,8 +52,6 @@ pub struct DiskGrant {
 /// Why there is no grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NoDisk {
-    /// A region that the space may have is still being written: ask again when one is ready.
-    NotReady,
     /// Every region is granted, or the domain's quota is.
     Full,
     /// No such space.
@@ -88,23 +85,19 @@ pub enum NoSlot {
 pub struct DiskStatus {
     /// Its regions.
     pub regions: u32,
-    /// Of them, those that were written and serve or may serve.
-    pub ready: u32,
     /// Of them, those granted to spaces.
     pub granted: u32,
     /// Of them, those that hold what an earlier run left and no space has adopted.
     pub kept: u32,
     /// Of them, those that a space left behind with transfers perhaps in flight: nobody gets them until the daemon starts anew.
     pub lost: u32,
-    /// No more of its regions become ready; those that are serve.
-    pub stopped: bool,
     /// It failed: nothing of it is granted any more.
     pub failed: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Disk {
-    /// Ready and granted to nobody. The lowest is granted first.
+    /// Granted to nobody. The lowest is granted first.
     free: BTreeSet<u32>,
     /// What an earlier run left, by region.
     kept: BTreeMap<u32, Kept>,
@@ -158,11 +151,11 @@ pub struct Disks {
 }
 
 impl Disks {
-    /// Disks of which no region is ready.
+    /// Disks of which every region is free.
     #[must_use]
     pub fn new(cfg: DisksConfig) -> Disks {
         let disk = |&DiskConfig { regions, weight }: &DiskConfig| Disk {
-            free: BTreeSet::new(),
+            free: (0..regions).collect(),
             kept: BTreeMap::new(),
             weight: weight.max(1),
             status: DiskStatus { regions, ..DiskStatus::default() },
@@ -182,25 +175,6 @@ impl Disks {
         self.quotas_bytes = quotas_bytes;
         self.quotas_bytes.resize(self.by_domain.len(), 0);
         self.trim()
-    }
-
-    /// The disk's regions below `below` were written whole: those that were not before may serve, unless something is kept in
-    /// them. False if there is no such disk, or it has fewer.
-    pub fn ready(&mut self, disk: u32, below: u32) -> bool {
-        let Some(Disk { free, kept, status, .. }) = self.disks.get_mut(disk as usize) else { return false };
-        if below > status.regions {
-            return false;
-        }
-        free.extend((status.ready..below).filter(|region| !kept.contains_key(region)));
-        status.ready = status.ready.max(below);
-        true
-    }
-
-    /// No more regions of the disk become ready: nobody waits for them any more.
-    pub fn stop(&mut self, disk: u32) {
-        if let Some(disk) = self.disks.get_mut(disk as usize) {
-            disk.status.stopped = true;
-        }
     }
 
     /// The disk failed: nothing of it is granted any more, and what was kept there is gone. The slabs that spaces hold there, by
@@ -264,8 +238,6 @@ impl Disks {
             Some(self.evict(Some(domain)).ok_or(NoDisk::Full)?)
         } else if self.serving().any(|(_, disk)| !disk.free.is_empty()) {
             None
-        } else if self.serving().any(|(_, disk)| disk.status.ready < disk.status.regions && !disk.status.stopped) {
-            return Err(NoDisk::NotReady);
         } else {
             Some(self.evict(None).ok_or(NoDisk::Full)?)
         };

@@ -20,13 +20,10 @@ type At = (u32, u32);
 /// What the node should know, told plainly.
 #[derive(Default)]
 struct Model {
-    /// Regions below are ready, by disk.
-    ready: [u32; 3],
     held: BTreeMap<(u32, u32), At>,
     kept: BTreeMap<At, (Option<usize>, u64)>,
     joined: BTreeSet<u32>,
     failed: BTreeSet<u32>,
-    stopped: BTreeSet<u32>,
     lost: BTreeSet<At>,
     quotas: [u64; 2],
 }
@@ -38,8 +35,7 @@ impl Model {
 
     fn free(&self, disk: u32) -> Vec<u32> {
         let taken = |at: &At| self.held.values().chain(&self.lost).chain(self.kept.keys()).any(|other| other == at);
-        let ready = self.ready[disk as usize];
-        (0..ready).filter(|region| self.serves(disk) && !taken(&(disk, *region))).collect()
+        (0..REGIONS[disk as usize]).filter(|region| self.serves(disk) && !taken(&(disk, *region))).collect()
     }
 
     fn bytes_of(&self, domain: usize) -> u64 {
@@ -82,15 +78,12 @@ impl Model {
     ) -> Result<(), TestCaseError> {
         let domain = space as usize % 2;
         let any_free = (0..3).any(|disk| !self.free(disk).is_empty());
-        let comes = |d| self.serves(d) && !self.stopped.contains(&d) && self.ready[d as usize] < REGIONS[d as usize];
-        let coming = (0..3).any(comes);
         let (held, quota) = (self.bytes_of(domain), self.quotas[domain]);
         let expected = match () {
             () if !self.joined.contains(&space) => Err(NoDisk::Unknown),
             () if held > quota => Err(NoDisk::Full),
             () if held + REGION > quota => self.oldest(Some(domain)).ok_or(NoDisk::Full).map(Some),
             () if any_free => Ok(None),
-            () if coming => Err(NoDisk::NotReady),
             () => self.oldest(None).ok_or(NoDisk::Full).map(Some),
         };
         let got = answer.map(|(_, evicted)| evicted.map(|Evicted { disk, region }| (disk, region)));
@@ -125,7 +118,7 @@ impl Model {
 
 proptest! {
     #[test]
-    fn a_region_is_ones_alone_and_only_once_written(
+    fn a_region_is_one_spaces_alone(
         ops in prop::collection::vec((0u8..14, 0u32..4, 0u32..7), 1..300)
     ) {
         let mut node = disks();
@@ -136,14 +129,7 @@ proptest! {
                 0 => prop_assert_eq!(
                     node.join(space, domain, 1000 + u64::from(space)).is_ok(), model.joined.insert(space)
                 ),
-                1 => {
-                    let known = n <= REGIONS.get(space as usize).copied().unwrap_or(0) && space < 3;
-                    prop_assert_eq!(node.ready(space, n), known);
-                    if known {
-                        model.ready[space as usize] = model.ready[space as usize].max(n);
-                    }
-                }
-                2 if n == 0 => {
+                1 if n == 0 => {
                     let gone: Vec<_> = model.held.iter().filter(|(key, _)| key.0 == space).map(|(_, at)| *at).collect();
                     model.held.retain(|key, _| key.0 != space);
                     prop_assert_eq!(node.leave(space) as usize, gone.len());
@@ -157,10 +143,6 @@ proptest! {
                     let mut told = node.fail(space);
                     told.sort_unstable();
                     prop_assert_eq!(told, there);
-                }
-                3 if n == 1 => {
-                    node.stop(space);
-                    model.stopped.insert(space);
                 }
                 4 if n == 0 => {
                     model.quotas = [u64::from(space) * 2 * REGION, 6 * REGION];
@@ -211,7 +193,6 @@ proptest! {
                 prop_assert_eq!(status.granted as usize, model.held.values().filter(on).count());
                 prop_assert_eq!(status.kept as usize, model.kept.keys().filter(on).count());
                 prop_assert_eq!(status.lost as usize, model.lost.iter().filter(on).count());
-                prop_assert_eq!(status.ready, model.ready[disk as usize]);
             }
         }
     }
@@ -220,7 +201,7 @@ proptest! {
 #[test]
 fn disks_fill_by_size_and_speed() {
     let mut node = disks();
-    assert!(node.ready(0, 5) && node.ready(2, 3) && node.join(1, 1, 4096).is_ok());
+    assert!(node.join(1, 1, 4096).is_ok());
     let order: Vec<u32> = (0..7).map(|_| node.grant(1, None).unwrap().0.disk).collect();
     // Five regions of weight 1 against three of weight 2: shares of 1/5 and 1/6.
     assert_eq!(order, [2, 0, 2, 0, 2, 0, 0]);
@@ -229,7 +210,7 @@ fn disks_fill_by_size_and_speed() {
 #[test]
 fn what_is_kept_goes_oldest_first_and_that_of_unknown_domains_before() {
     let mut node = disks();
-    assert!(node.ready(0, 5) && node.ready(2, 3) && node.join(1, 1, 4096).is_ok());
+    assert!(node.join(1, 1, 4096).is_ok());
     let kept = [(0, 0, Some(0), 7), (0, 1, Some(1), 3), (0, 2, None, 9), (2, 1, None, 8), (2, 2, Some(1), 2)];
     for (disk, region, domain, grant) in kept {
         assert!(node.keep(disk, region, domain, grant));

@@ -57,7 +57,6 @@ mod tests {
         let disk = |regions| DiskConfig { regions, weight: 1 };
         let disks = vec![disk(4), disk(4), disk(0)];
         let mut node = Disks::new(DisksConfig { region_bytes: 1 << 20, disks, quotas_bytes: vec![1 << 30] });
-        (0..2).for_each(|disk| assert!(node.ready(disk, 4)));
         let rates = |node: &Disks, bounds: &[Option<u64>]| node.rates(bounds).collect::<Vec<_>>();
         let bounds = [Some(1200), Some(600), None];
         assert_eq!(rates(&node, &bounds), [], "nobody is there");
