@@ -65,8 +65,6 @@ pub(crate) fn admit(config: &Config, limits: &Limits, domain: &Domain, hello: &H
         let slot = SlotLayout::new(&planes).bytes();
         at_most("bytes of a block's slot", slot, nvme.slab_bytes, "tiers.nvme.slab")?;
     }
-    let pages = u64::from(limits.blocks_max) * planes.len() as u64;
-    at_most("limits.blocks_max times planes", pages, u64::from(u32::MAX) - 1, "the width of a page id")?;
     Ok(space_config(config, limits, domain, hello, planes))
 }
 
@@ -77,40 +75,54 @@ fn at_most(what: &str, asked: u64, max: u64, key: &str) -> Result<(), Refusal> {
     Err(Refusal { status: Status::Limit, text: format!("{what}: {asked} asked for, at most {max} allowed ({key})") })
 }
 
-/// Contents that a space can find: those that its blocks hold, and those that are only on NVMe, where every slot holds one.
-/// Bounded, because the index stays in memory.
-fn contents_max(blocks_max: u32, nvme_bytes: u64, slot_bytes: u64) -> u32 {
+/// Blocks that a space can have in memory: as many as host memory can hold, and the tier 0 of as many sessions like this one as the space may
+/// have, and some that are on their way. No more than page ids count, or the operator allows. An id that was never in use costs nothing.
+fn blocks_max(limits: &Limits, host_bytes: u64, hello: &Hello, planes: &[Plane]) -> u32 {
+    let block_bytes: u64 = planes.iter().map(|plane| u64::from(stride(plane.page_bytes))).sum();
+    let planes = planes.len().max(1) as u64;
+    let frames: u64 = hello.tier0_frames.iter().map(|frames| u64::from(*frames)).sum();
+    let in_tier0 = (frames / planes).saturating_mul(limits.space_sessions_max.into());
+    let held = (host_bytes / block_bytes.max(1)).saturating_add(in_tier0).saturating_add(defaults::SPARE_BLOCKS);
+    let counted = ((u64::from(u32::MAX) - 1) / planes).min(defaults::CONTENTS_MAX.into());
+    let most = limits.blocks_max.map_or(counted, |most| counted.min(most.into()));
+    held.min(most) as u32
+}
+
+/// Blocks that a space can find: those that are in memory, and those that are only on NVMe, where every slot holds one. Bounded, because the
+/// index stays in memory.
+fn contents_max(limits: &Limits, blocks_max: u32, nvme_bytes: u64, slot_bytes: u64) -> u32 {
     let contents = (nvme_bytes / slot_bytes.max(1)).saturating_add(blocks_max.into());
-    u32::try_from(contents).unwrap_or(u32::MAX).min(defaults::CONTENTS_MAX)
+    u32::try_from(contents).unwrap_or(u32::MAX).min(limits.contents_max.max(blocks_max)).min(defaults::CONTENTS_MAX)
 }
 
 /// Notes to index logs in flight: what is written in the time for which a log holds notes back, that many go together.
 fn notes_max(nvme: &NvmeTier, slot_bytes: u64) -> u32 {
     let disks = nvme.disks.len() as u64;
     let held = disks * defaults::NOTES_BYTES / slot_bytes.max(1);
-    let least = u64::from(nvme.ios_max());
-    u32::try_from(held.max(least)).unwrap_or(u32::MAX).min(defaults::SPACE_NOTES_MAX.max(nvme.ios_max()))
+    let least = u64::from(nvme.ios_max(slot_bytes));
+    u32::try_from(held.max(least)).unwrap_or(u32::MAX).min(defaults::SPACE_NOTES_MAX)
 }
 
 fn space_config(config: &Config, limits: &Limits, domain: &Domain, hello: &Hello, planes: Vec<Plane>) -> SpaceConfig {
     let (host_bytes_max, nvme_bytes_max) = bounds(config, domain);
     let slot_bytes = SlotLayout::new(&planes).bytes();
+    let blocks_max = blocks_max(limits, host_bytes_max, hello, &planes);
     SpaceConfig {
         page_tokens: hello.page_tokens,
         planes,
         shards: hello.shards,
         limits: api::Limits {
             sessions_max: limits.space_sessions_max,
-            blocks_max: limits.blocks_max,
+            blocks_max,
             seqs_max: limits.seqs_max,
-            seq_blocks_max: limits.seq_blocks_max,
+            seq_blocks_max: limits.seq_blocks_max.min(blocks_max),
             lanes_max: limits.lanes_max,
             jobs_max: limits.jobs_max,
             requests_max: u32::from(limits.channels_max) * u32::from(limits.depth_max),
             host_bytes_max,
             nvme_bytes_max,
-            ios_max: config.nvme.as_ref().map_or(1, NvmeTier::ios_max),
-            contents_max: contents_max(limits.blocks_max, nvme_bytes_max, slot_bytes),
+            ios_max: config.nvme.as_ref().map_or(1, |nvme| nvme.ios_max(slot_bytes)),
+            contents_max: contents_max(limits, blocks_max, nvme_bytes_max, slot_bytes),
             notes_max: config.nvme.as_ref().map_or(0, |nvme| notes_max(nvme, slot_bytes)),
         },
         policy: policy(config),
@@ -189,6 +201,47 @@ mod tests {
         }
     }
 
+    fn machine(total_bytes: u64) -> Machine {
+        Machine { total_bytes, available_bytes: total_bytes, cgroup: None }
+    }
+
+    /// What a space of blocks of these pages gets of a machine with so much host memory and NVMe.
+    fn granted(total: u64, host: u64, nvme: u64, page_bytes: u32, planes: usize) -> api::Limits {
+        let text = format!(
+            "[tiers.host]\ncapacity = {host}\n[[tiers.nvme.disks]]\ndir = \"/d\"\ncapacity = {nvme}\n"
+        );
+        let config = Config::parse("", &text, &Overrides::default(), &machine(total)).unwrap();
+        let plane = PlaneSpec { page_bytes, ..PlaneSpec::default() };
+        let hello = Hello { planes: vec![plane; planes], tier0_frames: vec![0], ..hello() };
+        admit(&config, &config.limits, &config.domains[0], &hello).unwrap().limits
+    }
+
+    #[test]
+    fn a_large_host_and_a_small_one_can_be_filled_by_blocks_of_any_size() {
+        const GIB: u64 = 1 << 30;
+        for (total, host, nvme) in [(2048 * GIB, 1024 * GIB, 32 << 40), (8 * GIB, 4 * GIB, 100 * GIB)] {
+            for (page_bytes, planes) in [(65536, 32), (65536, 1), (16384, 1), (8192, 1), (4096, 1)] {
+                let limits = granted(total, host, nvme, page_bytes, planes);
+                let block = u64::from(page_bytes) * planes as u64;
+                assert!(u64::from(limits.blocks_max) * block >= host, "{block}: {limits:?}");
+                let index = u64::from(limits.contents_max - limits.blocks_max) * defaults::INDEX_BYTES;
+                assert!(index <= total / defaults::INDEX_PART, "{block}: {limits:?}");
+                let covered = u64::from(limits.contents_max - limits.blocks_max) * block;
+                if block >= 65536 {
+                    assert!(covered >= nvme / 4, "{block}: {covered} of {nvme}: {limits:?}");
+                }
+                assert!(limits.ios_max >= 64 && limits.notes_max >= limits.ios_max);
+            }
+        }
+        let tier0 = Hello { tier0_frames: vec![1 << 20], ..hello() };
+        let config = Config::parse("", "", &Overrides::default(), &machine(8 * GIB)).unwrap();
+        let limits = admit(&config, &config.limits, &config.domains[0], &tier0).unwrap().limits;
+        assert!(limits.blocks_max >= 64 << 20, "what 64 sessions have in tier 0: {limits:?}");
+        let ceiling = Config::parse("", "[limits]\nblocks_max = 20000\n", &Overrides::default(), &machine(8 * GIB)).unwrap();
+        let limits = admit(&ceiling, &ceiling.limits, &ceiling.domains[0], &tier0).unwrap().limits;
+        assert_eq!(limits.blocks_max, 20000);
+    }
+
     #[test]
     fn a_stranger_is_told_whom_to_ask() {
         let (name, tokens) = ("a".into(), vec![]);
@@ -201,10 +254,12 @@ mod tests {
 
     #[test]
     fn the_index_has_room_for_what_nvme_holds_within_a_bound() {
-        assert_eq!(contents_max(1000, 0, 4096), 1000, "without a tier");
-        assert_eq!(contents_max(1000, 1 << 30, 1 << 20), 2024);
-        assert_eq!(contents_max(1000, 1 << 50, 4096), defaults::CONTENTS_MAX);
-        assert_eq!(contents_max(1000, u64::MAX, 0), defaults::CONTENTS_MAX, "no division by nothing");
+        let config = Config::parse("", "", &Overrides::default(), &machine(8 << 30)).unwrap();
+        let contents = |nvme_bytes, slot_bytes| contents_max(&config.limits, 1000, nvme_bytes, slot_bytes);
+        assert_eq!(contents(0, 4096), 1000, "without a tier");
+        assert_eq!(contents(1 << 30, 1 << 20), 2024);
+        assert_eq!(contents(1 << 50, 4096), 4 << 20, "a thirty-second of 8 GiB");
+        assert_eq!(contents(u64::MAX, 0), 4 << 20, "no division by nothing");
     }
 
     #[test]

@@ -68,13 +68,21 @@ pub const NVME_LOW_PERCENT: u8 = 90;
 /// Requests at one disk: where NVMe devices reach their bandwidth with 64 KiB requests.
 pub const NVME_DEPTH: u16 = 32;
 /// Transfers of one space in flight, over all disks: the core keeps a table of them.
-pub const SPACE_IOS_MAX: u32 = 1 << 12;
-/// Contents that one space can find: an index of 4 GiB, and 4 TiB of blocks of 64 KiB.
-pub const CONTENTS_MAX: u32 = 1 << 26;
+pub const SPACE_IOS_MAX: u32 = 1 << 13;
+/// Share of the machine's memory that the index of one space may take, one part in so many, when NVMe is full of small blocks.
+pub const INDEX_PART: u64 = 32;
+/// Bytes that the index takes for a block, at most (`kvtide bench blocks` prints them).
+pub const INDEX_BYTES: u64 = 64;
+/// Contents that one space can find, on any machine: what ids count.
+pub const CONTENTS_MAX: u32 = (1 << 29) - 1;
+/// Contents that one space can find, on the smallest machine.
+pub const CONTENTS_MIN: u32 = 1 << 20;
+/// Block ids of a space beyond those that its tiers can hold: for blocks that are being stored or looked up.
+pub const SPARE_BLOCKS: u64 = 8192;
 /// Bytes that a fast disk takes in the 50 ms for which its log holds back records that nobody waits for.
 pub const NOTES_BYTES: u64 = 256 << 20;
-/// Notes of one space in flight, over all disks, unless it may have more transfers: each keeps some hundred bytes of memory.
-pub const SPACE_NOTES_MAX: u32 = 1 << 12;
+/// Notes of one space in flight, over all disks: each keeps some hundred bytes of memory.
+pub const SPACE_NOTES_MAX: u32 = 1 << 14;
 /// Cleaning in flight to one disk: a queue of full requests of 1 MiB.
 pub const NVME_WRITEBACK: u64 = 32 << 20;
 /// Healthy devices answer in milliseconds, ones that recover from an error in seconds.
@@ -133,8 +141,8 @@ pub const SESSIONS_MAX: u32 = 256;
 pub const SPACE_SESSIONS_MAX: u16 = 64;
 /// Peers in handshake.
 pub const HANDSHAKES_MAX: u32 = 64;
-/// Blocks of a space.
-pub const BLOCKS_MAX: u32 = 1 << 16;
+/// Blocks of a space in memory: as many as its tiers hold.
+pub const BLOCKS_MAX: u32 = 0;
 /// Sequences of a session.
 pub const SEQS_MAX: u32 = 1024;
 /// Blocks of a sequence.
@@ -212,8 +220,8 @@ pub const SESSIONS_RANGE: RangeInclusive<u32> = 1..=1 << 16;
 pub const SPACE_SESSIONS_RANGE: RangeInclusive<u16> = 1..=4096;
 /// Peers in handshake.
 pub const HANDSHAKES_RANGE: RangeInclusive<u32> = 1..=1024;
-/// Blocks of a space.
-pub const BLOCKS_RANGE: RangeInclusive<u32> = 1..=1 << 28;
+/// Blocks of a space in memory; 0 is as many as its tiers hold.
+pub const BLOCKS_RANGE: RangeInclusive<u32> = 0..=1 << 28;
 /// Sequences of a session.
 pub const SEQS_RANGE: RangeInclusive<u32> = 1..=1 << 20;
 /// Blocks of a sequence.

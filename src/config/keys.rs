@@ -126,7 +126,7 @@ impl Config {
         all.put(Effect::Now, "limits.sessions_max", limits.sessions_max);
         all.put(Effect::NewSpaces, "limits.space_sessions_max", limits.space_sessions_max);
         all.put(Effect::Now, "limits.handshakes_max", limits.handshakes_max);
-        all.put(Effect::NewSpaces, "limits.blocks_max", limits.blocks_max);
+        all.put(Effect::NewSpaces, "limits.blocks_max", limits.blocks_max.unwrap_or(0));
         all.put(Effect::NewSpaces, "limits.seqs_max", limits.seqs_max);
         all.put(Effect::NewSpaces, "limits.seq_blocks_max", limits.seq_blocks_max);
         all.put(Effect::NewSpaces, "limits.lanes_max", limits.lanes_max);

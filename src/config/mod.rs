@@ -161,8 +161,10 @@ pub struct Limits {
     pub space_sessions_max: u16,
     /// Peers that have connected and not yet said hello.
     pub handshakes_max: u32,
-    /// Blocks of one space.
-    pub blocks_max: u32,
+    /// Blocks of one space in memory; nothing: as many as its tiers hold.
+    pub blocks_max: Option<u32>,
+    /// Blocks that one space can find, those on NVMe alone included: its index stays in memory.
+    pub contents_max: u32,
     /// Sequences of one session.
     pub seqs_max: u32,
     /// Blocks of one sequence.

@@ -63,10 +63,13 @@ impl NvmeTier {
         self.disks.iter().map(|disk| self.slabs_of(disk) * self.slab_bytes).sum()
     }
 
-    /// Transfers of one space in flight at once: enough to keep every disk's queue full twice over.
+    /// Transfers of one space in flight at once, whose slots are so large: enough to keep every disk's queue full twice over, and as many
+    /// as cleaning may have at the disks, so that small blocks find neighbours to go with.
     #[must_use]
-    pub fn ios_max(&self) -> u32 {
-        (2 * u32::from(self.depth) * self.disks.len() as u32).min(defaults::SPACE_IOS_MAX)
+    pub fn ios_max(&self, slot_bytes: u64) -> u32 {
+        let blocks = u32::try_from(self.writeback_bytes / slot_bytes.max(1)).unwrap_or(u32::MAX);
+        let a_disk = (2 * u32::from(self.depth)).max(blocks);
+        a_disk.saturating_mul(self.disks.len() as u32).min(defaults::SPACE_IOS_MAX)
     }
 
     /// Bytes that may be written in a day over all disks; `None`: as many as come, to one disk at least.

@@ -238,9 +238,9 @@ impl Control {
         let (channels, depth, lanes) = (hello.channels, hello.depth, hello.lanes);
         let granted = Limits {
             shape: Shape { channels, depth, jobs: limits.jobs_max, lanes },
-            blocks_max: limits.blocks_max,
+            blocks_max: config.limits.blocks_max,
             seqs_max: hello.seqs_max,
-            seq_blocks_max: limits.seq_blocks_max,
+            seq_blocks_max: config.limits.seq_blocks_max,
             request_timeout_us: limits.request_timeout.as_micros() as u64,
         };
         let system = |error: String| Refusal { status: Status::System, text: error };

@@ -131,11 +131,13 @@ impl Spaces {
         };
         let classes = translate::classes(&config.planes).into_iter().map(class).collect();
         let slab = Box::new(slab(&key, domain, &config));
-        if config.limits.contents_max == defaults::CONTENTS_MAX {
+        let contents = u64::from(config.limits.contents_max);
+        let slots = config.limits.nvme_bytes_max / slab.slot_bytes.max(1);
+        if contents < slots {
             tracing::warn!(
-                "space {number} ({name}): its index holds {} blocks, and more blocks of {} bytes fit into its NVMe space: the \
-                 rest stays unused; more tokens a page make blocks larger",
-                defaults::CONTENTS_MAX,
+                "space {number} ({name}): its index holds {contents} blocks, since it may take 1/{} of this machine's memory, and {slots} \
+                 blocks of {} bytes fit into its NVMe space: the rest stays unused; more tokens a page make blocks larger",
+                defaults::INDEX_PART,
                 slab.slot_bytes
             );
         }

@@ -66,6 +66,16 @@ fn host(config: &Config, findings: &mut Findings) {
         );
         findings.warn("tiers.host.slab", text);
     }
+    let reach = config.limits.blocks_max.map(|blocks| u64::from(blocks) * LAYERS_8B * PAGE_8B);
+    if let Some(reach) = reach.filter(|reach| *reach < capacity) {
+        let text = format!(
+            "so many blocks of an 8B model ({} each) are {}: one space cannot fill host memory of {}; 0 is as many as fit",
+            Human(LAYERS_8B * PAGE_8B),
+            Human(reach),
+            Human(capacity)
+        );
+        findings.warn("limits.blocks_max", text);
+    }
 }
 
 fn nvme(config: &Config, nvme: &NvmeTier, findings: &mut Findings) {
@@ -103,17 +113,6 @@ fn nvme(config: &Config, nvme: &NvmeTier, findings: &mut Findings) {
             config.limits.request_timeout.as_millis()
         );
         findings.warn("tiers.nvme.timeout_ms", text);
-    }
-    let reach = u64::from(config.limits.blocks_max) * LAYERS_8B * PAGE_8B;
-    if reach < capacity {
-        let text = format!(
-            "{} blocks of an 8B model ({} each) are {}: one space cannot fill the NVMe tier of {}",
-            config.limits.blocks_max,
-            Human(LAYERS_8B * PAGE_8B),
-            Human(reach),
-            Human(capacity)
-        );
-        findings.warn("limits.blocks_max", text);
     }
 }
 

@@ -59,7 +59,11 @@ pub(super) fn explain(config: &Config, nvme: &NvmeTier) -> Vec<String> {
         Human(nvme.writeback_bytes),
         nvme.timeout
     ));
-    lines.push(format!("One space has at most {} blocks in all tiers.", config.limits.blocks_max));
+    lines.push(format!(
+        "The index of one space holds {} blocks at most, {} of memory.",
+        config.limits.contents_max,
+        Human(u64::from(config.limits.contents_max) * defaults::INDEX_BYTES)
+    ));
     lines
 }
 

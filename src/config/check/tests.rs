@@ -32,9 +32,10 @@ fn tiers_that_are_smaller_than_the_one_above() {
         "tiers.nvme.disks: 7 GiB in whole slabs is less than the host tier (8 GiB)",
     );
     assert_eq!(findings(&format!("{disk}capacity = \"100GiB\"\n")), [""; 0]);
+    assert_eq!(findings(&format!("{disk}capacity = \"500GiB\"\n")), [""; 0]);
     finds(
-        &format!("{disk}capacity = \"500GiB\"\n"),
-        "limits.blocks_max: 65536 blocks of an 8B model (2 MiB each) are 128 GiB",
+        "[limits]\nblocks_max = 1000\nseq_blocks_max = 1000\n[tiers.host]\ncapacity = \"8GiB\"\n",
+        "limits.blocks_max: so many blocks of an 8B model (2 MiB each) are 1.95 GiB",
     );
     let scan = format!("{disk}capacity = \"100GiB\"\n[edges.nvme_to_host]\nscan_frames = 60000\n");
     finds(&scan, "take 3.70 GiB of host memory with pages of 64KiB: more than a quarter of 8 GiB");

@@ -3,17 +3,22 @@
 use crate::config::ConfigError;
 use crate::config::raw::RawLimits;
 use crate::config::sourced::{File, Sourced};
-use crate::config::{Limits, defaults};
+use crate::config::{Limits, Machine, defaults};
 use std::fmt;
 use std::time::Duration;
 
-pub(super) fn limits(file: File<'_>, sessions_max: &Sourced<u32>, raw: RawLimits) -> Result<Limits, ConfigError> {
+pub(super) fn limits(
+    file: File<'_>,
+    sessions_max: &Sourced<u32>,
+    raw: RawLimits,
+    machine: &Machine,
+) -> Result<Limits, ConfigError> {
     let blocks = file.field("limits.blocks_max", raw.blocks_max, defaults::BLOCKS_MAX);
-    let blocks_max = file.in_range(&blocks, &defaults::BLOCKS_RANGE)?;
-    let default_seq_blocks = defaults::SEQ_BLOCKS_MAX.min(blocks_max);
+    let blocks_max = Some(file.in_range(&blocks, &defaults::BLOCKS_RANGE)?).filter(|blocks| *blocks > 0);
+    let default_seq_blocks = defaults::SEQ_BLOCKS_MAX.min(blocks_max.unwrap_or(u32::MAX));
     let seq_blocks = file.field("limits.seq_blocks_max", raw.seq_blocks_max, default_seq_blocks);
     let seq_blocks_max = file.in_range(&seq_blocks, &defaults::SEQ_BLOCKS_RANGE)?;
-    if seq_blocks_max > blocks_max {
+    if blocks_max.is_some_and(|blocks_max| seq_blocks_max > blocks_max) {
         return Err(file.contradiction(&seq_blocks, &blocks, "a sequence cannot have more blocks than its space"));
     }
     let default_space = u32::from(defaults::SPACE_SESSIONS_MAX).min(sessions_max.value) as u16;
@@ -46,6 +51,7 @@ pub(super) fn limits(file: File<'_>, sessions_max: &Sourced<u32>, raw: RawLimits
             defaults::HANDSHAKES_RANGE,
         )?,
         blocks_max,
+        contents_max: contents_max(machine),
         seqs_max: u32_of("limits.seqs_max", raw.seqs_max, defaults::SEQS_MAX, defaults::SEQS_RANGE)?,
         seq_blocks_max,
         lanes_max: u16_of("limits.lanes_max", raw.lanes_max, defaults::LANES_MAX, defaults::LANES_RANGE)?,
@@ -67,6 +73,13 @@ pub(super) fn limits(file: File<'_>, sessions_max: &Sourced<u32>, raw: RawLimits
         lease_max: Duration::from_millis(file.in_range(&lease, &defaults::LEASE_MAX_MS_RANGE)?),
         lease_percent: file.in_range(&percent, &defaults::LEASE_PERCENT_RANGE)?,
     })
+}
+
+/// How many blocks the index of a space may have, by the memory of the machine.
+fn contents_max(machine: &Machine) -> u32 {
+    let most = machine.cgroup.as_ref().map_or(machine.total_bytes, |limit| limit.bytes.min(machine.total_bytes));
+    let contents = most / defaults::INDEX_PART / defaults::INDEX_BYTES;
+    u32::try_from(contents).unwrap_or(u32::MAX).clamp(defaults::CONTENTS_MIN, defaults::CONTENTS_MAX)
 }
 
 fn power_of_two<T: fmt::Debug + Copy + Into<u32>>(

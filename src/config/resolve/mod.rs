@@ -62,7 +62,7 @@ pub(super) fn resolve(
     let edges = tiers::edges(file, raw.edges, overrides, &capacities.host, nvme.is_some())?;
     let attention = tiers::attention(file, raw.attention)?;
     let sessions_max = file.field("limits.sessions_max", raw.limits.sessions_max.clone(), defaults::SESSIONS_MAX);
-    let limits = limits::limits(file, &sessions_max, raw.limits)?;
+    let limits = limits::limits(file, &sessions_max, raw.limits, machine)?;
     let domains = domains::domains(file, raw.domains, &capacities, &sessions_max)?;
     let eviction = eviction::eviction(file, raw.eviction)?;
     Ok(Config { daemon, http, host, nvme, canary, edges, attention, eviction, limits, domains })

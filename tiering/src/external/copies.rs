@@ -293,6 +293,8 @@ impl Core {
         // What was to end has ended well if nothing was left to do.
         rec.status = match first {
             None => Status::Ok,
+            // A store that found no room for all of its blocks in time has kept the others.
+            Some(Status::NotAdmitted) => Status::NotAdmitted,
             Some(_) if rec.ending => rec.status,
             Some(status) => status,
         };

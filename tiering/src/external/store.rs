@@ -124,7 +124,7 @@ impl Core {
 
     /// Adds a new block to an op's chain that never is in tier 0, and takes no room there: its pages may leave, and all need host frames.
     fn new_block_in_host(&mut self, s: u16, op: u32) -> Option<BlockId> {
-        let b = self.blocks.alloc(self.sessions[usize::from(s)].shard)?;
+        let b = self.alloc_block(self.sessions[usize::from(s)].shard)?;
         self.blocks[b].parked = true;
         self.add_ref_in_host(b);
         let mut chain = self.sessions[usize::from(s)].ops[op].blocks;
@@ -188,7 +188,10 @@ impl Core {
         let rec = self.sessions[usize::from(s)].ops[op];
         let level = [Level::Published, Level::Stored, Level::Durable][rec.tokens.min(2) as usize];
         let planes = self.geo.planes.len();
-        let mut why = rec.ending.then_some(rec.status);
+        // At its deadline it keeps what has come; the others found no room in time.
+        let late = rec.ending && rec.status == Status::TimedOut;
+        let mut why = (rec.ending && !late).then_some(rec.status);
+        let missing = if late { Status::NotAdmitted } else { Status::Canceled };
         let mut above = match rec.parent {
             0 => NONE,
             hash => self.index.find(hash).unwrap_or_else(|| {
@@ -205,7 +208,7 @@ impl Core {
         while at != NONE {
             let copy = self.sessions[usize::from(s)].copies[at];
             let whole = usize::from(copy.plane) == planes;
-            why = why.or(copy.status).or((!whole).then_some(Status::Canceled));
+            why = why.or(copy.status).or((!whole).then_some(missing));
             if why.is_none() {
                 match self.publish_copy(s, &copy, rec.first + copy.index, above, level) {
                     Ok(c) => above = c,

@@ -76,6 +76,8 @@ pub(crate) struct Block {
     pub refused: bool,
     /// It was refused for want of bytes a day alone.
     pub over_budget: bool,
+    /// Its content is worth more than most: it is written before others.
+    pub preferred: bool,
     /// Blocks before it in its prefix, once it is published.
     pub depth: u32,
 }
@@ -104,6 +106,7 @@ impl Default for Block {
             promised: false,
             refused: false,
             over_budget: false,
+            preferred: false,
             depth: 0,
         }
     }
@@ -140,14 +143,19 @@ impl Linked for Block {
 /// All blocks of the space.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Blocks {
+    /// Of the ids that have been in use: records are made as ids are first taken, so that unused ones cost no memory.
     pub recs: Vec<Block>,
     pub free: List,
+    /// Ids are below this.
+    pub max: u32,
     /// Blocks that wait for jobs before their id is free again.
     pub dying: u32,
     /// Blocks that somebody refers to.
     pub referred: u32,
-    /// Blocks that are [`Keep::Write`].
-    pub to_write: List,
+    /// Blocks that are [`Keep::Write`] and [`Block::preferred`].
+    to_write_first: List,
+    /// The others that are [`Keep::Write`].
+    to_write: List,
     /// Blocks that are [`Keep::Record`].
     pub to_record: List,
     /// Blocks that are [`Keep::Erase`].
@@ -158,25 +166,35 @@ pub(crate) struct Blocks {
 
 impl Blocks {
     pub fn new(count: u32) -> Blocks {
-        let mut blocks = Blocks {
-            recs: vec![Block::default(); count as usize],
+        Blocks {
+            recs: Vec::with_capacity(count as usize),
             free: List::default(),
+            max: count,
             dying: 0,
             referred: 0,
+            to_write_first: List::default(),
             to_write: List::default(),
             to_record: List::default(),
             to_erase: List::default(),
             promised: 0,
-        };
-        for b in 0..count {
-            blocks.free.push_back(&mut blocks.recs, b);
         }
-        blocks
+    }
+
+    /// Ids that can be taken now.
+    pub fn free_ids(&self) -> u32 {
+        self.free.len + (self.max - self.recs.len() as u32)
     }
 
     /// Takes a free id; the block is unsealed and unreferenced.
     pub fn alloc(&mut self, shard: u16) -> Option<u32> {
-        let b = self.free.pop_front(&mut self.recs)?;
+        let b = match self.free.pop_front(&mut self.recs) {
+            Some(b) => b,
+            None if (self.recs.len() as u32) < self.max => {
+                self.recs.push(Block::default());
+                self.recs.len() as u32 - 1
+            }
+            None => return None,
+        };
         self.recs[b as usize] = Block { shard, state: BlockState::Unsealed, ..Block::default() };
         Some(b)
     }
@@ -193,6 +211,7 @@ impl Blocks {
         for (at, add) in [(before, false), (keep, true)] {
             let list = match at {
                 Keep::No | Keep::Waits => continue,
+                Keep::Write if self.recs[b as usize].preferred => &mut self.to_write_first,
                 Keep::Write => &mut self.to_write,
                 Keep::Record => &mut self.to_record,
                 Keep::Erase => &mut self.to_erase,
@@ -208,8 +227,43 @@ impl Blocks {
     /// A block that cannot be written now goes behind the others.
     pub fn pass_over(&mut self, b: u32) {
         if self.recs[b as usize].keep == Keep::Write {
-            self.to_write.move_back(&mut self.recs, b);
+            let preferred = self.recs[b as usize].preferred;
+            let list = if preferred { &mut self.to_write_first } else { &mut self.to_write };
+            list.move_back(&mut self.recs, b);
         }
+    }
+
+    /// A block's content turns out to be worth more than most: it is written before others. False: it was known.
+    pub fn prefer(&mut self, b: u32) -> bool {
+        if self.recs[b as usize].preferred {
+            return false;
+        }
+        if self.recs[b as usize].keep == Keep::Write {
+            self.to_write.remove(&mut self.recs, b);
+            self.to_write_first.push_back(&mut self.recs, b);
+        }
+        self.recs[b as usize].preferred = true;
+        true
+    }
+
+    /// The block to write next of those that are [`Keep::Write`], or `NONE`.
+    pub fn next_to_write(&self) -> u32 {
+        if self.to_write_first.is_empty() { self.to_write.head } else { self.to_write_first.head }
+    }
+
+    /// The same of those that are preferred.
+    pub fn next_preferred(&self) -> u32 {
+        self.to_write_first.head
+    }
+
+    /// Blocks that are [`Keep::Write`].
+    pub fn to_write_count(&self) -> u32 {
+        self.to_write_first.len + self.to_write.len
+    }
+
+    /// The same, one by one.
+    pub fn all_to_write(&self) -> impl Iterator<Item = u32> + '_ {
+        self.to_write_first.iter(&self.recs).chain(self.to_write.iter(&self.recs))
     }
 
     /// The bytes of a block that is to be written are set aside, or no longer.

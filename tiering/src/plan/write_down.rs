@@ -39,8 +39,8 @@ impl Core {
     fn write_kept(&mut self, buf: &mut ActionBuf) -> bool {
         let most = (self.cfg.limits.ios_max / 4).max(1);
         let mut no_slots = false;
-        for _ in 0..self.blocks.to_write.len.min(KEEP_MAX) {
-            let b = self.blocks.to_write.head;
+        for _ in 0..self.blocks.to_write_count().min(KEEP_MAX) {
+            let b = self.blocks.next_to_write();
             if b == NONE || self.transfers.writes >= most {
                 return true;
             }
@@ -105,8 +105,12 @@ impl Core {
         }
     }
 
-    /// The block of the oldest dirty page that has a slot or gets one.
+    /// The block of the oldest dirty page that has a slot or gets one; one that is worth more than most goes before it.
     fn next_to_write(&mut self, class: u8, urgent: bool) -> Option<BlockId> {
+        let preferred = self.blocks.next_preferred();
+        if preferred != NONE && self.stage_of(preferred) == Keep::Write && self.give_slot(preferred, urgent) {
+            return Some(preferred);
+        }
         for _ in 0..self.host.classes[usize::from(class)].dirty.len.min(SEARCH_MAX) {
             let head = self.host.classes[usize::from(class)].dirty.head;
             if head == NONE {

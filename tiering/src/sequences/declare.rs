@@ -107,7 +107,7 @@ impl Core {
             Admit::Wait => return Err(Status::Again),
             Admit::No(status) => return Err(status),
         }
-        let b = self.blocks.alloc(self.sessions[usize::from(s)].shard).ok_or(Status::NoSpace)?;
+        let b = self.alloc_block(self.sessions[usize::from(s)].shard).ok_or(Status::NoSpace)?;
         self.add_ref(s, b);
         self.count_unsealed(s, true);
         for (plane, &f) in frames.iter().enumerate() {

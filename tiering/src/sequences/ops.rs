@@ -36,7 +36,10 @@ impl Core {
     /// The deadline passed.
     pub(crate) fn time_out(&mut self, s: u16, op: u32) {
         self.counters.timed_out += 1;
-        self.fail_op(s, op, Status::TimedOut);
+        let rec = &self.sessions[usize::from(s)].ops[op];
+        // A store that found no room in time: its blocks are not taken.
+        let no_room = rec.work == Work::Store && rec.phase == Phase::Admission;
+        self.fail_op(s, op, if no_room { Status::NotAdmitted } else { Status::TimedOut });
         self.wake(s);
     }
 

@@ -50,7 +50,7 @@ impl Core {
     /// Adds a new unsealed block to an op's chain. The caller checked that an id is free.
     pub(crate) fn new_block(&mut self, s: u16, op: u32) -> Option<BlockId> {
         let shard = self.sessions[usize::from(s)].shard;
-        let b = self.blocks.alloc(shard)?;
+        let b = self.alloc_block(shard)?;
         self.add_ref(s, b);
         self.count_unsealed(s, true);
         let mut chain = self.sessions[usize::from(s)].ops[op].blocks;

@@ -74,20 +74,33 @@ impl Default for Seq {
     }
 }
 
-/// The pool of chunks.
+/// The pool of chunks. They are made as they are first taken, so that unused ones cost no memory.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Chunks {
+    /// Of the chunks that have been in use.
     words: Vec<u32>,
+    /// Of those, the free ones.
     free: Vec<u32>,
+    max: u32,
 }
 
 impl Chunks {
     pub fn new(count: u32) -> Chunks {
-        Chunks { words: vec![NONE; (count * CHUNK) as usize], free: (0..count).rev().collect() }
+        let words = Vec::with_capacity(count as usize * CHUNK as usize);
+        Chunks { words, free: Vec::with_capacity(count as usize), max: count }
     }
 
     pub fn free_chunks(&self) -> usize {
-        self.free.len()
+        self.free.len() + self.count() - self.words.len() / CHUNK as usize
+    }
+
+    fn take(&mut self) -> Option<u32> {
+        if let Some(chunk) = self.free.pop() {
+            return Some(chunk);
+        }
+        let chunk = (self.words.len() / CHUNK as usize) as u32;
+        (chunk < self.max).then(|| self.words.resize(self.words.len() + CHUNK as usize, NONE))?;
+        Some(chunk)
     }
 
     /// Chunks that a list must take to grow from `len` to `len + more` blocks.
@@ -101,7 +114,7 @@ impl Chunks {
 
     /// All chunks, free or not.
     pub fn count(&self) -> usize {
-        self.words.len() / CHUNK as usize
+        self.max as usize
     }
 
     /// Blocks of a chunk.
@@ -117,9 +130,12 @@ impl Chunks {
     #[must_use]
     pub fn push(&mut self, dir: &mut [u32], len: u32, block: u32) -> bool {
         if len.is_multiple_of(CHUNK) {
-            let Some(entry) = dir.get_mut((len / CHUNK) as usize) else { return false };
-            let Some(chunk) = self.free.pop() else { return false };
-            *entry = chunk;
+            let at = (len / CHUNK) as usize;
+            if at >= dir.len() {
+                return false;
+            }
+            let Some(chunk) = self.take() else { return false };
+            dir[at] = chunk;
         }
         self.set(dir, len, block);
         true

@@ -135,17 +135,45 @@ impl Core {
 
     /// Whether `count` block ids are free, now or soon.
     pub(crate) fn admit_ids(&mut self, count: u32) -> Admit {
-        if count > self.blocks.recs.len() as u32 - self.blocks.referred {
+        if count > self.blocks.max - self.blocks.referred {
             // Nor would they be if all that is cached went.
             return Admit::No(Status::NoSpace);
         }
-        while self.blocks.free.len + self.blocks.dying < count && (self.cool_content() || self.drop_hot_content()) {}
-        if self.blocks.free.len >= count {
+        let short = |core: &Core| count.saturating_sub(core.blocks.free_ids() + core.blocks.dying);
+        while short(self) > 0 && self.cool_content() {}
+        if short(self) > 0 && self.is_writing_content() {
+            // What is being written needs no id once it is recorded: nothing is dropped unwritten meanwhile.
+            self.ids_wanted = short(self);
+            return Admit::Wait;
+        }
+        while short(self) > 0 && self.drop_hot_content() {}
+        if self.blocks.free_ids() >= count {
             Admit::Yes
-        } else if self.blocks.free.len + self.blocks.dying >= count {
+        } else if short(self) == 0 {
             Admit::Wait
         } else {
             Admit::No(Status::NoSpace)
+        }
+    }
+
+    /// Whether content is on its way to NVMe, and the disks take it.
+    fn is_writing_content(&self) -> bool {
+        let room = self.disk.free_slots() > 0 || self.slots_to_come();
+        let some = self.transfers.writes + self.notes.in_flight() + self.blocks.to_record.len > 0
+            || room && self.blocks.to_write_count() > 0;
+        self.has_nvme() && some && self.disk_failing().is_none()
+    }
+
+    /// A content was recorded, or came to nothing: who waits for ids looks again once as many may be free as it lacks, or no more are to
+    /// come.
+    pub(crate) fn ids_may_be_free(&mut self) {
+        if self.ids_wanted == 0 {
+            return;
+        }
+        self.ids_wanted -= 1;
+        if self.ids_wanted == 0 || !self.is_writing_content() {
+            self.ids_wanted = 0;
+            self.wake_admission();
         }
     }
 }

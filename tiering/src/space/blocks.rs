@@ -12,6 +12,17 @@ use crate::pages::{BlockState, FrameState, Keep, NO_LANE, NO_SESSION, On, Page};
 use crate::sequences::NEUTRAL_PRIORITY;
 
 impl Core {
+    /// A new block, unsealed and unreferenced. `None`: no id is free.
+    pub(crate) fn alloc_block(&mut self, shard: u16) -> Option<BlockId> {
+        let b = self.blocks.alloc(shard)?;
+        // Of an id that is taken for the first time; their room was set aside at the start.
+        let pages = self.blocks.recs.len() * self.geo.planes.len();
+        if self.pages.len() < pages {
+            self.pages.resize(pages, Page::default());
+        }
+        Some(b)
+    }
+
     /// Something in flight names the block: its id and its frames stay.
     pub(crate) fn hold(&mut self, b: BlockId) {
         self.blocks[b].holds += 1;

@@ -86,10 +86,10 @@ impl Core {
 
     /// Gives a part of a content that is only on NVMe a block. `None`: no id is free.
     pub(crate) fn heat(&mut self, c: u32, at: u32) -> Option<BlockId> {
-        if self.blocks.free.is_empty() {
+        if self.blocks.free_ids() == 0 {
             self.make_room_at_once();
         }
-        let b = self.blocks.alloc(self.disk.shard(at))?;
+        let b = self.alloc_block(self.disk.shard(at))?;
         let next = self.disk.next_part(at);
         self.index.heated(c);
         self.replace_part(c, Part::Cold(at), Part::Hot(b));
@@ -125,8 +125,8 @@ impl Core {
 
     /// Keeps some block ids free, as long as that costs nothing.
     pub(crate) fn trim_blocks(&mut self) {
-        let spare = self.blocks.recs.len() as u32 / SPARE;
-        let short = |core: &Core| spare.saturating_sub(core.blocks.free.len + core.blocks.dying);
+        let spare = self.blocks.max / SPARE;
+        let short = |core: &Core| spare.saturating_sub(core.blocks.free_ids() + core.blocks.dying);
         // Those that cannot be taken are passed over once for all that can.
         let mut found = [NONE; TICK_MAX];
         let count = self.coolable(&mut found[..TICK_MAX.min(short(self) as usize)], Core::may_cool);

@@ -30,6 +30,9 @@ impl Core {
         if self.is_recorded(b) {
             return true;
         }
+        if why == Why::Mapped || self.is_expensive(b) {
+            self.prefer_run(b);
+        }
         if matches!(self.blocks[b].keep, Keep::No | Keep::Erase) && !self.admit_run(b, why) {
             return false;
         }
@@ -44,6 +47,25 @@ impl Core {
         }
         self.keep_step(b);
         self.blocks[b].keep != Keep::No || self.is_recorded(b)
+    }
+
+    /// Whether the block lies so deep that computing it again takes twice what the first blocks of a prefix take, or more.
+    fn is_expensive(&self, b: BlockId) -> bool {
+        let tokens = u64::from(self.blocks[b].depth) * self.geo.page_tokens;
+        let doubles_at = u64::from(self.cfg.policy.retention.attention_doubles_at);
+        doubles_at > 0 && tokens >= doubles_at
+    }
+
+    /// A block's content is worth more than most, and with it what it stands on: they are written before others.
+    fn prefer_run(&mut self, b: BlockId) {
+        let (shard, mut at) = (self.blocks[b].shard, b);
+        while !self.is_recorded(at) && self.blocks.prefer(at) {
+            let parent = self.index.recs[self.blocks[at].content as usize].parent;
+            match if parent == NONE { None } else { self.part_of(parent, shard) } {
+                Some(Part::Hot(above)) => at = above,
+                _ => return,
+            }
+        }
     }
 
     /// Sends one block on its way.

@@ -107,6 +107,8 @@ pub struct Core {
     pub(crate) woken: VecDeque<u16>,
     /// Somebody waits for a host frame.
     pub(crate) host_wanted: bool,
+    /// Block ids that a request lacks that waits for content to be recorded; 0: none does.
+    pub(crate) ids_wanted: u32,
     /// Somebody waits for a page to be unpublished from the frame that it gave up.
     pub(crate) leaving_wanted: bool,
     /// Somebody waits for a transfer to end, so that another can begin.
@@ -142,7 +144,7 @@ impl Core {
         let slot_bytes = SlotLayout::new(&cfg.planes).bytes();
         Ok(Core {
             now: 0,
-            pages: vec![Page::default(); l.blocks_max as usize * geo.planes.len()],
+            pages: Vec::with_capacity(l.blocks_max as usize * geo.planes.len()),
             blocks: Blocks::new(l.blocks_max),
             host: Host::new(geo.classes.len()),
             disk: Disk::new(slots_max(&cfg, slot_bytes), cfg.shards, geo.windowed.len()),
@@ -162,6 +164,7 @@ impl Core {
             outbox: VecDeque::with_capacity(sessions * 2 + 64),
             woken: VecDeque::with_capacity(sessions),
             host_wanted: false,
+            ids_wanted: 0,
             leaving_wanted: false,
             io_wanted: false,
             disk_woken: false,

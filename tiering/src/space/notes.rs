@@ -146,6 +146,7 @@ impl Core {
             NoteKind::Record => self.record_done(note, status),
             NoteKind::Erase => self.erase_done(note.slot, status),
         }
+        self.ids_may_be_free();
         Ok(())
     }
 

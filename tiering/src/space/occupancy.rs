@@ -110,7 +110,7 @@ impl Core {
         let tier0_frames = classes.map(|c| u64::from(c.count) + u64::from(c.beyond)).sum();
         Occupancy {
             blocks: self.blocks.recs.len() as u32 - self.blocks.free.len,
-            blocks_max: self.blocks.recs.len() as u32,
+            blocks_max: self.blocks.max,
             published: self.index.live_len(),
             cold: self.index.order.cold.len(),
             sessions: self.attached().count() as u32,
@@ -128,7 +128,7 @@ impl Core {
             planes: self.geo.planes.len() as u32,
             transfers: self.transfers.in_flight(),
             notes: self.notes.in_flight(),
-            keeping: self.blocks.to_write.len + self.blocks.to_record.len,
+            keeping: self.blocks.to_write_count() + self.blocks.to_record.len,
             tier0_frames,
             tier0_frames_used: tier0_frames - tier0.free.frames,
             tier0,

@@ -113,6 +113,9 @@ impl Core {
         }
         self.keep_step(transfer.block);
         self.release_hold(transfer.block);
+        if status != Status::Ok {
+            self.ids_may_be_free();
+        }
         Ok(())
     }
 

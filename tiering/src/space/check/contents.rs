@@ -94,8 +94,11 @@ impl Core {
 
     /// Blocks on their way to NVMe stand where they belong: none is forgotten.
     pub(super) fn check_keeping(&self) -> Result<(), String> {
+        let listed = self.blocks.all_to_write().filter(|&b| self.blocks[b].keep == Keep::Write).count();
+        let are = self.blocks.recs.iter().filter(|b| b.keep == Keep::Write).count();
+        let count = self.blocks.to_write_count() as usize;
+        ensure!(listed == are && listed == count, "{listed} of {count} blocks listed to be written, {are} are");
         let lists = [
-            (&self.blocks.to_write, Keep::Write),
             (&self.blocks.to_record, Keep::Record),
             (&self.blocks.to_erase, Keep::Erase),
         ];
