@@ -5,6 +5,8 @@ use super::load::{Found, Shape, Stored};
 use super::percentile;
 use super::probes::Scrapes;
 use super::{Report, Target};
+use crate::config::Human;
+use std::time::Duration;
 
 const MIB: f64 = (1u64 << 20) as f64;
 /// Demand reads of which a 99th percentile is told.
@@ -60,6 +62,10 @@ pub(super) struct Run {
     pub(super) stored: Stored,
     pub(super) found: Found,
     pub(super) beside: Beside,
+    /// Bytes of the NVMe tier.
+    pub(super) capacity: u64,
+    /// How long after the last store pages were written.
+    pub(super) drained: Duration,
     /// Bytes to the disk.
     pub(super) written: f64,
     pub(super) dropped_unwritten: u64,
@@ -124,7 +130,7 @@ impl Row {
     }
 
     fn rates(&self, report: &mut Report) {
-        let what = self.what("bytes found, a second of storing, ÷ fio");
+        let what = self.what("bytes found a second ÷ fio");
         let least = match self.shape.block {
             ..16384 => 0.5,
             16384..65536 => 0.9,
@@ -137,6 +143,9 @@ impl Row {
         } else {
             let (fio, _) = over(&self.fio);
             report.fine(self.key("rate_ratio"), what, (found / fio, 3), "x", Some(Target::AtLeast(least)));
+            let drained = self.ours.stored.seconds / (self.ours.stored.seconds + self.ours.drained.as_secs_f64());
+            let what = self.what("the same until all was written");
+            report.fine(self.key("drained_ratio"), what, (found * drained / fio, 3), "x", None);
             report.number(self.key("fio_mib_s"), self.what("fio's writer"), fio / MIB, "MiB/s", None);
         }
         let stored = self.ours.stored.blocks as f64 * f64::from(self.shape.block) / self.ours.stored.seconds / MIB;
@@ -148,7 +157,7 @@ impl Row {
         let run = &self.ours;
         let what = "found, of the blocks stored";
         report.fine(self.key("found"), self.what(what), (run.found(), 4), "", Some(Target::AtLeast(1.0)));
-        let what = "dropped before they were written";
+        let what = "dropped unwritten";
         report.count(self.key("dropped_unwritten"), self.what(what), run.dropped_unwritten, "blocks", none);
         report.count(self.key("refused"), self.what("refused"), run.stored.refused, "blocks", none);
         let stored = (run.stored.blocks as f64 * f64::from(self.shape.block)).max(1.0);
@@ -168,9 +177,9 @@ impl Row {
         number("metrics_max_ms", "the same, slowest", metrics_max_ms, "ms", most(1000.0));
         let bound = if self.shape.engines == 1 { 1000.0 } else { (2.0 * ping_p99_us).round() };
         number("lookup_p99_us", "look-ups, p99", lookup_p99_us, "us", most(bound));
-        number("ping_p99_us", "a ping between two threads, p99", ping_p99_us, "us", None);
-        let few = "fewer than 20 blocks were on NVMe alone when they were wanted";
-        let (what, ratio) = (self.what("a demand read, p99"), self.what("the same ÷ fio's reader beside its writer"));
+        number("ping_p99_us", "a ping of two threads, p99", ping_p99_us, "us", None);
+        let few = "fewer than 20 blocks were on NVMe alone";
+        let (what, ratio) = (self.what("a demand read, p99"), self.what("the same ÷ fio's mix"));
         match demand_p99_us {
             None => {
                 report.missing(self.key("demand_read_p99_us"), what, few);
@@ -193,26 +202,27 @@ impl Row {
         let Some((other, fio)) = &self.other else { return };
         let (ours, theirs) = (self.ours.found_per_s(self.shape.block), other.found_per_s(self.shape.block));
         let target = (self.is_large() && self.name.contains("fresh")).then_some(Target::AtLeast(1.8));
-        let what = self.what("bytes found a second ÷ the other daemon's");
+        let what = self.what("found a second ÷ the other's");
         report.fine(self.key("rate_ratio_to_other"), what, (ours / theirs.max(1.0), 3), "x", target);
         let mut fine = |key, what, value, unit| report.fine(self.key(key), self.what(what), (value, 3), unit, None);
         if !fio.is_empty() {
-            fine("other_rate_ratio", "the other daemon ÷ fio", theirs / over(fio).0, "x");
+            fine("other_rate_ratio", "the other ÷ fio", theirs / over(fio).0, "x");
         }
-        fine("other_found", "the other daemon: found", other.found(), "");
+        fine("other_found", "the other: found", other.found(), "");
         let metrics = other.beside.metrics_max_ms;
-        fine("other_metrics_max_ms", "the other daemon: slowest scrape", metrics, "ms");
-        let what = "the other daemon: refused";
+        fine("other_metrics_max_ms", "the other: slowest scrape", metrics, "ms");
+        let what = "the other: refused";
         report.count(self.key("other_refused"), self.what(what), other.stored.refused, "blocks", None);
     }
 
     fn note(&self, report: &mut Report) {
-        let Run { stored, found, beside, .. } = &self.ours;
+        let Run { stored, found, beside, capacity, .. } = &self.ours;
         let why: Vec<String> = stored.why.iter().map(|(why, stores)| format!("{why} {stores} times")).collect();
         let why = if why.is_empty() { String::new() } else { format!(", stores refused: {}", why.join(", ")) };
         report.note(format!(
-            "{}: {} demand reads, {} blocks compared, {} not loaded, {} scrapes unanswered, {} unhealthy, {} short look-ups{why}",
+            "{}: {} of NVMe, {} demand reads, {} blocks compared, {} not loaded, {} scrapes unanswered, {} unhealthy, {} short look-ups{why}",
             self.name,
+            Human(*capacity),
             beside.demand_reads,
             found.compared,
             found.unreadable,

@@ -60,7 +60,7 @@ impl Fio {
     /// Bytes of the file that a pass writes.
     pub(super) fn pass_bytes(stored: u64) -> u64 {
         // Whole requests of any size.
-        (stored / 2).min(PASS_BYTES).max(64 << 20) & !((2 << 20) - 1)
+        (stored / 2).clamp(64 << 20, PASS_BYTES) & !((2 << 20) - 1)
     }
 
     /// Bytes of all its files.

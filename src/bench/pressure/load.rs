@@ -3,6 +3,7 @@
 use super::super::engine::trying;
 use super::super::nvme::{LOOK, Stop, failed};
 use super::BenchError;
+use super::probes::Running;
 use kvtide_client::client::{Channel, Client, Completed, Options, Outcome, Request, SpaceSpec};
 use kvtide_wire::entry::Level;
 use kvtide_wire::geometry::PlaneSpec;
@@ -177,7 +178,7 @@ impl Engine {
     }
 
     /// Stores all chains.
-    pub(super) fn store(&mut self, stop: &Stop) -> Result<Stored, BenchError> {
+    pub(super) fn store(&mut self, running: &Running, stop: &Stop) -> Result<Stored, BenchError> {
         let (began, mut stored) = (Instant::now(), Stored::default());
         let mut slots: [Option<Slot>; IN_FLIGHT as usize] = [None; IN_FLIGHT as usize];
         let mut next = 0;
@@ -205,7 +206,9 @@ impl Engine {
             let Some(slot) = slots.get_mut(at).and_then(Option::take) else {
                 return Err(BenchError::Odd("a store ended that nobody asked for".into()));
             };
-            if let Some(done) = self.ended(slot, completed, &mut stored)? {
+            let (before, ended) = (stored.blocks, self.ended(slot, completed, &mut stored)?);
+            running.add((stored.blocks - before) * u64::from(self.shape.block));
+            if let Some(done) = ended {
                 slots[at] = Some(self.submit(at, slot.chain, done)?);
             }
         }

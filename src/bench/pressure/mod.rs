@@ -191,7 +191,7 @@ fn run(
         error => BenchError::Odd(format!("{error}\nthe daemon's log ends with:\n{log}")),
     })?;
     store.daemon.stop()?;
-    Ok(run)
+    Ok(Run { capacity, ..run })
 }
 
 fn measure_store(store: &Store, shape: Shape, stop: &Stop) -> Result<Run, BenchError> {
@@ -207,12 +207,12 @@ fn measure_store(store: &Store, shape: Shape, stop: &Stop) -> Result<Run, BenchE
         let lookups = scope.spawn(|| lookups.run(&running));
         let ping = scope.spawn(|| probes::ping(&running));
         let demand = scope.spawn(|| demand.run(&running));
-        let stored = together(scope, &mut engines, stop);
+        let stored = together(scope, &mut engines, &running, stop);
         running.end();
         let beside = Beside::of(joined(scrapes)?, joined(lookups)?, joined(ping)??, joined(demand)??);
         Ok::<_, BenchError>((stored?, beside))
     })?;
-    store.settle(stop)?;
+    let drained = store.settle(stop)?;
     let mut found = Found::default();
     for engine in &mut engines {
         found.add(engine.find(stop)?);
@@ -221,6 +221,8 @@ fn measure_store(store: &Store, shape: Shape, stop: &Stop) -> Result<Run, BenchE
     Ok(Run {
         written: page.sum("kvtide_disk_device_written_bytes_total", "").unwrap_or(0.0),
         dropped_unwritten: page.dropped_unwritten().saturating_sub(before),
+        capacity: 0,
+        drained,
         stored,
         found,
         beside,
@@ -231,9 +233,10 @@ fn measure_store(store: &Store, shape: Shape, stop: &Stop) -> Result<Run, BenchE
 fn together<'scope>(
     scope: &'scope Scope<'scope, '_>,
     engines: &'scope mut [Engine],
+    running: &'scope Running,
     stop: &'scope Stop,
 ) -> Result<Stored, BenchError> {
-    let started: Vec<_> = engines.iter_mut().map(|engine| scope.spawn(move || engine.store(stop))).collect();
+    let started: Vec<_> = engines.iter_mut().map(|engine| scope.spawn(move || engine.store(running, stop))).collect();
     let mut all = Stored::default();
     for engine in started {
         all.beside(joined(engine)??);
@@ -251,7 +254,7 @@ fn filled(args: &PressureArgs, stop: &Stop) -> Result<f64, BenchError> {
     let shape = Shape { block: FILLED_BLOCK, engines: 1, host, bytes: host / 10 * 11 };
     let mut store = Store::start(&Setup { binary: None, host, disk: None })?;
     let mut engine = Engine::attach(store.daemon.socket(), 0, shape)?;
-    engine.store(stop)?;
+    engine.store(&Running::default(), stop)?;
     let found = engine.find(stop)?;
     store.daemon.stop()?;
     Ok(found.blocks as f64 * f64::from(FILLED_BLOCK) / host as f64)

@@ -10,7 +10,7 @@ use kvtide_wire::status::Status;
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Pause between two scrapes.
@@ -29,17 +29,29 @@ const DEMAND_PREFIXES: u64 = 256;
 const LOOKUP_OWNER: u16 = 1000;
 const DEMAND_OWNER: u16 = 1001;
 
-/// Whether the load goes on.
+/// How far the load is.
 #[derive(Debug, Default)]
-pub(super) struct Running(AtomicBool);
+pub(super) struct Running {
+    ended: AtomicBool,
+    /// Bytes that the engines have stored.
+    bytes: AtomicU64,
+}
 
 impl Running {
     pub(super) fn end(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.ended.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn add(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
     }
 
     fn goes_on(&self) -> bool {
-        !self.0.load(Ordering::Relaxed)
+        !self.ended.load(Ordering::Relaxed)
     }
 }
 
@@ -154,7 +166,10 @@ fn wait(bell: &OwnedFd) -> Result<(), BenchError> {
 /// Loads prefixes of one block that only NVMe has.
 pub(super) struct Demand {
     session: Session,
-    prefixes: u32,
+    /// Of each prefix: the bytes that the engines had stored when it was last used.
+    used: Vec<u64>,
+    /// Bytes that push a prefix out of host memory.
+    pushed: u64,
 }
 
 impl Demand {
@@ -164,21 +179,19 @@ impl Demand {
         for prefix in 0..prefixes {
             session.store(&[hash(DEMAND_OWNER, prefix, 0)], &[0])?;
         }
-        Ok(Demand { session, prefixes })
+        Ok(Demand { session, used: vec![0; prefixes as usize], pushed: host + host / 4 })
     }
 
     /// Nanoseconds of each load of a block that was on NVMe alone.
     pub(super) fn run(mut self, running: &Running) -> Result<Vec<u64>, BenchError> {
         let (mut ns, mut next) = (Vec::new(), 0);
         while running.goes_on() {
-            // The first prefix that is on NVMe alone, from the next one on.
-            for _ in 0..self.prefixes.min(16) {
-                let prefix = next % self.prefixes;
-                next += 1;
-                if let Some(took) = self.read(prefix)? {
-                    ns.push(took);
-                    break;
-                }
+            // A look at a prefix that is in host memory would keep it there.
+            let stored = running.bytes();
+            if stored - self.used[next] >= self.pushed {
+                self.used[next] = stored;
+                ns.extend(self.read(next as u32)?);
+                next = (next + 1) % self.used.len();
             }
             // PACE: ends with the load.
             std::thread::sleep(DEMAND);

@@ -16,6 +16,10 @@ use std::time::{Duration, Instant};
 const PREPARE: Duration = Duration::from_secs(90 * 60);
 /// How long what was stored may take until it is written.
 const SETTLE: Duration = Duration::from_secs(20);
+/// Nothing written for this long: all is.
+const QUIET: Duration = Duration::from_secs(1);
+/// Requests for metrics, each of which waits up to 10 s.
+const TRIES: u32 = 3;
 /// Bytes that are written over at once, and before they are flushed.
 const CHUNK: u64 = 1 << 20;
 const FLUSH: u64 = 256 << 20;
@@ -112,24 +116,35 @@ impl Store {
         }
     }
 
-    /// Until no more pages are written, within a bound.
-    pub(super) fn settle(&self, stop: &Stop) -> Result<(), BenchError> {
-        let until = Instant::now() + SETTLE;
-        let mut before = None;
+    /// Waits until no more pages are written, within a bound. Returns when the last ones were.
+    pub(super) fn settle(&self, stop: &Stop) -> Result<Duration, BenchError> {
+        let (began, mut before, mut changed) = (Instant::now(), None, Duration::ZERO);
         loop {
             stop.check()?;
             let written = self.metrics()?.sum("kvtide_disk_device_written_bytes_total", "kind=\"pages\"");
-            if written == before || Instant::now() > until {
-                return Ok(());
+            let now = began.elapsed();
+            if written != before && before.is_some() {
+                changed = now;
+            }
+            if now > SETTLE || now > changed + QUIET {
+                return Ok(changed);
             }
             before = written;
-            // PACE: bounded by `until`.
-            std::thread::sleep(Duration::from_secs(1));
+            // PACE: bounded by `SETTLE`.
+            std::thread::sleep(LOOK / 2);
         }
     }
 
+    /// What `/metrics` says. A daemon under pressure may not answer at once.
     pub(super) fn metrics(&self) -> Result<Page, BenchError> {
-        Ok(Page(http_get(&self.address, "/metrics")?))
+        let mut tries = 1..=TRIES;
+        loop {
+            match http_get(&self.address, "/metrics") {
+                Ok(page) => return Ok(Page(page)),
+                Err(error) if tries.next().is_none() => return Err(error.into()),
+                Err(_) => {}
+            }
+        }
     }
 }
 
