@@ -57,7 +57,7 @@ enum Which {
     Paging(paging::Args),
     /// A disk's I/O thread on a file: reads, writes, CPU, checksums, beside fio if wanted
     Nvme(nvme::NvmeArgs),
-    /// Stores that outrun the disk: rates beside fio, what is found afterwards, and what waits meanwhile
+    /// Stores that outrun the disk: rate beside fio, hits afterwards, latency of look-ups and metrics meanwhile
     Pressure(pressure::PressureArgs),
     /// A start with a full index: 500,000 records over a file past the page cache
     Recovery(recovery::RecoveryArgs),

@@ -9,10 +9,10 @@ use crate::config::Human;
 use std::time::Duration;
 
 const MIB: f64 = (1u64 << 20) as f64;
-/// Demand reads of which a 99th percentile is told.
+/// Fewest demand reads for a 99th percentile.
 const DEMAND_LEAST: usize = 20;
 
-/// What the probes measured.
+/// Results of the probes.
 #[derive(Debug, Default)]
 pub(super) struct Beside {
     metrics_p99_ms: f64,
@@ -56,7 +56,7 @@ impl Found {
     }
 }
 
-/// What one daemon did.
+/// Results of one daemon.
 #[derive(Debug, Default)]
 pub(super) struct Run {
     pub(super) stored: Stored,
@@ -91,12 +91,12 @@ pub(super) struct Row {
     pub(super) ours: Run,
     /// fio before and after.
     pub(super) fio: Vec<Pass>,
-    /// The other daemon, and fio before and after it.
-    pub(super) other: Option<(Run, Vec<Pass>)>,
+    /// The other daemon unless it failed, and fio before and after it.
+    pub(super) other: Option<(Option<Run>, Vec<Pass>)>,
 }
 
 impl Row {
-    /// The row in a line, for whoever waits.
+    /// The row in a line, for progress messages.
     pub(super) fn line(&self) -> String {
         let (rate, run) = (self.ours.found_per_s(self.shape.block) / MIB, &self.ours);
         let fio = if self.fio.is_empty() { String::new() } else { format!(", fio {:.0}", over(&self.fio).0 / MIB) };
@@ -200,6 +200,10 @@ impl Row {
 
     fn others(&self, report: &mut Report) {
         let Some((other, fio)) = &self.other else { return };
+        let Some(other) = other else {
+            let what = self.what("found a second ÷ the other's");
+            return report.missing(self.key("rate_ratio_to_other"), what, "the other daemon failed");
+        };
         let (ours, theirs) = (self.ours.found_per_s(self.shape.block), other.found_per_s(self.shape.block));
         let target = (self.is_large() && self.name.contains("fresh")).then_some(Target::AtLeast(1.8));
         let what = self.what("found a second ÷ the other's");

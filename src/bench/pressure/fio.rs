@@ -28,7 +28,7 @@ pub(super) struct Fio {
     stop: Stop,
 }
 
-/// What fio did in a pass.
+/// Result of a pass.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pass {
     pub(super) bytes: f64,

@@ -1,4 +1,4 @@
-//! The load: engines that store chains of distinct blocks, several stores in flight each, and what is found of them afterwards.
+//! The load: engines that store chains of distinct blocks, several stores in flight each, and then look all of them up.
 
 use super::super::engine::trying;
 use super::super::nvme::{LOOK, Stop, failed};
@@ -23,7 +23,7 @@ const IN_FLIGHT: u32 = 8;
 const STORE_BYTES: u64 = 8 << 20;
 /// Blocks of one store, at most: one request holds 102.
 const STORE_BLOCKS: u64 = 96;
-/// Blocks of a chain, and of one whose blocks are larger than 64 KiB.
+/// Blocks of a chain, and of a chain of blocks larger than 64 KiB.
 const CHAIN: u32 = 256;
 const CHAIN_OF_LARGE: u32 = 64;
 /// Chains that each engine loads and compares at the end.
@@ -110,7 +110,7 @@ pub(super) fn hash(owner: u16, chain: u32, block: u32) -> u128 {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)
 }
 
-/// What an engine counted.
+/// Results of storing.
 #[derive(Debug, Default)]
 pub(super) struct Stored {
     pub(super) blocks: u64,
@@ -160,7 +160,7 @@ pub(super) struct Engine {
     session: Session,
     number: u16,
     shape: Shape,
-    /// What every block holds between its stamps.
+    /// Content of every block between its stamps.
     template: Vec<u8>,
     /// Blocks of each chain that were stored.
     accepted: Vec<u32>,
@@ -204,7 +204,7 @@ impl Engine {
             heard = Instant::now();
             let at = completed.user as usize;
             let Some(slot) = slots.get_mut(at).and_then(Option::take) else {
-                return Err(BenchError::Odd("a store ended that nobody asked for".into()));
+                return Err(BenchError::Odd("unexpected completion of a store".into()));
             };
             let (before, ended) = (stored.blocks, self.ended(slot, completed, &mut stored)?);
             running.add((stored.blocks - before) * u64::from(self.shape.block));
@@ -335,7 +335,7 @@ fn stamp(bytes: &mut [u8], hash: u128) {
     bytes[end..].copy_from_slice(&hash.to_le_bytes());
 }
 
-/// Whether a block has its hash in its first and last bytes, and between them what all blocks have.
+/// Returns true if a block has its hash at both ends and the template between them.
 fn is_right(bytes: &[u8], template: &[u8], hash: u128) -> bool {
     let (end, stamp) = (bytes.len() - STAMP, hash.to_le_bytes());
     bytes[..STAMP] == stamp && bytes[end..] == stamp && bytes[STAMP..end] == template[STAMP..end]

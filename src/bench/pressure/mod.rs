@@ -1,11 +1,15 @@
 //! `kvtide bench pressure`: engines that store several times host memory through a private daemon, faster than its disk, alternated with
 //! fio on a file in the same state.
 //!
-//! - `load`: the engines, and what is found of their blocks afterwards
-//! - `probes`: what runs beside them: scrapes, look-ups, a ping, demand reads
+//! - `load`: the engines, and the look-ups of all their blocks afterwards
+//! - `probes`: threads beside them: scrapes, look-ups, a ping, demand reads
 //! - `store`: the daemon and its disk, new or written before
 //! - `fio`: the limit
 //! - `figures`: a row's figures beside their targets
+//!
+//! A row is a block size, a state of the store and a number of engines. Every row has a daemon of its own with default settings. A chain ends
+//! with its first refused block. `rate_ratio` divides the bytes found afterwards by the seconds of storing and by fio's rate; at the end of
+//! storing up to one host memory is unwritten, so `drained_ratio` adds the time until all is written.
 
 mod figures;
 mod fio;
@@ -30,10 +34,10 @@ const FILLED_BLOCK: u32 = 8 << 10;
 /// Space that is left free on the file system.
 const LEFT_FREE: u64 = 1 << 30;
 
-/// What `kvtide bench pressure` takes.
+/// Arguments of `kvtide bench pressure`.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct PressureArgs {
-    /// Directory on the disk; files of several times what is stored are made there and removed at the end
+    /// Directory on the disk; files of several times the stored bytes are made there and removed at the end
     #[arg(long)]
     dir: PathBuf,
     /// Block sizes
@@ -51,17 +55,17 @@ pub(super) struct PressureArgs {
     /// How many times host memory is stored
     #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..=1000))]
     times: u32,
-    /// NVMe tier; default: for a fresh store ten times what is stored, for a prepared one four times, less if the disk has less room
+    /// NVMe tier; default: ten times the stored bytes if fresh, four times if prepared, less on a disk with less room
     #[arg(long)]
     capacity: Option<ByteSize>,
-    /// Another `kvtide` of the same protocol, whose daemon is measured in turn under the same load
+    /// Another `kvtide` binary of the same protocol, measured in turn under the same load
     #[arg(long, value_name = "PATH")]
     kvtided: Option<PathBuf>,
     #[command(flatten)]
     pub(super) output: Output,
 }
 
-/// What the store's file is when the load begins.
+/// State of the store's file when the load begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum State {
     Fresh,
@@ -167,7 +171,15 @@ fn row(
     let second = pass()?;
     let mut row = Row { name, shape, ours, fio: first.into_iter().chain(second).collect(), other: None };
     if let Some(binary) = &args.kvtided {
-        let other = run(&Setup { binary: Some(binary), ..setup }, dir, capacity, (shape, state), stop)?;
+        let other = match run(&Setup { binary: Some(binary), ..setup }, dir, capacity, (shape, state), stop) {
+            Ok(other) => Some(other),
+            Err(BenchError::Interrupted) => return Err(BenchError::Interrupted),
+            // An old daemon may fail under this load: its figures are missing then.
+            Err(error) => {
+                progress(&format!("{}: the other daemon failed: {error}", row.name));
+                None
+            }
+        };
         row.other = Some((other, second.into_iter().chain(pass()?).collect()));
     }
     Ok(row)

@@ -1,4 +1,4 @@
-//! What runs beside the load: a scraper of the daemon's HTTP, look-ups, a ping between two threads, demand reads.
+//! Threads beside the load: a scraper of the daemon's HTTP, look-ups, a ping between two threads, demand reads.
 
 use super::super::engine::trying;
 use super::super::nvme::failed;
@@ -55,7 +55,7 @@ impl Running {
     }
 }
 
-/// What the scraper met.
+/// Results of the scraper.
 #[derive(Debug, Default)]
 pub(super) struct Scrapes {
     pub(super) us: Vec<u64>,

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// How long a daemon may take for writing its file before it serves: 1 TiB at 200 MB/s.
 const PREPARE: Duration = Duration::from_secs(90 * 60);
-/// How long what was stored may take until it is written.
+/// Longest wait for write-back after the last store.
 const SETTLE: Duration = Duration::from_secs(20);
 /// Nothing written for this long: all is.
 const QUIET: Duration = Duration::from_secs(1);
@@ -40,7 +40,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What cannot be removed is left, as by a bench that was killed.
+        // A file that cannot be removed stays, as after a killed bench.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -135,7 +135,7 @@ impl Store {
         }
     }
 
-    /// What `/metrics` says. A daemon under pressure may not answer at once.
+    /// Gets `/metrics`. A daemon under pressure may need several requests.
     pub(super) fn metrics(&self) -> Result<Page, BenchError> {
         let mut tries = 1..=TRIES;
         loop {
@@ -148,7 +148,7 @@ impl Store {
     }
 }
 
-/// What `/metrics` said.
+/// A page of `/metrics`.
 pub(super) struct Page(String);
 
 impl Page {
