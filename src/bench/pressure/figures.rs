@@ -3,14 +3,12 @@
 use super::fio::{Pass, over};
 use super::load::{Found, Shape, Stored};
 use super::percentile;
-use super::probes::Scrapes;
+use super::probes::{Reads, Scrapes};
 use super::{Report, Target};
 use crate::config::Human;
 use std::time::Duration;
 
 const MIB: f64 = (1u64 << 20) as f64;
-/// Fewest demand reads for a 99th percentile.
-const DEMAND_LEAST: usize = 20;
 
 /// Results of the probes.
 #[derive(Debug, Default)]
@@ -23,7 +21,7 @@ pub(super) struct Beside {
     lookups_short: u64,
     ping_p99_us: f64,
     demand_p99_us: Option<f64>,
-    demand_reads: usize,
+    demand: Reads,
 }
 
 impl Beside {
@@ -31,7 +29,7 @@ impl Beside {
         mut scrapes: Scrapes,
         (mut lookups, lookups_short): (Vec<u64>, u64),
         mut ping: Vec<u64>,
-        mut demand: Vec<u64>,
+        mut demand: Reads,
     ) -> Beside {
         let us = |ns: &mut [u64]| percentile(ns, 99) as f64 / 1e3;
         Beside {
@@ -42,8 +40,8 @@ impl Beside {
             lookup_p99_us: us(&mut lookups),
             lookups_short,
             ping_p99_us: us(&mut ping),
-            demand_p99_us: (demand.len() >= DEMAND_LEAST).then(|| us(&mut demand)),
-            demand_reads: demand.len(),
+            demand_p99_us: (!demand.ns.is_empty()).then(|| us(&mut demand.ns)),
+            demand,
         }
     }
 }
@@ -168,7 +166,8 @@ impl Row {
     }
 
     fn probes(&self, report: &mut Report) {
-        let Beside { metrics_p99_ms, metrics_max_ms, lookup_p99_us, ping_p99_us, demand_p99_us, .. } = self.ours.beside;
+        let Beside { metrics_p99_ms, metrics_max_ms, lookup_p99_us, ping_p99_us, demand_p99_us, ref demand, .. } =
+            self.ours.beside;
         let mut number = |key, what, value, unit, target: Option<Target>| {
             report.number(self.key(key), self.what(what), value, unit, target);
         };
@@ -178,12 +177,13 @@ impl Row {
         let bound = if self.shape.engines == 1 { 1000.0 } else { (2.0 * ping_p99_us).round() };
         number("lookup_p99_us", "look-ups, p99", lookup_p99_us, "us", most(bound));
         number("ping_p99_us", "a ping of two threads, p99", ping_p99_us, "us", None);
-        let few = "fewer than 20 blocks were on NVMe alone";
+        let none = "no block was on NVMe alone";
         let (what, ratio) = (self.what("a demand read, p99"), self.what("the same ÷ fio's mix"));
+        report.count(self.key("demand_reads"), self.what("demand reads"), demand.ns.len() as u64, "", None);
         match demand_p99_us {
             None => {
-                report.missing(self.key("demand_read_p99_us"), what, few);
-                report.missing(self.key("demand_read_ratio"), ratio, few);
+                report.missing(self.key("demand_read_p99_us"), what, none);
+                report.missing(self.key("demand_read_ratio"), ratio, none);
             }
             Some(p99) => {
                 report.number(self.key("demand_read_p99_us"), what, p99, "us", None);
@@ -224,10 +224,14 @@ impl Row {
         let why: Vec<String> = stored.why.iter().map(|(why, stores)| format!("{why} {stores} times")).collect();
         let why = if why.is_empty() { String::new() } else { format!(", stores refused: {}", why.join(", ")) };
         report.note(format!(
-            "{}: {} of NVMe, {} demand reads, {} blocks compared, {} not loaded, {} scrapes unanswered, {} unhealthy, {} short look-ups{why}",
+            "{}: {} of NVMe, {} demand reads ({} failed, {} in host memory, {} gone, longest lease {:.1} ms), {} blocks compared, {} not loaded, {} scrapes unanswered, {} unhealthy, {} short look-ups{why}",
             self.name,
             Human(*capacity),
-            beside.demand_reads,
+            beside.demand.ns.len(),
+            beside.demand.failed,
+            beside.demand.in_host,
+            beside.demand.gone,
+            beside.demand.lease_ns as f64 / 1e6,
             found.compared,
             found.unreadable,
             beside.unanswered,

@@ -182,37 +182,57 @@ impl Demand {
         Ok(Demand { session, used: vec![0; prefixes as usize], pushed: host + host / 4 })
     }
 
-    /// Nanoseconds of each load of a block that was on NVMe alone.
-    pub(super) fn run(mut self, running: &Running) -> Result<Vec<u64>, BenchError> {
-        let (mut ns, mut next) = (Vec::new(), 0);
+    /// Reads until the load ends.
+    pub(super) fn run(mut self, running: &Running) -> Result<Reads, BenchError> {
+        let (mut reads, mut next) = (Reads::default(), 0);
         while running.goes_on() {
             // A look at a prefix that is in host memory would keep it there.
             let stored = running.bytes();
             if stored - self.used[next] >= self.pushed {
                 self.used[next] = stored;
-                ns.extend(self.read(next as u32)?);
+                self.read(next as u32, &mut reads)?;
                 next = (next + 1) % self.used.len();
             }
             // PACE: ends with the load.
             std::thread::sleep(DEMAND);
         }
-        Ok(ns)
+        Ok(reads)
     }
 
-    /// Loads a prefix, if it is on NVMe alone. `None`: it is not, or is gone.
-    fn read(&mut self, prefix: u32) -> Result<Option<u64>, BenchError> {
+    /// Loads a prefix that is on NVMe alone.
+    fn read(&mut self, prefix: u32, reads: &mut Reads) -> Result<(), BenchError> {
         let channel = &mut self.session.channel;
-        let Ok(lease) = channel.lease(hash(DEMAND_OWNER, prefix, 0), 1, TIMEOUT, TIMEOUT) else { return Ok(None) };
-        let mut took = None;
+        let began = Instant::now();
+        let leased = channel.lease(hash(DEMAND_OWNER, prefix, 0), 1, TIMEOUT, TIMEOUT);
+        reads.lease_ns = reads.lease_ns.max(nanos(began.elapsed()));
+        let Ok(lease) = leased else {
+            reads.gone += 1;
+            return Ok(());
+        };
         if lease.on_nvme == 1 && lease.in_host == 0 {
             let began = Instant::now();
             let copied = channel.load(lease.seq, 0, &[0], TIMEOUT);
-            let elapsed = nanos(began.elapsed());
-            took = copied.is_ok_and(|copied| copied.status == Status::Ok).then_some(elapsed);
+            // One that failed counts with its time.
+            reads.ns.push(nanos(began.elapsed()));
+            reads.failed += u64::from(!copied.is_ok_and(|copied| copied.status == Status::Ok));
+        } else {
+            reads.in_host += 1;
         }
-        trying("end a lease", channel.seq_drop(lease.seq))?;
-        Ok(took)
+        trying("end a lease", channel.seq_drop(lease.seq))
     }
+}
+
+/// Results of the demand reads.
+#[derive(Debug, Default)]
+pub(super) struct Reads {
+    /// How long each load took.
+    pub(super) ns: Vec<u64>,
+    /// The longest lease.
+    pub(super) lease_ns: u64,
+    pub(super) failed: u64,
+    /// Prefixes that were still in host memory, and prefixes that could not be leased.
+    pub(super) in_host: u64,
+    pub(super) gone: u64,
 }
 
 fn nanos(time: Duration) -> u64 {
