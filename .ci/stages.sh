@@ -193,6 +193,7 @@ paging
 nvme --dir DIR --seconds 1 --fio
 nvme --dir DIR --seconds 1 --fio --mixed
 nvme --dir DIR --seconds 1 --encrypted
+pressure --dir DIR --host 256MiB --times 6
 recovery --dir DIR
 codec
 END

@@ -74,6 +74,62 @@ fn the_spaces_bench_reports_that_every_model_is_served() {
     assert!(dir.is_empty(), "its files are left");
 }
 
+/// Rates depend on the machine; what was stored must be found on any.
+#[test]
+fn the_pressure_bench_reports_its_figures_and_finds_what_it_stored() {
+    let dir = Dir::new("pressure");
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_kvtide"));
+    bench.args([
+        "bench",
+        "pressure",
+        "--json",
+        "--host",
+        "64MiB",
+        "--blocks",
+        "64KiB",
+        "--times",
+        "4",
+        "--engines",
+        "1",
+    ]);
+    let output = bench.arg("--dir").arg(&dir.0).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let keys: Vec<&str> = figures.as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(keys, ["64KiB_fresh_1", "64KiB_prepared_1", "host_filled"]);
+    for row in &keys[..2] {
+        let row = figures[row].as_object().unwrap();
+        // fio may be missing, and reads of so short a run few: then these are null.
+        for key in ["rate_ratio", "fio_mib_s", "demand_read_p99_us", "demand_read_ratio"] {
+            assert!(row.contains_key(key), "{key}: {figures}");
+        }
+        let mut others = vec!["bytes_written_ratio", "dropped_unwritten", "found", "refused", "stored_mib_s"];
+        others.extend(["store_p99_ms", "metrics_p99_ms", "metrics_max_ms", "lookup_p99_us", "ping_p99_us"]);
+        for key in others {
+            assert!(row.get(key).is_some_and(serde_json::Value::is_number), "{key}: {figures}");
+        }
+        assert_eq!(row["found"], 1.0, "{figures}");
+    }
+    assert!(dir.is_empty(), "its files are left");
+}
+
+#[test]
+fn a_pressure_bench_that_cannot_be_run_says_why() {
+    let dir = Dir::new("pressure-errors");
+    for (arguments, why) in [
+        (&["--blocks", "1000"][..], "--blocks is 1000"),
+        (&["--host", "1MiB"], "--host is 1048576"),
+        (&["--state", "old"], "--state"),
+        (&["--host", "4TiB", "--times", "4"], "--host × --times is"),
+    ] {
+        let mut bench = Command::new(env!("CARGO_BIN_EXE_kvtide"));
+        let output = bench.args(["bench", "pressure", "--dir"]).arg(&dir.0).args(arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && said.contains(why), "{why}: {said}");
+        assert!(dir.is_empty(), "{why}");
+    }
+}
+
 #[test]
 fn the_attention_bench_reports_its_figures() {
     let mut bench = Command::new(env!("CARGO_BIN_EXE_kvtide"));

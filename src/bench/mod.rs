@@ -1,6 +1,6 @@
 //! `kvtide bench`: the figures that this project promises, measured, each beside its target.
 //!
-//! `bench ring`, `bench blocks`, `bench spaces` and `bench paging` are engines beside a private daemon and use the client as any engine would; `bench core`
+//! `bench ring`, `bench blocks`, `bench spaces`, `bench paging` and `bench pressure` are engines beside a private daemon and use the client as any engine would; `bench core`
 //! and `bench attention` drive the sans-IO core alone, over simulated devices, the second also the demo's model beside a private daemon; `bench nvme` drives a disk's I/O thread as a core thread does; `bench codec` codes and encrypts pages of the demo's model. `bench recovery`
 //! opens an index log as a start does, and `bench gpu` measures a device. The
 //! command line calls [`run`]; nothing else may call in here, and nothing in here knows how the daemon works inside.
@@ -15,6 +15,7 @@ mod gpu;
 mod idle;
 mod nvme;
 mod paging;
+mod pressure;
 mod recovery;
 mod report;
 mod ring;
@@ -56,6 +57,8 @@ enum Which {
     Paging(paging::Args),
     /// A disk's I/O thread on a file: reads, writes, CPU, checksums, beside fio if wanted
     Nvme(nvme::NvmeArgs),
+    /// Stores that outrun the disk: rate beside fio, hits afterwards, latency of look-ups and metrics meanwhile
+    Pressure(pressure::PressureArgs),
     /// A start with a full index: 500,000 records over a file past the page cache
     Recovery(recovery::RecoveryArgs),
     /// A GPU: copies, attention, steps, and the paths that end in its memory; each as a ratio measured in one run
@@ -83,6 +86,7 @@ pub fn run(args: &Args) -> ExitCode {
         Which::Attention(args) => (attention::measure(args), args.output),
         Which::Paging(args) => (paging::measure(args), args.output),
         Which::Nvme(args) => (nvme::measure(args), args.output),
+        Which::Pressure(args) => (pressure::measure(args), args.output),
         Which::Recovery(args) => (recovery::measure(args), args.output),
     };
     match measured {

@@ -28,7 +28,7 @@ pub(super) struct Report {
     figures: Vec<Figure>,
     words: Vec<(&'static str, &'static str, String)>,
     /// What was not measured, and why.
-    missing: Vec<(&'static str, &'static str, &'static str)>,
+    missing: Vec<(Cow<'static, str>, Cow<'static, str>, &'static str)>,
     notes: Vec<String>,
 }
 
@@ -75,8 +75,13 @@ impl Report {
     }
 
     /// Says that a figure was not measured, and why: `null` for programs.
-    pub(super) fn missing(&mut self, key: &'static str, what: &'static str, why: &'static str) {
-        self.missing.push((key, what, why));
+    pub(super) fn missing(
+        &mut self,
+        key: impl Into<Cow<'static, str>>,
+        what: impl Into<Cow<'static, str>>,
+        why: &'static str,
+    ) {
+        self.missing.push((key.into(), what.into(), why));
     }
 
     /// Adds a line below the table.
@@ -94,19 +99,13 @@ impl Report {
                 let unit = 10f64.powi(figure.digits.max(3) as i32);
                 serde_json::Value::from((figure.value * unit).round() / unit)
             };
-            match figure.key.split_once('.') {
-                None => object.insert(figure.key.to_string(), value),
-                Some((outer, inner)) => {
-                    let within = object.entry(outer).or_insert_with(|| serde_json::json!({}));
-                    within.as_object_mut().and_then(|within| within.insert(inner.into(), value))
-                }
-            };
+            insert(&mut object, &figure.key, value);
         }
         for (key, _, words) in &self.words {
             object.insert((*key).into(), words.as_str().into());
         }
         for (key, _, _) in &self.missing {
-            object.insert((*key).into(), serde_json::Value::Null);
+            insert(&mut object, key, serde_json::Value::Null);
         }
         format!("{}\n", serde_json::Value::Object(object))
     }
@@ -138,6 +137,16 @@ impl Report {
     }
 }
 
+fn insert(object: &mut serde_json::Map<String, serde_json::Value>, key: &str, value: serde_json::Value) {
+    match key.split_once('.') {
+        None => object.insert(key.into(), value),
+        Some((outer, inner)) => {
+            let within = object.entry(outer).or_insert_with(|| serde_json::json!({}));
+            within.as_object_mut().and_then(|within| within.insert(inner.into(), value))
+        }
+    };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,7 +159,8 @@ mod tests {
         report.count("us.up", "up", 1, "us", None);
         report.count("us.down", "down", 2, "us", None);
         report.missing("gone", "what is not there", "nobody asked");
-        let json = "{\"a_ns\":900,\"gone\":null,\"ratio\":0.877,\"us\":{\"down\":2,\"up\":1}}\n";
+        report.missing("us.gone", "what is not there either", "nobody asked");
+        let json = "{\"a_ns\":900,\"gone\":null,\"ratio\":0.877,\"us\":{\"down\":2,\"gone\":null,\"up\":1}}\n";
         assert_eq!(report.json(), json);
         let table = report.table();
         let lines: Vec<&str> = table.lines().collect();

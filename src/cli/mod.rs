@@ -17,6 +17,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 pub use daemon::DaemonArgs;
+pub(crate) use status::client::get as http_get;
 
 /// More KV cache than the GPU has memory.
 #[derive(Debug, Parser)]

@@ -28,16 +28,16 @@ pub(super) struct Job {
 
 /// What it did.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Done {
-    pub(super) bytes: f64,
-    pub(super) seconds: f64,
+pub(in crate::bench) struct Done {
+    pub(in crate::bench) bytes: f64,
+    pub(in crate::bench) seconds: f64,
     pub(super) cpu_s: f64,
-    pub(super) p50_us: f64,
-    pub(super) p99_us: f64,
+    pub(in crate::bench) p50_us: f64,
+    pub(in crate::bench) p99_us: f64,
 }
 
 /// Whether there is a fio.
-pub(super) fn look(stop: &Stop) -> Result<(), BenchError> {
+pub(in crate::bench) fn look(stop: &Stop) -> Result<(), BenchError> {
     let mut command = Command::new("fio");
     command.arg("--version");
     hear(command, Duration::ZERO, stop).map(drop)
@@ -62,16 +62,17 @@ pub(super) fn run(args: &NvmeArgs, rig: &Rig, jobs: &[Job], stop: &Stop) -> Resu
         command.arg(format!("--size={}", (job.pages.end - job.pages.start) * page));
     }
     let said = hear(command, args.round(), stop)?;
-    parse(&said, jobs).ok_or_else(|| peer("read fio's report", &said))
+    let kinds: Vec<IoKind> = jobs.iter().map(|job| job.kind).collect();
+    parse(&said, &kinds).ok_or_else(|| peer("read fio's report", &said))
 }
 
-/// Reads its report. Nothing: it is not one of these jobs.
-fn parse(said: &str, jobs: &[Job]) -> Option<Vec<Done>> {
+/// Reads its report. Nothing: it is not one of jobs that read or write like that.
+pub(in crate::bench) fn parse(said: &str, kinds: &[IoKind]) -> Option<Vec<Done>> {
     // Notes may stand before the object.
     let report: serde_json::Value = serde_json::from_str(&said[said.find('{')?..]).ok()?;
     let done = report["jobs"].as_array()?;
-    let one = |(job, done): (&Job, &serde_json::Value)| {
-        let way = match job.kind {
+    let one = |(kind, done): (&IoKind, &serde_json::Value)| {
+        let way = match kind {
             IoKind::Read => &done["read"],
             IoKind::Write => &done["write"],
         };
@@ -86,11 +87,11 @@ fn parse(said: &str, jobs: &[Job]) -> Option<Vec<Done>> {
             p99_us: percentile("99.000000")?,
         })
     };
-    (done.len() == jobs.len()).then(|| jobs.iter().zip(done).map(one).collect())?
+    (done.len() == kinds.len()).then(|| kinds.iter().zip(done).map(one).collect())?
 }
 
 /// Runs a program; what it prints. It ends with a signal or when its time is over.
-fn hear(mut command: Command, time: Duration, stop: &Stop) -> Result<String, BenchError> {
+pub(in crate::bench) fn hear(mut command: Command, time: Duration, stop: &Stop) -> Result<String, BenchError> {
     let (mut stdout, theirs) = std::io::pipe().map_err(|e| failed("make a pipe", e))?;
     let until = Instant::now() + time + GRACE;
     let spawned = command.stdin(Stdio::null()).stdout(theirs).stderr(Stdio::piped()).spawn();
@@ -145,7 +146,7 @@ fn ended(child: &mut Child) -> Result<Option<String>, BenchError> {
     Ok((!status.success()).then(|| format!("{status}: {complaints}")))
 }
 
-fn peer(tried: &str, why: &str) -> BenchError {
+pub(in crate::bench) fn peer(tried: &str, why: &str) -> BenchError {
     let why = why.trim();
     let end = why.char_indices().nth(SHOWN).map_or(why.len(), |(at, _)| at);
     BenchError::Peer { tried: tried.into(), why: why[..end].into() }

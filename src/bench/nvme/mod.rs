@@ -7,7 +7,7 @@
 
 mod alone;
 mod drive;
-mod fio;
+pub(super) mod fio;
 mod records;
 mod rig;
 mod rounds;
@@ -21,8 +21,7 @@ use rig::Rig;
 use rounds::{Encrypted, Mixed, Plain, Round};
 use std::path::PathBuf;
 use std::time::Duration;
-use stop::Stop;
-pub(super) use stop::failed;
+pub(super) use stop::{LOOK, Stop, failed};
 
 /// What `kvtide bench nvme` takes.
 #[derive(Clone, Debug, clap::Args)]

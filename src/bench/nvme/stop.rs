@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How long anything in here waits before it looks whether a signal came.
-pub(super) const LOOK: Duration = Duration::from_millis(100);
+pub(in crate::bench) const LOOK: Duration = Duration::from_millis(100);
 
 /// Whether a signal came.
 #[derive(Clone, Debug)]
-pub(super) struct Stop(Arc<AtomicBool>);
+pub(in crate::bench) struct Stop(Arc<AtomicBool>);
 
 impl Stop {
     /// Takes the signals from now on.
-    pub(super) fn on_signals() -> Result<Stop, BenchError> {
+    pub(in crate::bench) fn on_signals() -> Result<Stop, BenchError> {
         let came = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             signal_hook::flag::register(signal, Arc::clone(&came)).map_err(|e| failed("take signals", e))?;
@@ -25,7 +25,7 @@ impl Stop {
     }
 
     /// An error if one came.
-    pub(super) fn check(&self) -> Result<(), BenchError> {
+    pub(in crate::bench) fn check(&self) -> Result<(), BenchError> {
         if self.0.load(Ordering::Relaxed) { Err(BenchError::Interrupted) } else { Ok(()) }
     }
 }

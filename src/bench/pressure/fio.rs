@@ -1,0 +1,117 @@
+//! fio as the limit: a writer at the row's size and depth 32 on a new file or on one that was written before, and beside it a reader of
+//! single blocks at the pace of the demand reads.
+
+use super::super::nvme::fio::{hear, look, parse};
+use super::super::nvme::{Stop, failed};
+use super::probes::DEMAND;
+use super::{BenchError, State};
+use crate::bench::nvme::fio::peer;
+use kvtide_tiering::api::IoKind;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Bytes of one pass, at most.
+const PASS_BYTES: u64 = 4 << 30;
+/// Smallest request of the writer.
+const REQUEST_BYTES: u32 = 64 << 10;
+/// Bytes of the reader's file.
+const READER_BYTES: u64 = 256 << 20;
+/// A pass that takes longer fails: 4 GiB at 20 MiB/s.
+const TIME: Duration = Duration::from_secs(200);
+
+/// fio in a directory.
+pub(super) struct Fio {
+    dir: PathBuf,
+    bytes: u64,
+    stop: Stop,
+}
+
+/// Result of a pass.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pass {
+    pub(super) bytes: f64,
+    pub(super) seconds: f64,
+    pub(super) read_p99_us: f64,
+}
+
+/// Bytes a second over passes, and the mean of their reads' p99.
+pub(super) fn over(passes: &[Pass]) -> (f64, f64) {
+    let bytes: f64 = passes.iter().map(|pass| pass.bytes).sum();
+    let seconds: f64 = passes.iter().map(|pass| pass.seconds).sum();
+    let p99: f64 = passes.iter().map(|pass| pass.read_p99_us).sum();
+    (bytes / seconds, p99 / passes.len() as f64)
+}
+
+impl Fio {
+    /// `None`: there is no fio here.
+    pub(super) fn open(dir: &Path, stored: u64, stop: &Stop) -> Result<Option<Fio>, BenchError> {
+        match look(stop) {
+            Ok(()) => {}
+            Err(BenchError::Peer { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        let fio = Fio { dir: dir.into(), bytes: Fio::pass_bytes(stored), stop: stop.clone() };
+        fio.write_over("reader", READER_BYTES)?;
+        Ok(Some(fio))
+    }
+
+    /// Bytes of the file that a pass writes.
+    pub(super) fn pass_bytes(stored: u64) -> u64 {
+        // Whole requests of any size.
+        (stored / 2).clamp(64 << 20, PASS_BYTES) & !((2 << 20) - 1)
+    }
+
+    /// Bytes of all its files.
+    pub(super) fn files_bytes(stored: u64) -> u64 {
+        Fio::pass_bytes(stored) + READER_BYTES
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.dir.join(format!("fio-{name}"))
+    }
+
+    fn command() -> Command {
+        let mut command = Command::new("fio");
+        command.args(["--ioengine=io_uring", "--direct=1", "--fixedbufs=1", "--registerfiles=1"]);
+        command.args(["--output-format=json", "--lat_percentiles=1", "--randrepeat=0", "--fallocate=truncate"]);
+        command
+    }
+
+    fn write_over(&self, name: &str, bytes: u64) -> Result<(), BenchError> {
+        let mut command = Fio::command();
+        command.args(["--name=first", "--rw=write", "--bs=1M", "--iodepth=16"]);
+        command.arg(format!("--filename={}", self.file(name).display())).arg(format!("--size={bytes}"));
+        hear(command, TIME, &self.stop).map(drop)
+    }
+
+    /// One pass over a file in that state.
+    pub(super) fn pass(&self, block: u32, state: State) -> Result<Pass, BenchError> {
+        let name = match state {
+            State::Fresh => "new",
+            State::Prepared => "written",
+        };
+        let file = self.file(name);
+        if state == State::Prepared && !file.exists() {
+            self.write_over(name, self.bytes)?;
+        }
+        let mut command = Fio::command();
+        // The writer's end ends the reader.
+        command.args(["--name=writes", "--rw=write", "--iodepth=32", "--exitall=1"]);
+        command.arg(format!("--bs={}", block.max(REQUEST_BYTES))).arg(format!("--size={}", self.bytes));
+        command.arg(format!("--filename={}", file.display()));
+        command.args(["--name=reads", "--rw=randread", "--iodepth=1", "--norandommap=1", "--time_based=1"]);
+        command.arg(format!("--runtime={}", TIME.as_secs())).arg(format!("--thinktime={}", DEMAND.as_micros()));
+        command.arg(format!("--bs={block}")).arg(format!("--size={READER_BYTES}"));
+        command.arg(format!("--filename={}", self.file("reader").display()));
+        let said = hear(command, TIME, &self.stop)?;
+        if state == State::Fresh {
+            fs::remove_file(&file).map_err(|e| failed(format!("remove {}", file.display()), e))?;
+        }
+        match parse(&said, &[IoKind::Write, IoKind::Read]).as_deref() {
+            Some([write, read]) => Ok(Pass { bytes: write.bytes, seconds: write.seconds, read_p99_us: read.p99_us }),
+            _ => Err(peer("read fio's report", &said)),
+        }
+    }
+}

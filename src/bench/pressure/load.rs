@@ -1,0 +1,390 @@
+//! The load: engines that store chains of distinct blocks, several stores in flight each, and then look all of them up.
+
+use super::super::engine::trying;
+use super::super::nvme::{LOOK, Stop, failed};
+use super::BenchError;
+use super::probes::Running;
+use kvtide_client::client::{Channel, Client, Completed, Options, Outcome, Request, SpaceSpec};
+use kvtide_wire::entry::Level;
+use kvtide_wire::geometry::PlaneSpec;
+use kvtide_wire::status::Status;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Deadline of every store, load and look-up.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
+/// No completion for this long: the daemon is lost, since every request has a deadline.
+const SILENCE: Duration = Duration::from_secs(60);
+/// Stores in flight of one engine.
+const IN_FLIGHT: u32 = 8;
+/// Bytes of one store, at most.
+const STORE_BYTES: u64 = 8 << 20;
+/// Blocks of one store, at most: one request holds 102.
+const STORE_BLOCKS: u64 = 96;
+/// Blocks of a chain, and of a chain of blocks larger than 64 KiB.
+const CHAIN: u32 = 256;
+const CHAIN_OF_LARGE: u32 = 64;
+/// Chains that each engine loads and compares at the end.
+const SAMPLED: usize = 16;
+/// Bytes of the stamp at each end of a block.
+const STAMP: usize = 16;
+
+/// The shape of a row's load.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    pub(super) block: u32,
+    pub(super) engines: u16,
+    /// Host memory of the daemon.
+    pub(super) host: u64,
+    /// Bytes that all engines store.
+    pub(super) bytes: u64,
+}
+
+impl Shape {
+    /// Blocks of one store. All stores in flight together hold a quarter of host memory at most.
+    fn store(self) -> u32 {
+        let share = self.host / (4 * u64::from(IN_FLIGHT) * u64::from(self.engines));
+        (STORE_BYTES.min(share) / u64::from(self.block)).clamp(1, STORE_BLOCKS) as u32
+    }
+
+    fn chain(self) -> u32 {
+        if self.block <= 64 << 10 { CHAIN } else { CHAIN_OF_LARGE }
+    }
+
+    /// Chains of one engine.
+    fn chains(self) -> u32 {
+        let of_chain = u64::from(self.chain()) * u64::from(self.block) * u64::from(self.engines);
+        u32::try_from((self.bytes / of_chain).max(1)).unwrap_or(u32::MAX)
+    }
+
+    /// Bytes that all engines store, in whole chains.
+    pub(super) fn stored(self) -> u64 {
+        u64::from(self.chains()) * u64::from(self.chain()) * u64::from(self.block) * u64::from(self.engines)
+    }
+}
+
+/// A session over blocks of one size, with some blocks of its own.
+pub(super) struct Session {
+    pub(super) channel: Channel,
+    pub(super) client: Client,
+}
+
+impl Session {
+    pub(super) fn attach(socket: &Path, block: u32, own: u32) -> Result<Session, BenchError> {
+        let space = SpaceSpec {
+            name: "bench-pressure".into(),
+            fingerprint: [24; 32],
+            page_tokens: 16,
+            planes: vec![PlaneSpec { page_bytes: block, ..PlaneSpec::default() }],
+            shards: 1,
+            shard: 0,
+        };
+        let options = Options { timeout: TIMEOUT, ..Options::new(socket.into(), space, vec![0]) };
+        let client = trying("attach", Client::attach(options))?;
+        let channel = trying("take the channel", client.channel(0))?;
+        trying("allocate blocks", client.allocate_blocks(own))?;
+        Ok(Session { channel, client })
+    }
+
+    /// Stores a chain from the session's own blocks, which all must become findable.
+    pub(super) fn store(&mut self, hashes: &[u128], own: &[u32]) -> Result<(), BenchError> {
+        for (i, part) in hashes.chunks(own.len()).enumerate() {
+            let first = i * own.len();
+            let parent = if first == 0 { 0 } else { hashes[first - 1] };
+            let stored =
+                self.channel.store((first as u32, parent), part, &own[..part.len()], Level::Published, TIMEOUT);
+            let copied = trying("store blocks", stored)?;
+            if copied.status != Status::Ok {
+                return Err(BenchError::Odd(format!("the blocks of a probe were not stored: {:?}", copied.status)));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The hash of a block: any 128 bits, spread like a hash's. `owner` tells engines and probes apart.
+pub(super) fn hash(owner: u16, chain: u32, block: u32) -> u128 {
+    let number = u128::from(owner + 1) << 96 | u128::from(chain + 1) << 32 | u128::from(block + 1);
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)
+}
+
+/// Results of storing.
+#[derive(Debug, Default)]
+pub(super) struct Stored {
+    pub(super) blocks: u64,
+    pub(super) refused: u64,
+    /// How long each store took, refused ones included.
+    pub(super) us: Vec<u64>,
+    /// Why stores were refused, and how often.
+    pub(super) why: BTreeMap<String, u64>,
+    pub(super) seconds: f64,
+}
+
+impl Stored {
+    /// Adds what another engine did at the same time.
+    pub(super) fn beside(&mut self, other: Stored) {
+        self.blocks += other.blocks;
+        self.refused += other.refused;
+        self.us.extend(other.us);
+        self.seconds = self.seconds.max(other.seconds);
+        for (why, times) in other.why {
+            *self.why.entry(why).or_default() += times;
+        }
+    }
+}
+
+/// Blocks found afterwards, of those stored, and blocks loaded and compared.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Found {
+    pub(super) blocks: u64,
+    pub(super) compared: u64,
+    /// Blocks that were found and could not be loaded.
+    pub(super) unreadable: u64,
+}
+
+/// One of an engine's stores in flight, and the chain that it belongs to.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    chain: u32,
+    /// Blocks of the chain that were stored.
+    done: u32,
+    /// Blocks of the store in flight.
+    count: u32,
+    began: Instant,
+}
+
+/// An engine that stores chains.
+pub(super) struct Engine {
+    session: Session,
+    number: u16,
+    shape: Shape,
+    /// Content of every block between its stamps.
+    template: Vec<u8>,
+    /// Blocks of each chain that were stored.
+    accepted: Vec<u32>,
+}
+
+impl Engine {
+    pub(super) fn attach(socket: &Path, number: u16, shape: Shape) -> Result<Engine, BenchError> {
+        let own = IN_FLIGHT * shape.store();
+        let session = Session::attach(socket, shape.block, own)?;
+        let template = noise(shape.block as usize);
+        for block in 0..own {
+            session.client.with_block(block, 0, |bytes| bytes.copy_from_slice(&template));
+        }
+        Ok(Engine { session, number, shape, template, accepted: vec![0; shape.chains() as usize] })
+    }
+
+    /// Stores all chains.
+    pub(super) fn store(&mut self, running: &Running, stop: &Stop) -> Result<Stored, BenchError> {
+        let (began, mut stored) = (Instant::now(), Stored::default());
+        let mut slots: [Option<Slot>; IN_FLIGHT as usize] = [None; IN_FLIGHT as usize];
+        let mut next = 0;
+        let mut heard = Instant::now();
+        loop {
+            for (at, slot) in slots.iter_mut().enumerate() {
+                if slot.is_none() && next < self.shape.chains() {
+                    *slot = Some(self.submit(at, next, 0)?);
+                    next += 1;
+                }
+            }
+            if slots.iter().all(Option::is_none) {
+                break;
+            }
+            let Some(completed) = self.session.channel.poll_any() else {
+                stop.check()?;
+                if heard.elapsed() > SILENCE {
+                    return Err(BenchError::Odd(format!("no store has ended for {SILENCE:?}")));
+                }
+                self.sleep()?;
+                continue;
+            };
+            heard = Instant::now();
+            let at = completed.user as usize;
+            let Some(slot) = slots.get_mut(at).and_then(Option::take) else {
+                return Err(BenchError::Odd("unexpected completion of a store".into()));
+            };
+            let (before, ended) = (stored.blocks, self.ended(slot, completed, &mut stored)?);
+            running.add((stored.blocks - before) * u64::from(self.shape.block));
+            if let Some(done) = ended {
+                slots[at] = Some(self.submit(at, slot.chain, done)?);
+            }
+        }
+        stored.seconds = began.elapsed().as_secs_f64();
+        Ok(stored)
+    }
+
+    /// Counts the end of a store. Returns how far its chain is if it goes on.
+    fn ended(&mut self, slot: Slot, completed: Completed, stored: &mut Stored) -> Result<Option<u32>, BenchError> {
+        stored.us.push(micros(slot.began.elapsed()));
+        let (good, why) = match completed.result {
+            Ok(Outcome::Copied { status: Status::Ok, .. }) => (slot.count, Status::Ok),
+            Ok(Outcome::Copied { status, failed, .. }) => (failed.iter().copied().min().unwrap_or(slot.count), status),
+            Ok(other) => return Err(BenchError::Odd(format!("a store ended with {other:?}"))),
+            Err(error) => match error.status() {
+                Status::Daemon | Status::Fork | Status::Protocol | Status::Invalid | Status::Internal => {
+                    return Err(BenchError::Client { tried: "store blocks", source: error });
+                }
+                status => (0, status),
+            },
+        };
+        let done = slot.done + good;
+        stored.blocks += u64::from(good);
+        self.accepted[slot.chain as usize] = done;
+        if why == Status::Ok && done < self.shape.chain() {
+            return Ok(Some(done));
+        }
+        if why != Status::Ok {
+            // A chain with a hole is worth nothing behind the hole: the engine gives the rest of it up.
+            stored.refused += u64::from(self.shape.chain() - done);
+            *stored.why.entry(format!("{why:?}")).or_default() += 1;
+        }
+        Ok(None)
+    }
+
+    fn submit(&mut self, at: usize, chain: u32, done: u32) -> Result<Slot, BenchError> {
+        let count = self.shape.store().min(self.shape.chain() - done);
+        let hashes: Vec<u128> = (done..done + count).map(|block| hash(self.number, chain, block)).collect();
+        let base = at as u32 * self.shape.store();
+        let own: Vec<u32> = (base..base + count).collect();
+        for (hash, block) in hashes.iter().zip(&own) {
+            self.session.client.with_block(*block, 0, |bytes| stamp(bytes, *hash));
+        }
+        let parent = if done == 0 { 0 } else { hash(self.number, chain, done - 1) };
+        let request = Request::Store { first: done, parent, hashes: &hashes, blocks: &own, level: Level::Published };
+        let began = Instant::now();
+        trying("submit a store", self.session.channel.submit(request, TIMEOUT, at as u64))?;
+        Ok(Slot { chain, done, count, began })
+    }
+
+    /// Until something has ended, or for a moment.
+    fn sleep(&mut self) -> Result<(), BenchError> {
+        if trying("wait for stores", self.session.channel.arm())? {
+            return Ok(());
+        }
+        let Some(fd) = self.session.channel.fd() else { return Ok(()) };
+        let look = Timespec { tv_sec: 0, tv_nsec: LOOK.subsec_nanos().into() };
+        match poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&look)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(errno) => Err(failed("wait for stores", errno)),
+        }
+    }
+
+    /// Looks every chain up, then loads some and compares every byte of them.
+    pub(super) fn find(&mut self, stop: &Stop) -> Result<Found, BenchError> {
+        let mut found = Found::default();
+        let mut whole = Vec::new();
+        for chain in 0..self.shape.chains() {
+            stop.check()?;
+            let hashes: Vec<u128> =
+                (0..self.accepted[chain as usize]).map(|block| hash(self.number, chain, block)).collect();
+            if hashes.is_empty() {
+                continue;
+            }
+            let blocks = trying("look a chain up", self.session.channel.lookup(&hashes, TIMEOUT))?.blocks;
+            found.blocks += u64::from(blocks);
+            if blocks > 0 {
+                whole.push((chain, blocks));
+            }
+        }
+        for (chain, blocks) in whole.iter().step_by((whole.len() / SAMPLED).max(1)) {
+            stop.check()?;
+            self.compare(*chain, *blocks, &mut found)?;
+        }
+        Ok(found)
+    }
+
+    /// Loads a chain and compares it.
+    fn compare(&mut self, chain: u32, blocks: u32, found: &mut Found) -> Result<(), BenchError> {
+        let last = hash(self.number, chain, blocks - 1);
+        let Ok(lease) = self.session.channel.lease(last, blocks, TIMEOUT, TIMEOUT) else {
+            found.unreadable += u64::from(blocks);
+            return Ok(());
+        };
+        let part = IN_FLIGHT * self.shape.store();
+        for first in (0..blocks).step_by(part as usize) {
+            let own: Vec<u32> = (0..part.min(blocks - first)).collect();
+            for &block in &own {
+                self.session.client.with_block(block, 0, |bytes| stamp(bytes, 0));
+            }
+            let loaded = self.session.channel.load(lease.seq, first, &own, TIMEOUT);
+            let bad = match &loaded {
+                Ok(copied) => &copied.failed[..],
+                Err(_) => &own[..],
+            };
+            found.unreadable += bad.len() as u64;
+            for block in own.iter().filter(|block| !bad.contains(block)) {
+                let expected = hash(self.number, chain, first + block);
+                let right = |bytes: &mut [u8]| is_right(bytes, &self.template, expected);
+                if self.session.client.with_block(*block, 0, right) != Some(true) {
+                    return Err(BenchError::Odd(format!("block {first} + {block} of chain {chain} has wrong bytes")));
+                }
+                found.compared += 1;
+            }
+        }
+        trying("end a lease", self.session.channel.seq_drop(lease.seq))
+    }
+}
+
+/// Writes a block's hash into its first and its last bytes.
+fn stamp(bytes: &mut [u8], hash: u128) {
+    let end = bytes.len() - STAMP;
+    bytes[..STAMP].copy_from_slice(&hash.to_le_bytes());
+    bytes[end..].copy_from_slice(&hash.to_le_bytes());
+}
+
+/// Returns true if a block has its hash at both ends and the template between them.
+fn is_right(bytes: &[u8], template: &[u8], hash: u128) -> bool {
+    let (end, stamp) = (bytes.len() - STAMP, hash.to_le_bytes());
+    bytes[..STAMP] == stamp && bytes[end..] == stamp && bytes[STAMP..end] == template[STAMP..end]
+}
+
+/// Bytes that nothing compresses.
+pub(super) fn noise(bytes: usize) -> Vec<u8> {
+    let mut turn = 0x9e37_79b9_7f4a_7c15u64;
+    let words = std::iter::repeat_with(move || {
+        // xorshift64
+        turn ^= turn << 13;
+        turn ^= turn >> 7;
+        turn ^= turn << 17;
+        turn
+    });
+    words.flat_map(u64::to_le_bytes).take(bytes).collect()
+}
+
+pub(super) fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(block: u32, engines: u16, host: u64) -> Shape {
+        Shape { block, engines, host, bytes: 12 * host }
+    }
+
+    #[test]
+    fn stores_in_flight_hold_a_quarter_of_host_memory_at_most() {
+        for (block, engines, host) in
+            [(4096, 1, 1 << 30), (65536, 4, 64 << 20), (2 << 20, 1, 1 << 30), (2 << 20, 4, 1 << 30)]
+        {
+            let shape = shape(block, engines, host);
+            let flight = u64::from(shape.store()) * u64::from(IN_FLIGHT) * u64::from(engines) * u64::from(block);
+            assert!(flight <= host / 4 && shape.store() <= 102, "{shape:?}: {flight}");
+            assert!(shape.stored() <= shape.bytes && shape.stored() > shape.bytes / 10 * 9, "{shape:?}");
+        }
+    }
+
+    #[test]
+    fn a_block_with_another_byte_is_wrong() {
+        let template = noise(4096);
+        let mut block = template.clone();
+        stamp(&mut block, 7);
+        assert!(is_right(&block, &template, 7) && !is_right(&block, &template, 8));
+        block[2000] ^= 1;
+        assert!(!is_right(&block, &template, 7));
+    }
+}
