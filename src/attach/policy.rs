@@ -207,9 +207,7 @@ mod tests {
 
     /// What a space of blocks of these pages gets of a machine with so much host memory and NVMe.
     fn granted(total: u64, host: u64, nvme: u64, page_bytes: u32, planes: usize) -> api::Limits {
-        let text = format!(
-            "[tiers.host]\ncapacity = {host}\n[[tiers.nvme.disks]]\ndir = \"/d\"\ncapacity = {nvme}\n"
-        );
+        let text = format!("[tiers.host]\ncapacity = {host}\n[[tiers.nvme.disks]]\ndir = \"/d\"\ncapacity = {nvme}\n");
         let config = Config::parse("", &text, &Overrides::default(), &machine(total)).unwrap();
         let plane = PlaneSpec { page_bytes, ..PlaneSpec::default() };
         let hello = Hello { planes: vec![plane; planes], tier0_frames: vec![0], ..hello() };
@@ -237,7 +235,8 @@ mod tests {
         let config = Config::parse("", "", &Overrides::default(), &machine(8 * GIB)).unwrap();
         let limits = admit(&config, &config.limits, &config.domains[0], &tier0).unwrap().limits;
         assert!(limits.blocks_max >= 64 << 20, "what 64 sessions have in tier 0: {limits:?}");
-        let ceiling = Config::parse("", "[limits]\nblocks_max = 20000\n", &Overrides::default(), &machine(8 * GIB)).unwrap();
+        let ceiling =
+            Config::parse("", "[limits]\nblocks_max = 20000\n", &Overrides::default(), &machine(8 * GIB)).unwrap();
         let limits = admit(&ceiling, &ceiling.limits, &ceiling.domains[0], &tier0).unwrap().limits;
         assert_eq!(limits.blocks_max, 20000);
     }

@@ -128,12 +128,7 @@ pub(super) const FAMILIES: &[Family] = &[
             });
         },
     ),
-    disk_figure!(
-        gauge,
-        "kvtide_disk_earlier_written_bytes",
-        "Bytes that earlier runs wrote.",
-        |disk| earlier(disk)
-    ),
+    disk_figure!(gauge, "kvtide_disk_earlier_written_bytes", "Bytes that earlier runs wrote.", |disk| earlier(disk)),
     disk_figure!(
         counter,
         "kvtide_disk_page_written_bytes",

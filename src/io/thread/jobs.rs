@@ -111,8 +111,7 @@ impl Jobs {
             theirs.start < mine.end && mine.start < theirs.end
         };
         let begun = |other: &Job| other.at_device > 0 && (other.fills || job.fills) && other.writes();
-        job.writes()
-            && (0..).zip(&self.jobs).any(|(index, other)| index != number && begun(other) && overlaps(other))
+        job.writes() && (0..).zip(&self.jobs).any(|(index, other)| index != number && begun(other) && overlaps(other))
     }
 
     /// Takes all transfers out that the device has nothing of; how many are left.

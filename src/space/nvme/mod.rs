@@ -23,7 +23,7 @@ use kvtide_tiering::api::{DiskSlot, IoClass, IoKind, SpaceConfig, Status};
 use kvtide_tiering::format::SlotLayout;
 use notes::Notes;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use table::DiskSlab;
 use transfers::{Sampled, Sent};
 
@@ -41,8 +41,8 @@ pub(super) struct Nvme {
     /// Boxes for transfers to come.
     #[expect(clippy::vec_box, reason = "boxes travel between threads: what is kept is what is sent")]
     idle: Vec<Box<Transfer>>,
-    /// Transfers on their way.
-    on_their_way: Vec<Sent>,
+    /// Transfers on their way, by id.
+    on_their_way: HashMap<u32, Sent>,
     /// Transfers that could not be sent, to be ended at the next look.
     unsent: Vec<(u32, Status)>,
     notes: Notes,
@@ -116,7 +116,7 @@ impl Nvme {
             disks: disks.iter().map(Door::new).collect(),
             slabs: Vec::new(),
             ended,
-            on_their_way: Vec::with_capacity(most),
+            on_their_way: HashMap::with_capacity(most),
             unsent: Vec::with_capacity(most),
             notes: Notes::new(space, config, disks.len())?,
             sampled: Vec::with_capacity(most),
@@ -156,7 +156,7 @@ impl Nvme {
         if self.lost == 0 {
             return None;
         }
-        let is_over = |id| self.on_their_way.iter().all(|sent| sent.at.slab != id);
+        let is_over = |id| self.on_their_way.values().all(|sent| sent.at.slab != id);
         let mut gone = (0..).zip(&self.slabs).filter(|(_, slab)| slab.as_ref().is_some_and(|slab| slab.gone));
         let (id, _) = gone.find(|(id, _)| is_over(*id))?;
         self.remove(id);

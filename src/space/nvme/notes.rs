@@ -7,6 +7,7 @@ use crate::error::Error;
 use crate::io::{LogLetter, Note, NoteKind, SlotKey};
 use crate::mail::{Mailbox, mailbox};
 use kvtide_tiering::api::{DiskSlot, SpaceConfig, Status};
+use std::collections::HashSet;
 
 /// Words of a hash in an action's list.
 const HASH: usize = 4;
@@ -40,7 +41,7 @@ pub(super) struct Notes {
     /// One for each disk, at home while it is not being flushed.
     flushes: Vec<Option<Box<Note>>>,
     /// Notes of the core under way, flushes aside.
-    on_their_way: Vec<u32>,
+    on_their_way: HashSet<u32>,
     /// Flushes of the core that the round under way answers, and those that the next one will.
     flushing: Vec<u32>,
     to_flush: Vec<u32>,
@@ -83,7 +84,7 @@ impl Notes {
             idle: (0..most).map(|_| blank(NoteKind::Put, 0)).collect(),
             flushes: (0..disks as u32).map(|disk| Some(blank(NoteKind::Flush, FLUSHES - disk))).collect(),
             ended,
-            on_their_way: ids(),
+            on_their_way: HashSet::with_capacity(most),
             flushing: ids(),
             to_flush: ids(),
             flushed: Status::Ok,
@@ -112,7 +113,7 @@ impl Nvme {
         let door = filled.as_ref().ok().and_then(|disk| self.disks.get_mut(*disk));
         match (filled, door) {
             (Ok(_), Some(door)) => {
-                self.notes.on_their_way.push(id);
+                self.notes.on_their_way.insert(id);
                 door.notes.post(LogLetter::Note(note));
             }
             (filled, _) => {
@@ -210,12 +211,9 @@ impl Nvme {
             return self.end_flushes();
         }
         self.notes.idle.push(note);
-        match self.notes.on_their_way.iter().position(|sent| *sent == id) {
-            Some(place) => {
-                self.notes.on_their_way.swap_remove(place);
-                self.notes.end(id, status);
-            }
-            None => tracing::error!("space {}: note {id} ended and was not on its way", self.space),
+        match self.notes.on_their_way.remove(&id) {
+            true => self.notes.end(id, status),
+            false => tracing::error!("space {}: note {id} ended and was not on its way", self.space),
         }
     }
 

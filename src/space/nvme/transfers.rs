@@ -14,7 +14,6 @@ const WORDS: usize = 3;
 /// A transfer on its way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
-    pub id: u32,
     pub disk: usize,
     pub at: DiskSlot,
 }
@@ -74,7 +73,7 @@ impl Nvme {
                 if kind == IoKind::Read {
                     overwrite((id, at), pages, canary, &mut self.sampled);
                 }
-                self.on_their_way.push(Sent { id, disk, at });
+                self.on_their_way.insert(id, Sent { disk, at });
                 door.letters.post(DiskLetter::Transfer(transfer));
             }
             (filled, _) => {
@@ -132,7 +131,7 @@ impl Nvme {
 
     /// A transfer has become more urgent.
     pub fn urge(&mut self, id: u32, class: IoClass) {
-        let Some(sent) = self.on_their_way.iter().find(|sent| sent.id == id) else { return };
+        let Some(sent) = self.on_their_way.get(&id) else { return };
         if let Some(door) = self.disks.get_mut(sent.disk) {
             door.letters.post(DiskLetter::Urge { space: self.space, id, class });
         }
@@ -151,7 +150,7 @@ impl Nvme {
                     "space {space}: transfer {} is lost: the thread of disk {number} has ended",
                     transfer.id
                 );
-                on_their_way.retain(|sent| sent.id != transfer.id);
+                on_their_way.remove(&transfer.id);
                 unsent.push((transfer.id, Status::Io));
                 transfer.parts.clear();
                 idle.push(transfer);
@@ -168,11 +167,11 @@ impl Nvme {
         }
         loop {
             let mut transfer = self.ended.take()?;
-            let Some(place) = self.on_their_way.iter().position(|sent| sent.id == transfer.id) else {
+            let id = transfer.id;
+            let Some(Sent { at, .. }) = self.on_their_way.remove(&id) else {
                 tracing::error!("space {}: transfer {} ended and was not on its way", self.space, transfer.id);
                 continue;
             };
-            let Sent { id, at, .. } = self.on_their_way.swap_remove(place);
             let status = match transfer.status {
                 Status::Ok => {
                     self.take_results(&transfer, at, canary);

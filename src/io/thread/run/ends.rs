@@ -73,7 +73,8 @@ impl Runner {
         }
         // Each box stays in the job until it is answered.
         while let Some(transfer) = self.jobs.at(number).transfers.last_mut() {
-            let bytes = end(transfer, failed, device_us, &mut self.status, self.store.superblock.store, &mut self.held_ns);
+            let bytes =
+                end(transfer, failed, device_us, &mut self.status, self.store.superblock.store, &mut self.held_ns);
             if class == IoClass::WriteBack {
                 self.scheduler.cap.end(now_us, bytes);
             }

@@ -240,7 +240,14 @@ impl Runner {
         }
         let bytes = transfer.parts.iter().map(|part| u64::from(part.bytes)).sum();
         let key = (transfer.space, transfer.id);
-        self.scheduler.push(Entry { key, class: transfer.class, bytes, queued_us: now_us, alone: false, item: transfer });
+        self.scheduler.push(Entry {
+            key,
+            class: transfer.class,
+            bytes,
+            queued_us: now_us,
+            alone: false,
+            item: transfer,
+        });
     }
 
     /// Whether slot and frames exist, and no two pages share bytes of the slot.

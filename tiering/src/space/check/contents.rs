@@ -98,10 +98,7 @@ impl Core {
         let are = self.blocks.recs.iter().filter(|b| b.keep == Keep::Write).count();
         let count = self.blocks.to_write_count() as usize;
         ensure!(listed == are && listed == count, "{listed} of {count} blocks listed to be written, {are} are");
-        let lists = [
-            (&self.blocks.to_record, Keep::Record),
-            (&self.blocks.to_erase, Keep::Erase),
-        ];
+        let lists = [(&self.blocks.to_record, Keep::Record), (&self.blocks.to_erase, Keep::Erase)];
         for (list, keep) in lists {
             let listed = list.iter(&self.blocks.recs).filter(|&b| self.blocks[b].keep == keep).count();
             let are = self.blocks.recs.iter().filter(|b| b.keep == keep).count();
