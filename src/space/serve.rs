@@ -23,6 +23,9 @@ use serde::Serialize;
 
 /// Requests of one channel that are taken before the next channel has its turn.
 const TURN: usize = 32;
+/// Ends of jobs of one session, of transfers and of notes that are taken before it is another's turn: a request waits for some of each,
+/// not for thousands.
+const ENDS_TURN: usize = 64;
 /// How often a thread that never sleeps asks the core for its next deadline: they are milliseconds and more away.
 const ASK_US: u64 = 100;
 /// Actions that the buffer holds: what one event usually causes, many times over.
@@ -139,7 +142,8 @@ impl Space {
 
     fn serve(&mut self, slot: SessionId, now_us: u64) -> Result<bool, Violation> {
         let mut worked = false;
-        while let Some(EndedJob { id: job, status, bytes, verdict }) = self.job_done(slot)? {
+        for _ in 0..ENDS_TURN {
+            let Some(EndedJob { id: job, status, bytes, verdict }) = self.job_done(slot)? else { break };
             worked = true;
             self.tally.jobs += 1;
             self.tally.job_bytes += bytes;
@@ -195,17 +199,19 @@ impl Space {
         }
     }
 
-    /// Tells the core of transfers that have ended. False if there were none.
+    /// Tells the core of transfers and notes that have ended, some at a time. False if there were none.
     fn take_transfers(&mut self, now_us: u64) -> bool {
         let mut any = false;
-        while let Some(Ended { id, status }) = self.nvme.next_ended(&mut self.canary) {
+        for _ in 0..ENDS_TURN {
+            let Some(Ended { id, status }) = self.nvme.next_ended(&mut self.canary) else { break };
             any = true;
             self.tally.transfers += 1;
             let event = Event::IoDone { id, status, bad: self.nvme.bad() };
             let result = self.core.handle(now_us, event, &mut self.actions);
             self.after(result);
         }
-        while let Some(Noted { id, status }) = self.nvme.next_noted() {
+        for _ in 0..ENDS_TURN {
+            let Some(Noted { id, status }) = self.nvme.next_noted() else { break };
             any = true;
             self.tally.notes += 1;
             self.tell(now_us, Event::LogDone { id, status });

@@ -143,6 +143,10 @@ impl Core {
         if !self.can_store(s, buf) || !self.may_copy(s, self.geo.class_of_page(page)) {
             return Sent::Full;
         }
+        if self.reader_waits(self.geo.class_of_page(page)) {
+            self.host_wanted = true;
+            return Sent::Full;
+        }
         // It was promised one.
         let Some(host) = self.take_host(s, page, For::Waiting) else { return Sent::Full };
         self.pages[page as usize].set_storing(true);

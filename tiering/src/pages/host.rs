@@ -103,6 +103,8 @@ pub(crate) struct HostClass {
     /// Somebody must store a page and finds no frame: pages that are only in host, though their session has room for them in
     /// tier 0, go back there.
     pub squeezed: bool,
+    /// A read that somebody waits for found no frame: until then stores leave it the next one; 0: none did.
+    pub reader_waits_until: u64,
     /// Where the search for such pages goes on.
     pub search: u32,
     pub dirty: List,

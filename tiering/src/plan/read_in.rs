@@ -20,6 +20,10 @@ pub(crate) enum Take {
     Any,
 }
 
+/// For how long after a read found no host frame stores leave it the next one, in microseconds: it asks again whenever one comes free, which
+/// takes a busy disk no longer.
+const READER_US: u64 = 20_000;
+
 /// What a read is for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Want {
@@ -106,7 +110,13 @@ impl Core {
                 // A walk ahead goes on with the next page that its session loads.
                 self.host_wanted |= matches!(take, Take::Next | Take::Any);
                 match take {
-                    Take::Any => self.take_host_to_read(page)?,
+                    Take::Any => match self.take_host_to_read(page) {
+                        Some(at) => at,
+                        None => {
+                            self.leave_frames_to_readers(class);
+                            return None;
+                        }
+                    },
                     _ if self.ask_slab(class) || !self.evict_host_for_walk(class, take) => {
                         if take == Take::Next {
                             self.shed_windows(class);
@@ -117,9 +127,38 @@ impl Core {
                 }
             }
         };
+        if take == Take::Any {
+            self.host.classes[usize::from(class)].reader_waits_until = 0;
+        }
         self.host.recs[at as usize].stamp = self.clock;
         self.host.set_ahead(at, take != Take::Any);
         Some(at)
+    }
+
+    /// Somebody waits for a read that found no host frame. Stores would take each one that comes free, since they wait as well.
+    fn leave_frames_to_readers(&mut self, class: u8) {
+        let until = self.now.saturating_add(READER_US);
+        self.host.classes[usize::from(class)].reader_waits_until = until;
+        self.set_timer(until);
+    }
+
+    /// Whether stores leave free host frames of a class to a read that somebody waits for.
+    pub(crate) fn reader_waits(&self, class: u8) -> bool {
+        self.now < self.host.classes[usize::from(class)].reader_waits_until
+    }
+
+    /// Readers that did not come again for their frame may have given up: stores go on.
+    pub(crate) fn readers_due(&mut self) {
+        for class in 0..self.host.classes.len() {
+            match self.host.classes[class].reader_waits_until {
+                0 => {}
+                until if until > self.now => self.set_timer(until),
+                _ => {
+                    self.host.classes[class].reader_waits_until = 0;
+                    self.wake_all();
+                }
+            }
+        }
     }
 
     fn evict_host_for_walk(&mut self, class: u8, take: Take) -> bool {

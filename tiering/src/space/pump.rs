@@ -15,6 +15,15 @@ impl Core {
         }
     }
 
+    /// The same, before the others that are to be looked at.
+    pub(crate) fn wake_next(&mut self, s: u16) {
+        let session = &mut self.sessions[usize::from(s)];
+        if !session.woken {
+            session.woken = true;
+            self.woken.push_front(s);
+        }
+    }
+
     pub(crate) fn wake_all(&mut self) {
         for s in 0..self.sessions.len() as u16 {
             if self.sessions[usize::from(s)].life == Life::Live {
@@ -59,6 +68,7 @@ impl Core {
         self.timer = None;
         self.transfers_due();
         self.drain_due();
+        self.readers_due();
         for s in 0..self.sessions.len() as u16 {
             let again_at = self.sessions[usize::from(s)].again_at;
             if again_at != 0 {

@@ -257,8 +257,9 @@ impl Core {
                 self.read_failed(page);
             }
         }
-        self.host_freed();
+        // Before those that wait for a frame: they would take this one, and it would be read again.
         self.wake_readers(transfer.block);
+        self.host_freed();
     }
 
     /// The copy on disk could not be read, or is not what was written. After some tries it counts as gone.
@@ -286,7 +287,7 @@ impl Core {
         if shared {
             self.wake_all();
         } else if self.blocks[b].refs_home > 0 {
-            self.wake(home);
+            self.wake_next(home);
         }
     }
 }
