@@ -122,7 +122,7 @@ fn a_daemon_that_ends_is_healthy_and_not_ready() {
 fn what_is_not_served_says_so() {
     let (_daemon, address) = served("");
     let (code, _, body) = get(address, "/metric");
-    assert_eq!((code, body.as_str()), (404, "/metric: not here; / lists what is\n"));
+    assert_eq!((code, body.as_str()), (404, "/metric: not found; / lists the paths\n"));
     let (code, head, body) =
         exchange(address, "POST /metrics HTTP/1.1\r\nHost: k\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
     assert_eq!((code, body.as_str()), (405, "only GET: nothing here can be changed\n"), "{head}");
@@ -193,7 +193,7 @@ fn peers_that_are_silent_or_slow_keep_no_probe_from_its_answer() {
     for _ in 0..3 {
         // Those that the daemon has closed meanwhile cannot be written to.
         slow.retain_mut(|stream| stream.write_all(b"a").is_ok());
-        probe(address, "/healthz", "200 connections whose headers drip in");
+        probe(address, "/healthz", "200 connections with slow headers");
     }
     // Many answers to each, of which none is read: more than the kernel's buffers hold.
     let asked = "GET /metrics HTTP/1.1\r\nHost: kvtide\r\n\r\n".repeat(100);
