@@ -1,5 +1,4 @@
-//! The log: lines on stderr, filtered by what the configuration says, which may change while the daemon runs, and limited where they
-//! repeat.
+//! The log: lines on stderr, filtered by the configuration, which can be reloaded, and rate-limited.
 
 mod limit;
 

@@ -1,5 +1,5 @@
-//! What commands print: results on stdout, all else on stderr. `println!` and `eprintln!` panic when a disk is full, so nothing
-//! in this crate uses them; clippy holds that.
+//! Output of commands: results on stdout, all else on stderr. `println!` and `eprintln!` panic when a disk is full, so this crate
+//! does not use them; clippy enforces that.
 
 use serde::Serialize;
 use std::fmt::Display;

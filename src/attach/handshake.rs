@@ -33,7 +33,7 @@ pub(crate) enum Progress {
 }
 
 impl Handshake {
-    /// Starts one with a peer whose identity is known (`Socket::peer`).
+    /// Start a handshake with an identified peer (`Socket::peer`).
     pub fn new(socket: Socket, peer: Peer, now: Instant, timeout: Duration) -> Result<Handshake, WireError> {
         Ok(Handshake { peer, pidfd: socket.peer_pidfd()?, socket, deadline: now + timeout })
     }

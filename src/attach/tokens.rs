@@ -45,7 +45,7 @@ impl Tokens {
         Ok(tokens)
     }
 
-    /// Whether no token leads to any domain.
+    /// Return true if no token is configured for any domain.
     pub fn is_empty(&self) -> bool {
         self.known.is_empty()
     }

@@ -23,7 +23,7 @@ const SECOND: u32 = (96 * MIB / BLOCK_BYTES as u64) as u32;
 /// Models that come one after another; more than `limits.spaces_max` allows at once.
 const MODELS: u8 = 30;
 
-/// What `kvtide bench spaces` takes.
+/// Arguments of `kvtide bench spaces`.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct SpacesArgs {
     #[command(flatten)]
@@ -60,7 +60,7 @@ impl Engine {
     fn store(&mut self, blocks: u32) {
         let own: Vec<u32> = (0..PREFIX).collect();
         for prefix in 0..blocks / PREFIX {
-            // What finds no room is not found afterwards, which is what is measured.
+            // A store may fail for want of room: the lookups afterwards measure how many did.
             let _ = self.channel.store((0, 0), &hashes(prefix), &own, Level::Published, TIMEOUT);
         }
     }

@@ -265,7 +265,7 @@ mod tests {
         assert!(text.contains("Twice the host memory (512 MiB) would serve +5.0 points"), "{text}");
     }
 
-    /// A budget in force: what is found under it, what would be found without it, and what that takes.
+    /// With a budget in force: the hit rate under it, the hit rate without it, and the budget that reaches that.
     #[test]
     fn says_what_the_write_budget_costs() {
         let mut space = space("lru");
@@ -288,7 +288,7 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part} is not in:\n{text}");
         }
-        // What is found is what was advised, or nothing was lost to the budget: nothing to say.
+        // No advice if the hit rate equals the advised one, or if the budget lost nothing.
         space.eviction.found = Some(0.838);
         assert_eq!(advised(&space, &status).writes.advice(), None);
         space.eviction.found = Some(0.5);

@@ -159,9 +159,9 @@ pub const DEPTH_MAX: u16 = 256;
 pub const JOBS_MAX: u32 = 1024;
 /// Deadline of requests.
 pub const REQUEST_TIMEOUT_MS: u64 = 30_000;
-/// Longest lease: an engine loads what it has leased within seconds, or after its queue in minutes.
+/// Longest lease: an engine loads leased blocks within seconds, or within minutes if it queues requests.
 pub const LEASE_MAX_MS: u64 = 600_000;
-/// Share of one session's leases: two that lease what they can leave no store without room for good.
+/// Share of the cache for one session's leases, in percent: one session cannot keep the others' stores without room.
 pub const LEASE_PERCENT: u8 = 50;
 
 /// Longest path of a Unix socket: `sun_path` has 108 bytes, one of them the end.

@@ -14,7 +14,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const LOOK: Duration = Duration::from_secs(1);
 
 impl Control {
-    /// Reads the hellos that came since the last round, and ends connections whose time is over.
+    /// Read the hellos that arrived since the last round, and end connections past their deadline.
     pub(super) fn hear_silent(&mut self) {
         let now = Instant::now();
         for handshake in self.pending.take() {
@@ -49,7 +49,7 @@ impl Control {
         }
     }
 
-    /// Binds the socket again if its path was deleted or leads to something else. As long as that fails, health says so.
+    /// Bind the socket again if its path was deleted or replaced. While that fails, health is degraded.
     pub(super) fn keep_socket(&mut self) {
         if Instant::now() < self.look_at {
             return;
@@ -60,25 +60,27 @@ impl Control {
         }
         let daemon = &self.config.daemon;
         let (path, mode) = (daemon.socket.clone(), daemon.socket_mode);
-        if self.listener.is_some() {
-            tracing::error!("the socket {} was deleted or replaced: it is bound again", path.display());
+        let lost_now = self.listener.is_some();
+        if lost_now {
             // The connections in its queue came before.
             self.accept();
             self.listener = None;
         }
         match attach::bind(&path, mode) {
             Ok(listener) => {
-                tracing::warn!("the socket {} is bound again", path.display());
+                let event = if lost_now { "was deleted or replaced; it is bound again" } else { "is bound again" };
+                tracing::warn!("the socket {} {event}", path.display());
                 self.listener = Some(listener);
                 self.roll.lose_socket(None);
             }
+            // Health reports it, and the watch logs that.
             Err(error) => self.roll.lose_socket(Some(error.to_string())),
         }
     }
 
     /// Takes a connection. Its uid is checked before it gets a place; if its hello is there already, it needs no place.
     fn receive(&mut self, socket: Socket, now: Instant) {
-        let gone = |error| tracing::warn!("a peer is gone before it said who it is: {error}");
+        let gone = |error| tracing::warn!("a connection ended during its handshake: {error}");
         let peer = match socket.peer() {
             Ok(peer) => peer,
             Err(error) => return gone(error),

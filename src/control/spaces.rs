@@ -37,7 +37,7 @@ struct Space {
 }
 
 impl Space {
-    /// It gets no newcomer any more, and ends.
+    /// Send it no further engine, and let it end.
     fn retire(&mut self) {
         self.retired = true;
         // Gone already: it will report its end.
@@ -78,8 +78,8 @@ impl Spaces {
         self.spaces.len()
     }
 
-    /// Whether one more space may begin. Where there are as many as there may be, the one ends that was left by its last session
-    /// longest ago; what it has on NVMe stays. Those that are ending count apart, and are as many again at most.
+    /// Return true if one more space may begin. At the limit, the space that has been without sessions for the longest time is retired;
+    /// its blocks on NVMe stay. Retired spaces count separately, up to the same limit.
     pub fn has_room(&mut self, spaces_max: usize) -> bool {
         let running = self.spaces.values().filter(|space| !space.retired).count();
         if running < spaces_max {

@@ -41,7 +41,7 @@ impl Console {
         }
     }
 
-    /// Whether everything could be written.
+    /// Return the first error of a write, if one failed.
     pub fn written(&mut self) -> io::Result<()> {
         self.failed.take().map_or(Ok(()), Err)
     }

@@ -58,7 +58,7 @@ pub fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// Whether every logit was identical, and whether that could be printed.
+/// Return true if every logit was identical, and the result of printing that.
 fn show(args: &Args) -> Result<(bool, io::Result<()>), DemoError> {
     let config = Config::parse(CONFIG_JSON)?;
     let setup = Setup::new(args, &config)?;

@@ -62,14 +62,14 @@ pub(crate) enum NodeLetter {
     Reclaimed {
         /// Its number.
         space: u32,
-        /// Whether the space gave a slab back.
+        /// The space returned a slab.
         gave: bool,
     },
     /// The first session of a space attached, or its last one left.
     InUse {
         /// Its number.
         space: u32,
-        /// Whether there are sessions now.
+        /// The space has sessions now.
         sessions: bool,
     },
     /// A space gives a slab back.
@@ -96,11 +96,11 @@ pub(crate) enum NodeLetter {
         /// Which slab it was.
         slab: u32,
     },
-    /// A space ends, and nothing is under way to the region any more: what is recorded there stays.
+    /// A space ends and has no transfer to the region in flight: the recorded blocks stay.
     KeepDisk {
         /// Its number.
         space: u32,
-        /// What it left.
+        /// The region with its recorded blocks.
         left: Box<Left>,
     },
     /// A space has ended; all its slabs come back.

@@ -1,39 +1,38 @@
-//! Who waits for host memory that the node could not give at once.
+//! Requests for host memory that wait for other spaces.
 //!
-//! Before a space is refused, every other one that could help is asked for idle memory, and has [`ANSWER`] to answer. If that is
-//! not enough, one space after the other is asked to empty a slab of cached content, in the order of `Node::giver`.
+//! Before the node refuses a request, it asks all other useful spaces for idle slabs, which must answer within [`ANSWER`]. If no slab
+//! comes back, it asks one space at a time to empty a slab of cached blocks, in the order of `Node::giver`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// How long the others may take to answer. Their threads answer within microseconds; one that hangs holds up nobody for longer.
+/// Deadline for answers about idle slabs. Threads answer within microseconds; a hung thread delays a request no longer than this.
 const ANSWER: Duration = Duration::from_millis(500);
-/// After a question that brought nothing a space is refused without another one for so long: memory that is full for good is asked for
-/// often.
+/// Minimum interval between two rounds of questions for the same space, unless memory was returned in between. A space whose memory
+/// stays full asks often.
 const AGAIN: Duration = Duration::from_millis(10);
 
-/// How long a need may wait in all for spaces that empty a slab: longer than one waits for its disk.
+/// Total deadline of a request once spaces empty slabs; longer than one space waits for its disk.
 const EMPTIED: Duration = Duration::from_secs(2);
 
-/// A space waits for a slab of a size class.
+/// A space's request for a slab of a size class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Need {
     pub space: u32,
     pub class: u8,
     /// Spaces that have not answered.
     unheard: BTreeSet<u32>,
-    /// Spaces that gave nothing when they were asked for what they have cached.
+    /// Spaces that returned nothing when asked for cached memory.
     empty: BTreeSet<u32>,
-    /// Whether spaces are asked for what they have cached by now.
+    /// Spaces are being asked for cached memory, no longer for idle memory alone.
     cached: bool,
-    /// No space is asked any more.
+    /// No further space is asked.
     over: bool,
     began: Instant,
 }
 
 impl Need {
-    /// Whether one more space may be asked for what it has cached. Those that have not said in time whether anything is idle there
-    /// are not asked.
+    /// Return true if one more space may be asked for cached memory. Spaces that missed the deadline for idle memory are skipped.
     pub fn may_ask_cached(&mut self, now: Instant) -> bool {
         if !self.cached && (self.unheard.is_empty() || self.due() <= now) {
             self.cached = true;
@@ -42,7 +41,7 @@ impl Need {
         self.unheard.is_empty() && !self.is_over(now)
     }
 
-    /// Whether an answer is waited for.
+    /// Return true if an answer is pending and the deadline has not passed.
     pub fn waits(&self, now: Instant) -> bool {
         !self.unheard.is_empty() && !self.is_over(now)
     }
@@ -51,7 +50,7 @@ impl Need {
         self.over || self.due() <= now
     }
 
-    /// Whether a space has said that it has nothing to give.
+    /// Return true if the space has no memory to return.
     pub fn has_nothing(&self, space: u32) -> bool {
         self.empty.contains(&space)
     }
@@ -61,21 +60,21 @@ impl Need {
     }
 }
 
-/// All of them.
+/// All waiting requests.
 #[derive(Debug, Default)]
 pub(super) struct Needs {
     waiting: Vec<Need>,
-    /// Spaces that were asked and have not answered, and whether for cached content: they are asked nothing more until they do.
+    /// Spaces with an open question; true: for cached memory. A space has at most one open question.
     asked: BTreeMap<u32, bool>,
-    /// Spaces that were refused since memory came back last.
+    /// Spaces refused since memory was last returned.
     refused: BTreeSet<u32>,
-    /// For whose sake others were asked since memory came back last, and when.
+    /// Time of the last round of questions for each space, since memory was last returned.
     questions: BTreeMap<u32, Instant>,
 }
 
 impl Needs {
-    /// A space needs memory, and the others are asked for what is idle: `ask` sends a question, and says whether it could. The need
-    /// is over if nobody has to answer and the same space asked a moment ago in vain.
+    /// Ask other spaces for idle slabs on behalf of a space. `ask` sends a question and returns false if it could not. The request ends
+    /// at once if no answer is pending and the last round for the same space was less than [`AGAIN`] ago.
     pub fn ask_idle(
         &mut self,
         (space, class): (u32, u8),
@@ -89,7 +88,7 @@ impl Needs {
             if !lately && !self.asked.contains_key(&helper) && ask(helper) {
                 self.asked.insert(helper, false);
             }
-            // An answer to a question for another space, or for another size class, serves as well.
+            // An answer to a question for another space or size class counts too.
             if self.asked.contains_key(&helper) {
                 unheard.insert(helper);
             }
@@ -101,7 +100,7 @@ impl Needs {
         Need { space, class, unheard, empty: BTreeSet::new(), cached: false, over, began: now }
     }
 
-    /// A space is asked to empty a slab of cached content. If a question to it is still open, its answer is awaited first.
+    /// Ask a space to empty a slab of cached content. If a question to it is still open, wait for that answer first.
     pub fn ask_cached(&mut self, need: &mut Need, giver: u32, ask: impl Fn(u32) -> bool) {
         if self.asked.contains_key(&giver) || ask(giver) {
             self.asked.entry(giver).or_insert(true);
@@ -111,7 +110,7 @@ impl Needs {
         }
     }
 
-    /// A space has given back what it could.
+    /// Record a space's answer; `gave`: it returned a slab.
     pub fn heard(&mut self, space: u32, gave: bool) {
         let cached = self.asked.remove(&space) == Some(true);
         for need in &mut self.waiting {
@@ -122,7 +121,7 @@ impl Needs {
         }
     }
 
-    /// A space has ended.
+    /// Remove a space that has ended.
     pub fn gone(&mut self, space: u32) {
         self.heard(space, false);
         self.waiting.retain(|need| need.space != space);
@@ -130,28 +129,28 @@ impl Needs {
         self.questions.remove(&space);
     }
 
-    /// All that wait, in the order in which they asked; who still waits is put back by [`Needs::keep`].
+    /// Take all waiting requests, oldest first. [`Needs::keep`] puts those back that wait on.
     pub fn take(&mut self) -> Vec<Need> {
         std::mem::take(&mut self.waiting)
     }
 
-    /// It waits on.
+    /// Keep a request waiting.
     pub fn keep(&mut self, need: Need) {
         self.waiting.push(need);
     }
 
-    /// A space was told no: it wants to hear when memory comes back.
+    /// Remember a refused space, to notify it when memory is returned.
     pub fn refuse(&mut self, space: u32) {
         self.refused.insert(space);
     }
 
-    /// Memory came back: who is to hear of it, once.
+    /// Record that memory was returned; take the spaces to notify.
     pub fn came_back(&mut self) -> BTreeSet<u32> {
         self.questions.clear();
         std::mem::take(&mut self.refused)
     }
 
-    /// When the first of those that wait has waited long enough.
+    /// Return the earliest deadline of the waiting requests.
     pub fn due(&self) -> Option<Instant> {
         self.waiting.iter().map(Need::due).min()
     }
@@ -177,7 +176,7 @@ mod tests {
         let [answered] = &mut needs.take()[..] else { panic!("one waits") };
         assert!(!answered.has_nothing(2), "nothing idle: it may have cached content");
         assert!(answered.may_ask_cached(now) && !answered.waits(now));
-        // One that has not answered in time is not asked for more.
+        // A space that missed the deadline is not asked for cached memory.
         assert!(need.may_ask_cached(now + ANSWER) && need.has_nothing(2) && need.has_nothing(3));
         assert!(!need.may_ask_cached(now + EMPTIED), "its time is over");
         needs.keep(need);
@@ -206,7 +205,7 @@ mod tests {
     fn an_answer_about_idle_memory_says_nothing_of_cached_content() {
         let (mut needs, now) = (Needs::default(), Instant::now());
         assert!(ask(&mut needs, 1, &[2], now).waits(now));
-        // Meanwhile another space wants the cached content of 2.
+        // Meanwhile another space needs the cached content of 2.
         let mut need = ask(&mut needs, 3, &[], now);
         assert!(need.may_ask_cached(now));
         needs.ask_cached(&mut need, 2, |_| panic!("it has yet to answer"));
@@ -224,8 +223,7 @@ mod tests {
         assert!(needs.ask_idle((1, 1), [2].into_iter(), now, never).waits(now));
         assert!(needs.ask_idle((3, 0), [2].into_iter(), now, never).waits(now), "nor for another space");
         needs.heard(2, false);
-        let mut over =
-            needs.ask_idle((1, 0), [2].into_iter(), now, |_| panic!("it has just said that there is nothing"));
+        let mut over = needs.ask_idle((1, 0), [2].into_iter(), now, |_| panic!("space 2 has just answered: no slab"));
         assert!(!over.waits(now) && !over.may_ask_cached(now));
         assert!(ask(&mut needs, 1, &[2], now + AGAIN).waits(now + AGAIN));
         needs.heard(2, false);

@@ -36,7 +36,7 @@ pub(super) struct Regions {
     logs: Vec<Outbox<LogLetter>>,
     /// Names of the domains, in the node's order.
     domains: Vec<String>,
-    /// What an earlier run, or a space that ended, left, by disk and region.
+    /// Regions of an earlier run or of a space that ended, by disk and region.
     kept: BTreeMap<(u32, u32), Kept>,
     /// What the slabs of each space look like.
     spaces: BTreeMap<u32, SlabHeader>,
@@ -44,7 +44,7 @@ pub(super) struct Regions {
     waiting: VecDeque<(u32, Option<u32>)>,
     /// Grants whose record is on its way to the medium, by disk and number.
     logging: BTreeMap<(u32, u64), Logging>,
-    /// What was recorded of the regions that spaces hold, by space and slab.
+    /// Headers in the index log of the regions that spaces hold, by space and slab.
     held: BTreeMap<(u32, u32), SlabHeader>,
     /// Number of the next grant: no disk has seen it.
     next_grant: u64,
@@ -58,7 +58,7 @@ pub(super) struct Regions {
     post: Vec<(u32, Letter)>,
 }
 
-/// What is recorded in a region that no space holds.
+/// Recorded blocks of a region that no space holds.
 struct Kept {
     header: SlabHeader,
     blocks: Blocks,
@@ -257,7 +257,7 @@ impl Regions {
         self.grant();
     }
 
-    /// A space ends, and what is recorded in a region stays: for the space when it comes again, or for the next run.
+    /// Keep a region with its recorded blocks when its space ends: for the same space later in this run, or for the next run.
     pub fn keep(&mut self, space: u32, Left { slab, blocks, generation }: Left) {
         let Some(header) = self.held.remove(&(space, slab)) else { return };
         let Some((disk, region)) = self.node.take_back(space, slab) else { return };

@@ -157,7 +157,7 @@ fn slab(key: u8) -> SlabHeader {
     }
 }
 
-/// A slab of which the log alone knows what is recorded.
+/// A region without blocks in memory; its records are only in the log.
 fn left(slab: u32) -> Left {
     Left { slab, blocks: Blocks::empty(0, 1, false, false), generation: 0 }
 }

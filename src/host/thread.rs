@@ -137,7 +137,7 @@ impl Host {
         }
     }
 
-    /// Once no answer about idle memory is due, asks one space after the other for what it has cached; refuses when none is left.
+    /// After the answers about idle memory, ask one space at a time for cached memory. Refuse the request when no space is left.
     fn go_on(&mut self, mut need: Need, now: Instant) {
         let (space, class) = (need.space, need.class);
         while need.may_ask_cached(now) {
@@ -254,8 +254,8 @@ impl Host {
     }
 }
 
-/// Asks a space for a slab. False if its mailbox is full: its answer is not awaited. A space whose thread has ended counts as asked: its
-/// slabs and its `Leave` are on their way here.
+/// Ask a space for a slab. Return false if its mailbox is full; then no answer will arrive. A space whose thread has ended counts as
+/// asked: its slabs and its `Leave` are already in the queue.
 fn ask(spaces: &BTreeMap<u32, Address<Letter>>, helper: u32, cached: bool) -> bool {
     spaces.get(&helper).is_some_and(|to| match to.offer(Letter::Reclaim { cached }) {
         Ok(()) | Err(TrySendError::Disconnected(_)) => true,

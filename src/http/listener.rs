@@ -451,7 +451,7 @@ mod tests {
         peer
     }
 
-    /// Whether the server closes the connection before anything else is read from it.
+    /// Return true if the server closes the connection before it sends anything.
     fn is_closed(peer: &mut Peer) -> bool {
         match peer.read(&mut [0; 512]) {
             Ok(count) => count == 0,

@@ -35,7 +35,7 @@ pub(super) fn router(watch: Watch, counters: HttpCounters) -> Router {
     guarded(router, counters)
 }
 
-/// A router whose connections know when a handler has their request, and whose handlers may panic.
+/// Wrap a router: a request in a handler marks its connection as busy, and a panic in a handler becomes a 500.
 pub(super) fn guarded(router: Router, counters: HttpCounters) -> Router {
     router.layer(middleware::from_fn_with_state(counters, guard))
 }
@@ -81,7 +81,7 @@ async fn index() -> &'static str {
 }
 
 async fn not_found(uri: Uri) -> Response {
-    (StatusCode::NOT_FOUND, format!("{}: not here; / lists what is\n", shown(&uri))).into_response()
+    (StatusCode::NOT_FOUND, format!("{}: not found; / lists the paths\n", shown(&uri))).into_response()
 }
 
 async fn method_not_allowed() -> Response {

@@ -165,7 +165,7 @@ impl Health {
     }
 }
 
-/// What an error number means. 0 is no error of the kernel: the device ended a request short.
+/// Describe an error number. 0 is not a kernel error: the device completed only a part of a request.
 pub(crate) fn errno_text(errno: i32) -> String {
     match errno {
         0 => "a request fell short".to_owned(),

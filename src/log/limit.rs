@@ -1,8 +1,8 @@
-//! Lines that repeat: of each kind a burst is logged, then one a second; the others are counted, and the count is logged.
+//! Rate limit for repeated log lines: a burst of each kind, then one line a second. Suppressed lines are counted, and the count is logged.
 //!
-//! A kind is a call site and a subject: the disk, space or user that the line begins with. So a flood about one disk hides nothing about
-//! another. What comes from outside decides how often a line is logged, never how much is remembered: call sites are as many as the
-//! program has, and subjects of each are bounded. Lines of level `debug` and below are for a developer who asked for all of them.
+//! A kind is a call site and a subject: the disk, space or user at the beginning of the line. A flood about one disk therefore hides no
+//! line about another. Memory is bounded whatever peers send: the program has a fixed number of call sites, and each has a bounded
+//! number of subjects. Levels `debug` and `trace` are not limited, because only a developer turns them on.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::{self, Write};
@@ -13,19 +13,19 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
 
-/// Lines of a kind that are logged one after another: more than a start or a reload writes from one place.
+/// Lines of a kind that may follow each other at once: more than a start or a reload logs from one call site.
 const BURST: f64 = 100.0;
-/// Lines of a kind that are logged in a second, once the burst is used up.
+/// Lines of a kind a second after the burst.
 const PER_S: f64 = 1.0;
-/// Subjects of a call site that are told apart, at most; further ones share a kind.
+/// Maximum subjects of a call site; further ones share one kind.
 const SUBJECTS_MAX: usize = 64;
 /// Words that make a subject together with the number behind them.
 const NOUNS: [&str; 3] = ["disk", "space", "uid"];
 /// Longest subject in bytes: a noun, a space, and the longest number.
 const SUBJECT_BYTES: usize = 16;
-/// Bytes of a line that was left out which the count shows.
+/// Maximum bytes of a suppressed line that the count quotes.
 const EXAMPLE_BYTES: usize = 200;
-/// The subject of lines about one too many.
+/// Subject of lines beyond [`SUBJECTS_MAX`].
 const OTHERS: &str = "others";
 
 /// The limits of the log; clones share them.
@@ -37,10 +37,10 @@ pub(super) struct Limits(Arc<Mutex<HashMap<Identifier, BTreeMap<String, Kind>>>>
 struct Kind {
     /// Lines that may be logged now.
     allowed: f64,
-    /// When that was reckoned.
+    /// Time at which `allowed` was computed.
     at: Instant,
     left_out: u64,
-    /// When the first of them was left out, and its text.
+    /// Time of the first suppressed line, and its text.
     since: Instant,
     example: String,
     level: Level,
@@ -54,8 +54,8 @@ struct LeftOut {
 }
 
 impl Limits {
-    /// Logs how many lines were left out since this was last done. To be called now and then: a flood that stops brings no line that
-    /// the count could follow.
+    /// Log the number of suppressed lines since the last call. Call it at intervals: after a flood stops, no further line would
+    /// trigger the count.
     pub fn tell(&self) {
         for LeftOut { level, text } in self.take(Instant::now()) {
             // A call site has one level.
@@ -76,14 +76,14 @@ impl Limits {
                 let text = format!("{count} more lines like this were left out in the last {seconds} s: {example}");
                 told.push(LeftOut { level: kind.level, text });
             }
-            // One whose burst is whole again is as good as unknown.
+            // A kind with a full burst behaves like a new one, so forget it.
             kinds.retain(|_, kind| kind.refilled(now) < BURST);
             !kinds.is_empty()
         });
         told
     }
 
-    /// Whether a line is logged; counts it if not. `line` writes its text.
+    /// Return true if the line may be logged, else count it. `line` writes its text.
     fn allows(&self, site: Identifier, level: Level, now: Instant, line: &dyn Fn(&mut dyn Write)) -> bool {
         let mut head = Head::<SUBJECT_BYTES>::default();
         line(&mut head);
@@ -110,7 +110,7 @@ impl Limits {
         false
     }
 
-    /// A panic under the lock leaves counts, which is all that it guards.
+    /// A poisoned lock is safe to use: it guards only counts.
     fn lock(&self) -> MutexGuard<'_, HashMap<Identifier, BTreeMap<String, Kind>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -146,7 +146,7 @@ struct Message<'a>(&'a mut dyn Write);
 impl Visit for Message<'_> {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         if field.name() == "message" {
-            // One that has enough ends the writing by an error.
+            // A writer that is full returns an error, which ends the formatting.
             let _ = write!(self.0, "{value:?}");
         }
     }
@@ -214,7 +214,7 @@ mod tests {
         }
     }
 
-    /// What a limited log holds after `run`.
+    /// Return the log of `run` under the limits.
     fn logged(run: impl FnOnce(&Limits)) -> String {
         let (limits, lines) = (Limits::default(), Lines::default());
         let writer = tracing_subscriber::fmt::layer().with_writer(lines.clone()).with_ansi(false).with_target(false);
@@ -225,12 +225,12 @@ mod tests {
 
     #[test]
     fn a_flood_about_one_disk_hides_nothing_about_another() {
-        let broken = |disk: u32, slot: u32| tracing::error!("disk {disk}: the slot at {slot} is not what was written");
+        let broken = |disk: u32, slot: u32| tracing::error!("disk {disk}: the slot at {slot} is corrupt");
         let log = logged(|limits| {
             (0..5000).for_each(|slot| broken(1, slot));
             broken(2, 7);
             limits.tell();
-            // All that was left out has been told.
+            // The second call finds no suppressed lines.
             limits.tell();
         });
         let of = |what: &str| log.lines().filter(|line| line.contains(what) && !line.contains("left out")).count();
@@ -248,12 +248,12 @@ mod tests {
     fn other_call_sites_and_debug_lines_are_not_touched() {
         let log = logged(|limits| {
             (0..300).for_each(|number| tracing::warn!("a flood: {number}"));
-            (0..300).for_each(|number| tracing::debug!("asked for: {number}"));
+            (0..300).for_each(|number| tracing::debug!("detail: {number}"));
             tracing::warn!("another");
             limits.tell();
         });
         let of = |what: &str| log.lines().filter(|line| line.contains(what)).count();
-        assert_eq!((of("DEBUG asked for: "), of("WARN another")), (300, 1), "{log}");
+        assert_eq!((of("DEBUG detail: "), of("WARN another")), (300, 1), "{log}");
         assert!(of(" a flood: ") < 200 && of(" WARN ") == of(" a flood: ") + 1, "{log}");
     }
 

@@ -1,4 +1,4 @@
-//! What core threads are told and what they tell.
+//! Messages to and from core threads.
 
 use super::SpaceStatus;
 use crate::io::{Memory, SlabCode};
@@ -17,25 +17,25 @@ use std::time::Instant;
 /// To a core thread.
 #[derive(Debug)]
 pub(crate) enum Letter {
-    /// A peer that was admitted: it gets its Welcome, or the core's refusal, from the core thread.
+    /// An admitted engine. The core thread answers it with a Welcome or a refusal.
     Attach(Box<Newcomer>),
-    /// The node granted what the space asked for.
+    /// The node granted a slab of host memory.
     Granted(Granted),
-    /// The node has nothing to grant now.
+    /// The node has no free slab of this class now.
     Refused {
         /// Size class.
         class: u8,
     },
-    /// Another space finds no host memory: what is idle here goes back. Answered by [`crate::host::NodeLetter::Reclaimed`].
+    /// Another space needs host memory: return idle slabs. Answered by [`crate::host::NodeLetter::Reclaimed`].
     Reclaim {
-        /// If no slab is idle, the space empties one of unreferenced cached blocks.
+        /// If no slab is idle, empty one of unreferenced cached blocks.
         cached: bool,
     },
-    /// Memory came back to the node since this space was refused.
+    /// Memory was returned to the node after it had refused this space.
     Freed,
     /// The node granted a region of a disk.
     DiskGranted(Region),
-    /// What an earlier run left of this space, in order of grants. Comes once, before anything else of the node, if there are disks.
+    /// Regions of this space from an earlier run, in order of grants. Sent once, before other messages of the node, if there are disks.
     Adopted(Vec<Region>),
     /// The disk of a slab went out of service.
     DiskGone {
@@ -44,55 +44,55 @@ pub(crate) enum Letter {
     },
     /// The node has no NVMe space to grant now.
     DiskRefused,
-    /// The space may write so much to NVMe from now on.
+    /// New write budget of the space.
     Rate {
-        /// Bytes a day; 0: as many as come.
+        /// Bytes a day; 0: unlimited.
         nvme_bytes_per_day: u64,
     },
-    /// Take no more requests; end when what is in flight has, or at the given time.
+    /// Stop taking requests; end when all work in flight has ended, or at `until`.
     Drain {
         /// End of the grace.
         until: Instant,
     },
-    /// No peer will be sent any more: end, unless there are sessions. What is recorded on NVMe stays there.
+    /// The control thread sends no further engine: end, unless sessions exist. Blocks on NVMe stay there.
     Retire,
-    /// The operator changed the policy, or what the space may hold.
+    /// The operator changed the policy or the limits of the space.
     Reconfigure(Box<Reconfigure>),
-    /// Tell how things stand.
+    /// Report the status.
     Status(Sender<SpaceStatus>),
     /// Write the flight recording.
     Record(Sender<()>),
 }
 
-/// What changes in a running space.
+/// New settings of a running space.
 #[derive(Debug)]
 pub(crate) struct Reconfigure {
     /// Its policy.
     pub policy: Policy,
-    /// Host memory that it may hold.
+    /// Maximum host memory.
     pub host_bytes_max: u64,
-    /// NVMe space that it may hold.
+    /// Maximum NVMe space.
     pub nvme_bytes_max: u64,
-    /// Told once it holds.
+    /// Receives a message when the settings are in force.
     pub done: Sender<()>,
 }
 
-/// An admitted peer with everything its session needs.
+/// An admitted engine with everything its session needs.
 #[derive(Debug)]
 pub(crate) struct Newcomer {
     /// Number of the session.
     pub number: u32,
     /// Its connection.
     pub socket: Socket,
-    /// Who it is.
+    /// Its process id, user id and group id.
     pub peer: Peer,
     /// Its process.
     pub pidfd: OwnedFd,
-    /// Our side of the shared memory.
+    /// The daemon's side of the shared memory.
     pub side: DaemonSide,
-    /// Its side, to be sent.
+    /// Descriptors of the engine's side, to be sent.
     pub fds: PeerFds,
-    /// What it was granted.
+    /// Limits granted to it.
     pub limits: Limits,
     /// Its shard.
     pub shard: u16,
@@ -118,18 +118,18 @@ pub(crate) struct Region {
     pub grant: DiskGrant,
     /// Generations of its slots up to this one were in use before.
     pub generation: u32,
-    /// How its pages are stored, if not as they are.
+    /// Codec and encryption of its pages; `None`: stored as they are.
     pub code: Option<Arc<SlabCode>>,
-    /// What an earlier run left there, if it was adopted.
+    /// Blocks from an earlier run, if the region was adopted.
     pub blocks: Option<Blocks>,
 }
 
-/// What a space that ends leaves in a region of a disk.
+/// A region of a disk with its recorded blocks, returned by a space that ends.
 #[derive(Debug)]
 pub(crate) struct Left {
     /// Its slab there.
     pub slab: u32,
-    /// What is recorded.
+    /// Its recorded blocks.
     pub blocks: Blocks,
     /// Generations of its slots up to this one have been in use.
     pub generation: u32,
@@ -138,23 +138,23 @@ pub(crate) struct Left {
 /// From a core thread, or the watch, to the control thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Report {
-    /// Nothing lives in the space any more; it has seen `attaches` newcomers so far.
+    /// The space has no sessions, blocks or transfers; it has received `attaches` engines so far.
     Vacant {
         /// Number of the space.
         space: u32,
-        /// Newcomers seen.
+        /// Engines received.
         attaches: u64,
     },
-    /// The last session of the space has left; it has seen `attaches` newcomers so far.
+    /// The last session of the space has left; it has received `attaches` engines so far.
     Left {
         /// Number of the space.
         space: u32,
-        /// Newcomers seen.
+        /// Engines received.
         attaches: u64,
     },
-    /// Not of a space: the watch asks whether the control thread goes round.
+    /// From the watch, not from a space: checks that the control thread is responsive.
     Beat {
-        /// Which one.
+        /// Its number.
         beat: u64,
     },
     /// The thread has ended.

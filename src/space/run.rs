@@ -37,7 +37,7 @@ const LOOK_US: u64 = 1_000;
 const TURN: Duration = Duration::from_micros(100);
 /// Looks at the sockets before what is idle goes back: one sees so many at most, and there are more sessions.
 const LOOKS: usize = 16;
-/// How long a space that ends for another one may write what is on its way to NVMe.
+/// How long a retired space may continue to write pending blocks to NVMe.
 const RETIRE_US: u64 = 10_000_000;
 /// How long a thread sleeps at most while another thread's mailbox is full.
 const RETRY: Duration = Duration::from_millis(1);
@@ -343,7 +343,7 @@ impl Space {
             return true;
         }
         if self.seats.sessions().next().is_none() {
-            tracing::info!("space {} ends for another one; what it has on NVMe stays", self.number);
+            tracing::info!("space {} ends to make room for another; its blocks on NVMe stay", self.number);
             self.retiring = true;
             self.drain_until_us = Some(now_us + RETIRE_US);
         }
@@ -395,8 +395,8 @@ impl Space {
         }
     }
 
-    /// Leaves the regions of disks with what is recorded there, unless a transfer may still be under way. `again`: the space may come
-    /// again in this run, and finds its blocks then; a later run reads them from the index log.
+    /// Return the regions of disks with their recorded blocks, except those with a transfer in flight. `again`: the space may come back in
+    /// this run and then finds its blocks; a later run reads them from the index log.
     fn leave_regions(&mut self, node: &Address<NodeLetter>, again: bool) {
         if self.nvme.in_flight() > 0 {
             return;

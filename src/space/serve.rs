@@ -59,9 +59,9 @@ pub(super) struct Space {
     pub page_bytes: Vec<u32>,
     /// Newcomers seen.
     pub attaches: u64,
-    /// Newcomers seen when the control thread was last told that the space is vacant.
+    /// Engines received at the last report that the space is vacant.
     pub told_vacant: u64,
-    /// Newcomers seen when the space last reported that it has no session.
+    /// Engines received at the last report that the last session has left.
     pub told_left: u64,
     /// What the node said that it may write to NVMe a day.
     pub nvme_bytes_per_day: Option<u64>,
@@ -79,7 +79,7 @@ pub(super) struct Space {
     pub scratch: Scratch,
     /// Sessions that shall end, and why: an engine's breach is found in the middle of other work.
     pub ending: Vec<(SessionId, End)>,
-    /// The node asked for a slab, of what is idle or of what is cached.
+    /// The node asked for a slab; true: also for one with cached blocks.
     pub reclaim: Option<bool>,
     /// Slabs returned before the question that is being answered.
     pub returned_before: Option<u64>,

@@ -41,7 +41,7 @@ pub(crate) struct WriteBudget {
 }
 
 impl WriteBudget {
-    /// Whether the losses exceed [`SHORT_PERCENT`].
+    /// Return true if the losses exceed [`SHORT_PERCENT`].
     pub fn is_short(&self) -> bool {
         let Spent { written_bytes, over_budget_bytes, .. } = self.all;
         self.bytes_per_day.is_some() && over_budget_bytes * 100 > (written_bytes + over_budget_bytes) * SHORT_PERCENT

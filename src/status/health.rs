@@ -174,7 +174,7 @@ pub(super) fn reasons(stage: Stage, threads: &[Thread], disks: &[DiskStatus]) ->
     silent.chain(stalled).chain(stuck).map(Reason::from).collect()
 }
 
-/// What the daemon goes on without: disks, its socket (and why it cannot be bound again), a write budget that is large enough.
+/// Return the reasons for degraded service: disks out of service, a lost socket with the bind error, a write budget that is too small.
 pub(super) fn degraded(disks: &[DiskStatus], socket: Option<String>, budget: &WriteBudget) -> Vec<Reason> {
     let out = disks.iter().filter_map(|disk| {
         let errno = disk.out_of_service?;

@@ -4,7 +4,7 @@ use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What went wrong over HTTP since the daemon began.
+/// Counters of HTTP faults since the daemon started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct HttpTotals {
     /// Requests that were answered with 500 because their handler panicked.

@@ -31,7 +31,7 @@ pub(crate) struct Snapshot {
     pub stage: Stage,
     /// Where HTTP is served.
     pub http: Option<SocketAddr>,
-    /// What went wrong over HTTP.
+    /// Counters of HTTP faults.
     pub http_totals: HttpTotals,
     /// What the start is busy with, in words; empty once it serves.
     pub progress: String,

@@ -20,8 +20,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Requests for a snapshot that may wait at once; more are told that the daemon is busy. More than HTTP has connections: a probe
-/// is never refused because others ask.
+/// Maximum requests that wait for a snapshot; the daemon answers further ones with "busy". The limit exceeds the number of HTTP
+/// connections, so a probe is never refused because of others.
 const ASKS: usize = 256;
 /// How often threads are asked at least: a hung one is noticed within this and the limit of [`health`].
 const BEAT: Duration = Duration::from_secs(5);

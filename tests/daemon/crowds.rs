@@ -1,4 +1,4 @@
-//! Crowds at the socket: connections that say nothing, too much, or half of what they owe, and engines that attach all the same.
+//! Many connections at the socket, silent or with invalid messages: engines can still attach.
 
 use crate::raw::{Raw, hello};
 use crate::tokens::{A, Files, with};
@@ -36,7 +36,7 @@ fn as_stranger<T: Send + 'static>(name: &str, run: impl FnOnce() -> T + Send + '
     Some(thread.join().unwrap())
 }
 
-/// A daemon whose socket every user can reach.
+/// Start a daemon whose socket is open to all users.
 fn open_daemon(config: &str) -> PrivateDaemon {
     let daemon = PrivateDaemon::start(&options(config)).unwrap();
     fs::set_permissions(daemon.dir(), Permissions::from_mode(0o755)).unwrap();
@@ -48,7 +48,7 @@ fn crowd(path: &Path, count: usize) -> Vec<Socket> {
     (0..count).map_while(|_| Socket::connect(path).ok()).collect()
 }
 
-/// What the daemon has said to a connection by now.
+/// Return the daemon's answer on a connection, if it has arrived.
 fn heard(socket: &Socket) -> Option<Welcome> {
     let mut buffer = vec![0; MESSAGE_MAX];
     match socket.receive(&mut buffer, 0).unwrap() {
@@ -61,7 +61,7 @@ fn heard(socket: &Socket) -> Option<Welcome> {
     }
 }
 
-/// What the daemon says to a connection within the bound.
+/// Wait for the daemon's answer on a connection.
 fn answer(socket: &Socket) -> Welcome {
     let mut buffer = vec![0; MESSAGE_MAX];
     let (len, _) = socket.receive_within(&mut buffer, 0, BOUND).unwrap();
@@ -92,10 +92,14 @@ fn where_tokens_are_accepted_strangers_have_few_places_and_keep_no_one_out() {
     let Some(silent) = as_stranger(name, move || crowd(&path, 100)) else { return };
     assert_eq!(silent.len(), 100, "the daemon takes connections out of its queue whatever places it has");
     Raw::attach(daemon.socket());
-    let told: Vec<Welcome> = silent.iter().filter_map(heard).collect();
-    assert_eq!(silent.len() - told.len(), 8, "an eighth of the places");
+    let refused: Vec<Welcome> = silent.iter().filter_map(heard).collect();
+    assert_eq!(silent.len() - refused.len(), 8, "an eighth of the places");
     let text = "8 connections of uid 12345 wait for a hello, at most 8 may (limits.handshakes_max)";
-    assert!(told.iter().all(|told| told.status == Status::Again && told.text.contains(text)), "{:?}", told[0]);
+    assert!(
+        refused.iter().all(|answer| answer.status == Status::Again && answer.text.contains(text)),
+        "{:?}",
+        refused[0]
+    );
     // The crowd's own user attaches too, by its token.
     let path = daemon.socket().to_owned();
     let attached = as_stranger(name, move || Raw::attach_as(&path, &with(A)).unwrap());
@@ -108,8 +112,8 @@ fn an_attach_succeeds_while_its_own_user_has_taken_all_places() {
     let daemon = daemon(&format!("{PATIENT}[limits]\nhandshakes_max = 4\n"));
     let silent = crowd(daemon.socket(), 50);
     Raw::attach(daemon.socket());
-    let told = silent.iter().filter_map(heard).filter(|told| told.status == Status::Again).count();
-    assert!(told >= 49, "{told} of 50 gave their place up");
+    let refused = silent.iter().filter_map(heard).filter(|answer| answer.status == Status::Again).count();
+    assert!(refused >= 49, "{refused} of 50 lost their place");
     Raw::attach(daemon.socket());
 }
 

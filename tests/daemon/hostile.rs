@@ -272,8 +272,8 @@ fn nonsense_about_attention_never_changes_what_is_read() {
     goes_on(&daemon, &mut stranger);
 }
 
-/// Stores, cancelled and not, with a short deadline and with none, whose copies are never reported: another engine of the same model loads
-/// from NVMe and stores meanwhile, and the one that does not answer loses its session.
+/// One engine never reports the copies of its stores: cancelled or not, with a short deadline or none. Another engine of the same model
+/// loads from NVMe and stores meanwhile, and the session of the first one ends.
 #[test]
 fn copies_that_are_never_reported_hold_up_no_other_engine() {
     const STORED: u128 = 6;

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 /// Connections of the flood.
 const FLOOD: usize = 2000;
-/// What the log may grow to.
+/// Maximum size of the log.
 const LOG_BYTES_MAX: usize = 64 << 10;
 
 /// Lines about refused connections in a log, and how many more it says were left out.

@@ -65,7 +65,7 @@ fn into_full(binary: &str, args: &[&str]) -> Output {
     Command::new(binary).args(args).stdin(Stdio::null()).stdout(full).output().unwrap()
 }
 
-/// What goes wrong when a command prints to a full disk: it has to say so in one line and end with status 1.
+/// Return the problem, if any, of a command that prints to a full disk: it must report that in one line and exit with status 1.
 fn problem(binary: &str, args: &[&str], is_quiet: bool) -> Option<String> {
     let ended = into_full(binary, args);
     let said = text(&ended.stderr);

@@ -1,4 +1,4 @@
-//! Files that are deleted, renamed or replaced under a running daemon: it says so, and calls nothing durable that a restart would not find.
+//! Files deleted, renamed or replaced under a running daemon: it reports that, and reports no block as durable that a restart would lose.
 
 use crate::http::{get, metric, served};
 use crate::nvme::{Dir, Engine, NVME_BYTES, nvme_options};
@@ -18,7 +18,7 @@ fn healthz(address: SocketAddr) -> Value {
     serde_json::from_str(&get(address, "/healthz").2).unwrap()
 }
 
-/// The words of what the daemon goes on without, once `wanted` holds of them.
+/// Wait until `wanted` holds for the texts of the degraded reasons, and return them.
 fn until_degraded(address: SocketAddr, wanted: impl Fn(&[String]) -> bool) -> Vec<String> {
     let deadline = Instant::now() + BOUND;
     loop {
@@ -33,7 +33,7 @@ fn until_degraded(address: SocketAddr, wanted: impl Fn(&[String]) -> bool) -> Ve
     }
 }
 
-/// A daemon with one disk, to whose directory something is done; what it says of that.
+/// Run a daemon with one disk, change the disk's directory with `by`, and expect a degraded reason with the text `wanted`.
 fn undone(by: impl Fn(&Path), wanted: &str) {
     let dir = Dir::new();
     let options = nvme_options(&dir, NVME_BYTES, "", "");
@@ -43,7 +43,7 @@ fn undone(by: impl Fn(&Path), wanted: &str) {
     let seq = engine.write(4).unwrap();
     assert_eq!(engine.channel.publish(seq, 0, 0, &[1, 2], Level::Durable, BOUND).unwrap(), Level::Durable);
     by(dir.store().parent().unwrap());
-    // At once, before any check by the clock: a flush of a file that nobody can open again makes nothing durable.
+    // At once, before the next periodic check: a flush of a deleted file makes no block durable.
     let published = engine.channel.publish(seq, 2, 2, &[3, 4], Level::Durable, BOUND).map_err(|error| error.status());
     assert_ne!(published, Ok(Level::Durable), "{wanted}\n{}", daemon.log());
     let texts = until_degraded(address, |texts| !texts.is_empty());
@@ -92,7 +92,7 @@ fn a_store_that_was_away_stays_out_of_service_when_it_is_back() {
     let disk = dir.store().parent().unwrap().to_owned();
     let away = disk.with_extension("away");
     fs::rename(&disk, &away).unwrap();
-    // Nobody writes: it is found by the clock.
+    // Without writes, the periodic check finds it.
     until_degraded(address, |texts| !texts.is_empty());
     fs::rename(&away, &disk).unwrap();
     let mut engine = Engine::attach(daemon.socket(), 1);
@@ -116,7 +116,10 @@ fn a_socket_that_is_deleted_is_made_again() {
         std::thread::yield_now();
     }
     Raw::attach(daemon.socket());
-    assert!(daemon.log().contains("was deleted or replaced"), "{}", daemon.log());
+    let log = daemon.log();
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("the socket")).collect();
+    let [line] = lines[..] else { panic!("one line about the socket, not: {lines:?}") };
+    assert!(line.contains("WARN") && line.contains("was deleted or replaced; it is bound again"), "{line}");
 }
 
 #[test]

@@ -261,7 +261,7 @@ pub struct Policy {
     pub request_timeout_us: u64,
     /// A lease lasts at most this long, in microseconds.
     pub lease_us_max: u64,
-    /// Percent of what the tiers hold that one session may hold alone by leases, where its shard has other sessions.
+    /// Percent of the capacity of host and NVMe that one session may pin alone by leases, if its shard has other sessions.
     pub lease_percent: u8,
 }
 
@@ -662,7 +662,7 @@ pub enum Event<'a> {
     },
     /// Another space finds no host memory: a slab of each size class goes back, if one is wholly idle; none is kept in store.
     Reclaim {
-        /// If none is idle, a slab is emptied of what is cached and nobody refers to; it goes back when it is empty
+        /// If none is idle, empty a slab of unreferenced cached blocks and return it when it is empty
         /// ([`Core::is_reclaiming`](crate::Core::is_reclaiming)).
         cached: bool,
     },

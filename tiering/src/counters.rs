@@ -237,7 +237,7 @@ pub struct Counters {
     pub refused_dropped: u64,
     /// Blocks dropped from the cache without having been written that more bytes a day would have paid for.
     pub over_budget_drops: u64,
-    /// What they would have written.
+    /// Bytes of those blocks.
     pub over_budget_drop_bytes: u64,
     /// Contents that were used a second time, as far as that is remembered.
     pub second_touches: u64,

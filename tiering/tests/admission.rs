@@ -115,7 +115,7 @@ fn bytes_a_day_bound_what_is_admitted_and_debt_is_paid_first() {
     assert_eq!((w.disk.written, w.core.counters().refused_budget), (0, 3), "the bucket begins empty");
     pass(&mut w, time_of(4, per_day));
     assert_eq!(w.core.endurance().left_bytes, 4 * BLOCK);
-    // Three that are looked up take what is there, oldest first. What is left is kept for others that are.
+    // The three oldest blocks that were looked up use the available bytes. The rest is kept for blocks that are used again.
     assert_eq!(run(&mut w, &[1, 2, 3, 4, 5], Level::Published).0, 3);
     assert_eq!(recorded(&w), [1, 2, 3]);
     assert_eq!((w.core.endurance().left_bytes, w.core.counters().nvme_bytes_admitted), (BLOCK, 3 * BLOCK));
@@ -157,8 +157,8 @@ fn a_run_is_admitted_whole() {
     assert_eq!((w.core.counters().admitted, w.core.endurance().left_bytes), (6, 0));
 }
 
-/// Whatever the rule, bytes that are short go first to what is asked for a second time: computed again after it was dropped, or found
-/// in host memory. New content takes none of them.
+/// Under every rule, scarce bytes go first to blocks with a second use: computed again after a drop, or found in host memory. New
+/// content gets none of them.
 #[test]
 fn under_a_short_budget_a_second_use_is_written_before_new_content() {
     let per_day = 24 * 12 * 100 * BLOCK;
@@ -169,7 +169,7 @@ fn under_a_short_budget_a_second_use_is_written_before_new_content() {
             run(&mut w, &[100 + 2 * other, 101 + 2 * other], Level::Published);
         }
         assert_eq!(w.disk.written, 0, "{rule:?}: the bucket begins empty");
-        // What accrues now is a ninth of five minutes' worth, and new content comes first.
+        // A ninth of five minutes' worth accrues, and new content arrives first.
         pass(&mut w, time_of(11, per_day));
         run(&mut w, &[50, 51, 52, 53], Level::Published);
         assert_eq!(recorded(&w), [], "{rule:?}: new content takes bytes that are short");
@@ -180,7 +180,7 @@ fn under_a_short_budget_a_second_use_is_written_before_new_content() {
     }
 }
 
-/// What is lost for want of bytes is counted, and what the rule would not have written is not.
+/// Blocks lost to the write budget are counted; blocks that the rule rejects are not.
 #[test]
 fn what_more_bytes_would_have_kept_is_counted() {
     let lost = |rule, per_day| {
@@ -198,7 +198,10 @@ fn what_more_bytes_would_have_kept_is_counted() {
     assert!(dropped > 20 && all == dropped, "every block of {dropped}: {all}");
     for rule in [Admission::SecondTouch, Admission::Budget] {
         let (second, dropped) = lost(rule, 1);
-        assert!(second > 0 && second < dropped, "{rule:?}: what was used once is not wanted: {second} of {dropped}");
+        assert!(
+            second > 0 && second < dropped,
+            "{rule:?}: blocks used once are rejected by the rule: {second} of {dropped}"
+        );
     }
     assert_eq!(lost(Admission::All, 0), (0, 0));
     assert_eq!(lost(Admission::SecondTouch, 0).0, 0, "without a bound nothing is lost to it");

@@ -1,4 +1,4 @@
-//! Engines whose agents do not end their copies, and engines that lease what there is: others go on.
+//! Engines whose agents never end their copies, and engines that lease the whole cache: other engines continue.
 #![allow(clippy::unwrap_used)]
 
 mod fake;
@@ -8,7 +8,7 @@ use kvtide_tiering::api::*;
 const FRAMES: u32 = 16;
 const STRIDE: u64 = 1024;
 
-/// Two sessions without tier 0. Session 0's agent ends no job unless it is told to.
+/// Two sessions without tier 0. The test itself runs the jobs of session 0's agent.
 fn world(change: impl FnOnce(&mut SpaceConfig)) -> World {
     let mut cfg = config(vec![full(1000)]);
     (cfg.policy.host_high_percent, cfg.policy.host_low_percent) = (100, 100);
@@ -63,7 +63,7 @@ fn load(w: &mut World, hashes: &[u128], stored: &[u64]) -> Status {
     let done = run(w, tag);
     if done.status == Status::Ok {
         let got: Vec<u64> = engine.iter().map(|&block| w.agents[&1].engine[&(block, 0)]).collect();
-        assert_eq!(got, stored, "every block is what was stored");
+        assert_eq!(got, stored, "every block has the stored bytes");
     }
     w.ok(1, Request::SeqDrop { seq: 0 });
     done.status
@@ -98,7 +98,7 @@ fn copies_that_never_end_leave_room_for_another_engines_load() {
     assert_eq!(load(&mut w, &mine, &stored), Status::Ok);
 }
 
-/// What a store holds for blocks that it has not copied is free at its deadline. What a late copy writes is in no block.
+/// At its deadline a store frees the frames of blocks that it has not copied. The bytes of late copies are in no block.
 #[test]
 fn a_store_holds_nothing_for_others_past_its_deadline() {
     let mut w = world(|_| {});
@@ -116,7 +116,7 @@ fn a_store_holds_nothing_for_others_past_its_deadline() {
     let rest = hashes(4, u128::from(FRAMES - 8));
     let tag_of_rest = ask_store(&mut w, 1, &rest, 0);
     run(&mut w, tag_of_rest);
-    // The copies end now, well, in frames that are nobody's.
+    // The copies now succeed, into quarantined frames.
     while w.run_job(0) {}
     w.settle();
     let done = w.answer(0, tag).unwrap();
@@ -148,7 +148,7 @@ fn no_deadline_and_no_cancel_makes_a_hold_last() {
     }
 }
 
-/// A load whose copies are late: its lease ends, its content can go, and the frames are nobody's until the copies have ended.
+/// A load with late copies: its lease ends and its content can be evicted; the frames stay in quarantine until the copies end.
 #[test]
 fn a_load_holds_nothing_for_others_past_its_deadline() {
     let mut w = world(|cfg| cfg.policy.lease_percent = 100);
@@ -162,7 +162,7 @@ fn a_load_holds_nothing_for_others_past_its_deadline() {
     assert_eq!(w.core.counters().quarantined, 0, "the content is still there");
     pass(&mut w, 11_000);
     let next = hashes(2, 12);
-    assert_eq!(store(&mut w, &next), Status::Ok, "the lease is over, and what it held gives way");
+    assert_eq!(store(&mut w, &next), Status::Ok, "the lease has ended, and its blocks are evicted");
     let stored = contents(&w, 12);
     assert_eq!(w.answer(0, tag), None);
     // Frames that the late copies read were not given to the new content.
@@ -170,11 +170,11 @@ fn a_load_holds_nothing_for_others_past_its_deadline() {
     w.settle();
     let done = w.answer(0, tag).unwrap();
     assert_eq!(done.status, Status::TimedOut);
-    assert!(done.list.len() as u64 >= in_flight, "what was late has failed");
+    assert!(done.list.len() as u64 >= in_flight, "late copies count as failed");
     assert_eq!(load(&mut w, &next, &stored), Status::Ok);
 }
 
-/// A session whose late copies hold as much as it may have in flight ends; the others do not.
+/// A session ends when its late copies reach the bound of copies in flight; other sessions go on.
 #[test]
 fn a_session_ends_when_its_late_copies_hold_too_much() {
     let mut w = world(|_| {});
@@ -222,7 +222,7 @@ fn a_lease_longer_than_the_longest_is_refused() {
     assert_eq!(w.call(1, lease(1_000)).status, Status::Limit);
 }
 
-/// One that shares its shard leases its share; one that is alone all that there is.
+/// A session that shares its shard may lease its share; a session that is alone may lease everything.
 #[test]
 fn a_sessions_leases_have_a_share() {
     let mut w = world(|_| {});
@@ -253,7 +253,7 @@ fn a_sessions_leases_have_a_share() {
     w.ok(1, lease(3, all));
 }
 
-/// With everything leased a store of another engine is told so soon, whatever NVMe does not take.
+/// With everything leased, another engine's store fails soon, whatever the reason for which NVMe takes no block.
 #[test]
 fn a_store_does_not_wait_for_leases() {
     for (with_nvme, slots, admission, bytes_per_day) in [
@@ -288,14 +288,14 @@ fn a_store_does_not_wait_for_leases() {
         }
         let done = w.answer(0, tag).unwrap_or_else(|| panic!("{case:?}: it waits for leases"));
         println!("{case:?}: {count} leased, {:?}", done.status);
-        // What is on NVMe too makes room.
+        // Blocks that are also on NVMe can be evicted from host.
         let fits = matches!(done.status, Status::Ok if slots > 0);
         assert!(fits || done.status == Status::NoSpace, "{case:?}: {:?}", done.status);
     }
 }
 
-/// One engine has leased more blocks than NVMe has slots for, and than one look at what is to be written there comes to: another one's store
-/// that is to be kept is told that there is no slot.
+/// An engine leases more blocks than NVMe has slots and than one scan of pending blocks covers. Another engine's store with level
+/// `Stored` fails with `NoSpace`.
 #[test]
 fn a_store_that_is_to_be_kept_does_not_wait_for_leases() {
     let mut w = world(|cfg| {

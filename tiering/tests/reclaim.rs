@@ -117,7 +117,7 @@ fn blocks_on_their_way_to_nvme_are_awaited_and_dropped_when_that_takes_too_long(
                 w.settle();
             }
         }
-        // Two slabs go at once: NVMe holds what is in them.
+        // Two slabs are returned at once: NVMe holds their blocks.
         leave(&mut w, 0);
         leave(&mut w, 1);
         assert_eq!((reclaim(&mut w, true), reclaim(&mut w, true), reclaim(&mut w, true)), (1, 1, 0));
@@ -134,7 +134,7 @@ fn blocks_on_their_way_to_nvme_are_awaited_and_dropped_when_that_takes_too_long(
         }
         w.attach(1, 1, &[0]);
         let (given, kept) = (w.returned.len(), found(&mut w, 0..3 * FRAMES).len() as u32);
-        // What the device still writes when the time is over holds its frames.
+        // Writes still at the device at the deadline keep their frames.
         let expected = if hangs { (2, 2 * FRAMES) } else { (3, 3 * FRAMES) };
         assert!(given == expected.0 && kept >= expected.1, "hangs {hangs}: {given} slabs given, {kept} blocks kept");
     }
@@ -168,7 +168,7 @@ fn found_now(w: &World) -> u32 {
     w.core.occupancy().published
 }
 
-/// A reserve that finds no host memory at all asks for no NVMe space: slots without host frames to stream through are no help.
+/// A reserve without any host memory requests no NVMe space: slots need host frames to stream pages through.
 #[test]
 fn a_reserve_without_host_memory_takes_no_nvme_space() {
     let mut w = world(1 << 20);
@@ -181,7 +181,7 @@ fn a_reserve_without_host_memory_takes_no_nvme_space() {
     assert_eq!(w.disk.granted, 0, "NVMe regions were taken");
 }
 
-/// What waits for several regions of NVMe gives none of them back meanwhile, though each grant changes what may be written a day.
+/// A request that waits for several NVMe regions returns none of them meanwhile, although each grant changes the write budget.
 #[test]
 fn a_store_that_waits_for_nvme_space_gives_none_back() {
     let mut w = world(1 << 20);

@@ -60,7 +60,7 @@ def test_a_producer_stores_and_never_loads(daemon: PrivateDaemon, tmp_path: Path
         assert producer.match(again) == (0, False)
         step = producer.step({"s": again.num_tokens}, [(again, 1.0)])
         assert step.loads == []
-        assert [(job.first, len(job.ids)) for job in step.stores] == [(3, 1)], "what is cached already is not stored again"
+        assert [(job.first, len(job.ids)) for job in step.stores] == [(3, 1)], "cached blocks are not stored again"
         producer.end()
         assert other.match(request("t", hashes("p", 3) + hashes("more", 1))) == (4 * TOKENS, True)
 

@@ -1,4 +1,4 @@
-"""What the connector makes of vLLM's own configuration when it starts."""
+"""The connector's checks and changes of vLLM's configuration at start."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ fn check(engine: &Engine, round: usize) -> Result<(), BenchError> {
     if whole == Some(true) {
         Ok(())
     } else {
-        Err(BenchError::Odd("a block was loaded that is not what was stored".into()))
+        Err(BenchError::Odd("a loaded block differs from the stored block".into()))
     }
 }
 

@@ -150,7 +150,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What cannot be removed is left, as by a bench that was killed.
+        // A folder that cannot be removed stays, as after a killed bench.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -161,7 +161,7 @@ fn page_faults() -> u64 {
     // proc(5): the name may hold spaces and ends with the last parenthesis; fields 10 and 12 follow.
     let fields: Vec<u64> =
         text.rsplit(')').next().unwrap_or_default().split(' ').filter_map(|f| f.parse().ok()).collect();
-    // The state, which is a letter, is left out: field 4 comes first.
+    // `parse` drops field 3, the state, so the first number is field 4.
     [6, 8].into_iter().filter_map(|at| fields.get(at)).sum()
 }
 
@@ -205,7 +205,7 @@ fn hit(engine: &mut Engine, prefix: u32, count: u32) -> Result<[Duration; 3], Be
     }
     let right = |bytes: &mut [u8]| bytes[0] == byte(prefix) && bytes[bytes.len() - 1] == byte(prefix);
     if engine.client.with_block(count - 1, 0, right) != Some(true) {
-        return Err(BenchError::Odd("a block was loaded that is not what was stored".into()));
+        return Err(BenchError::Odd("a loaded block differs from the stored block".into()));
     }
     Ok([looked_up, leased - looked_up, loaded - leased])
 }

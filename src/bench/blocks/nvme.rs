@@ -135,7 +135,7 @@ fn load(engine: &mut Engine, hashes: &[u128]) -> Result<Duration, BenchError> {
             engine.client.with_block(block, 0, |b| b[0] == expected && b[b.len() - 1] == expected) == Some(true)
         };
         if !own.iter().all(right) {
-            return Err(BenchError::Odd("a block was loaded that is not what was stored".into()));
+            return Err(BenchError::Odd("a loaded block differs from the stored block".into()));
         }
     }
     trying("end a lease", engine.channel.seq_drop(lease.seq))?;

@@ -30,7 +30,7 @@ pub(super) const FAMILIES: &[Family] = &[
     ),
     Family::gauge(
         "kvtide_write_budget_short",
-        "1 while bytes_per_day does not pay for what is worth writing to NVMe, as /healthz has it.",
+        "1 while bytes_per_day is too low for the blocks worth writing to NVMe; /healthz has the figures.",
         |snapshot, samples| {
             samples.whole(&[], snapshot.write_budget.is_short().into());
         },

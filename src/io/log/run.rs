@@ -329,7 +329,7 @@ impl Runner {
         self.desk.inside(false);
         match written {
             Ok(()) if self.is_there() => self.written(),
-            // What was written ends as failed, with the disk.
+            // The disk is out of service, which ends these writes as failed.
             Ok(()) => {}
             Err(error) => self.failed(&error),
         }
@@ -370,7 +370,7 @@ impl Runner {
         self.report();
     }
 
-    /// Whether the store is still at its path. One that is not takes the disk out of service.
+    /// Return true if the store is still at its path, else take the disk out of service.
     fn is_there(&mut self) -> bool {
         self.look_at = Instant::now() + LOOK;
         self.desk.inside(true);

@@ -1,4 +1,4 @@
-//! Whether the open file, or device, is still the one at its path. One that is not serves on, and nothing of it is found after a restart.
+//! Check that the open file or device is still the one at its path. A deleted or replaced file still works, but a restart cannot find it.
 
 use super::FILE;
 use crate::io::settings::{Place, Settings};
@@ -59,7 +59,7 @@ impl Presence {
             }
             Err(Errno::NOENT | Errno::NOTDIR) if !self.device && open.st_nlink == 0 => {
                 let text =
-                    format!("{path} was deleted, and what it holds is lost: restart the daemon, which makes a new one");
+                    format!("{path} was deleted and its blocks are lost: restart the daemon, which creates a new one");
                 Err(Absence::Gone(libc::ENOENT, text))
             }
             Err(Errno::NOENT | Errno::NOTDIR) => {

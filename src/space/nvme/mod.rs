@@ -193,7 +193,7 @@ impl Nvme {
             let Some(of) = left.get_mut(&at.slab).filter(|_| described.is_ok()) else { return };
             // Nothing that this run wrote was lost in a power cut.
             if !of.blocks.add(&note.put(), true) {
-                tracing::error!("space {}: what is recorded at {at:?} cannot be handed on", self.space);
+                tracing::error!("space {}: the block recorded at {at:?} is invalid and is not kept", self.space);
             }
         });
     }

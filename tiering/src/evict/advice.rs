@@ -47,7 +47,7 @@ pub struct Advice {
 }
 
 impl Advice {
-    /// The share of uses that the policy that is followed would find with the room that there is, if everything published were written.
+    /// Return the hit rate of the current policy at the current capacity, if every published block were written.
     #[must_use]
     pub fn hits(&self) -> Option<f64> {
         self.policies.iter().find(|(policy, _)| *policy == self.follow).and_then(|(_, hits)| *hits)

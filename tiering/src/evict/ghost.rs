@@ -75,7 +75,7 @@ impl Ghost {
     pub fn set_size(&mut self, contents: u64) {
         let before =
             std::mem::replace(&mut self.shift, u64::BITS - (contents / (u64::from(self.max) + 1)).leading_zeros());
-        // What a finer or a coarser sample counted is worth as much more or less than what this one will.
+        // Scale the counts of the previous sample to the rate of the new one.
         // Both are powers of two, so the quotient is exact on every machine.
         let by = (1u64 << before) as f64 / (1u64 << self.shift) as f64;
         (self.hits, self.uses, self.run) = (self.hits * by, self.uses * by, self.run * by);

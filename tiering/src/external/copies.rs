@@ -212,7 +212,7 @@ impl Core {
         let rec = &mut self.sessions[usize::from(s)].ops[op];
         let copies = matches!(rec.work, Work::Load | Work::Fetch | Work::Store);
         if copies && rec.phase == Phase::Jobs {
-            // It has ended for all but its engine, whose agent has yet to end its copies.
+            // The request has ended for other sessions; its engine waits for its agent to end the copies.
             return true;
         }
         if rec.phase != Phase::Copying {

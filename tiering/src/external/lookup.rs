@@ -131,7 +131,7 @@ impl Core {
         let attached = self.attach_chain(s, seq, last, count);
         let (held, share) = (self.held_alone(s), self.lease_share(s));
         match attached {
-            // What others hold too is held already.
+            // Blocks that others use too cost no extra room.
             Ok(()) if held > before && held > share => {
                 self.undo_op(s, op);
                 self.finish_with(s, op, Status::Limit, LEASE_SHARE | share);
@@ -141,8 +141,8 @@ impl Core {
         }
     }
 
-    /// Bytes of cache that the session may hold for itself by leases. One that is alone on its shard may lease all that there is; another
-    /// one its share of what the tiers hold, for what is leased cannot make room for what others store.
+    /// Return the bytes of cache that the session may pin alone by leases. A session that is alone on its shard may lease everything. Any
+    /// other has a share of the tiers' capacity, because leased blocks cannot be evicted for the stores of others.
     fn lease_share(&self, s: u16) -> u64 {
         let shard = self.sessions[usize::from(s)].shard;
         if self.sessions.iter().filter(|x| x.life == Life::Live && x.shard == shard).count() < 2 {
@@ -154,7 +154,7 @@ impl Core {
         u64::try_from(bytes * u128::from(self.cfg.policy.lease_percent) / 100).unwrap_or(u64::MAX)
     }
 
-    /// Bytes of cache that nobody but the session holds.
+    /// Return the bytes of cache that only this session uses.
     fn held_alone(&self, s: u16) -> u64 {
         let classes = self.sessions[usize::from(s)].classes.iter().zip(&self.geo.classes);
         classes.map(|(held, class)| held.owned * u64::from(class.stride)).sum()

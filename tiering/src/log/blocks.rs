@@ -117,7 +117,7 @@ impl Blocks {
         self.tags.extend(tags.chunks_exact(16).map(|tag| u128_at(tag, 0).to_le_bytes()));
     }
 
-    /// For the blocks of a region, of so many planes.
+    /// Create an empty list for the blocks of a region; each block has `planes` pages.
     #[must_use]
     pub fn empty(region: u32, planes: usize, coded: bool, encrypted: bool) -> Blocks {
         let of = |wanted: bool| if wanted { planes } else { 0 };

@@ -180,9 +180,9 @@ impl Node {
         self.spaces[at].left = (!sessions).then_some(self.left);
     }
 
-    /// The space whose cached content makes room for one that got no slab of a class: the one that was left longest ago by its last
-    /// session; else, of those in use, the one that holds most, if it would still hold as much as the other after giving a slab, or
-    /// the other holds nothing. Two busy spaces so come to equal shares, and do not take memory from each other for ever.
+    /// Return the space that must give cached memory to a space without a free slab of a class. First come spaces without sessions, the
+    /// one without sessions for the longest time before the others. Then comes the space that holds most, if it still holds as much as
+    /// the asking space after giving a slab, or if that holds nothing. Two busy spaces therefore reach equal shares and stop.
     pub fn giver(&self, space: u32, class: u8, has_nothing: impl Fn(u32) -> bool) -> Option<u32> {
         let asker = self.at(space).map_or(0, |at| self.spaces[at].bytes());
         let may = |s: &&Space| self.helpers(space, class).any(|helper| helper == s.id) && !has_nothing(s.id);

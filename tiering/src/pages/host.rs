@@ -86,7 +86,7 @@ pub(crate) struct HostClass {
     pub granted: u64,
     /// Frames that hold or receive a page.
     pub used: u64,
-    /// Frames that are nobody's, and that a lost session or a late copy may still write or read.
+    /// Unallocated frames that a lost session or a late copy may still write or read.
     pub quarantined: u64,
     /// Frames of the slab that is drained.
     pub draining: u64,

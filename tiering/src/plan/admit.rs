@@ -68,7 +68,7 @@ impl Core {
         }
     }
 
-    /// Whether every published block is written, so that it does not matter which were used before.
+    /// Return true if every published block is written, so that earlier uses do not matter.
     fn admits_everything(&self) -> bool {
         self.cfg.policy.nvme_admission == Admission::All && self.wear.bucket.per_day() == 0
     }

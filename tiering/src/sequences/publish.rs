@@ -281,8 +281,8 @@ impl Core {
         });
     }
 
-    /// NVMe has no free slot: ends the publishes whose block, or an ancestor of it, still needs one. One look at the blocks to be written
-    /// covers a part of them, and the next look may come much later.
+    /// End the publishes whose block or an ancestor needs a slot while NVMe has none free. The scan of pending blocks covers only a part of
+    /// them at a time, and its next part may run much later.
     pub(crate) fn end_publishes_without_slots(&mut self) {
         self.each_publish(|core, s, op| {
             let (rec, shard) = (core.sessions[usize::from(s)].ops[op], core.sessions[usize::from(s)].shard);

@@ -76,7 +76,7 @@ pub(crate) struct Session {
     pub copy_bytes: u64,
     /// Bytes of host memory that its late copies touch, and late stores from tier 0.
     pub late_bytes: u64,
-    /// It holds more than it may by late jobs, and the shell was told.
+    /// Its late jobs exceed the bound, and the shell was asked to end it.
     pub overdrawn: bool,
     /// When its jobs are looked at for late ones; 0: none is in flight that could become one.
     pub late_at: u64,

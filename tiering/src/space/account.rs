@@ -114,7 +114,7 @@ impl Core {
         u64::from(self.geo.classes[class].planes) + live.map(|s| s.lanes.len() as u64).sum::<u64>()
     }
 
-    /// Whether more room on NVMe could make a class fit: host memory is enough for what streams through.
+    /// Return true if more NVMe space could make a class fit: host memory is large enough to stream pages through.
     fn slots_would_help(&self, class: u8) -> bool {
         let stream = self.stream_frames(usize::from(class));
         self.has_nvme() && self.disk_failing().is_none() && stream <= self.host.classes[usize::from(class)].usable()

@@ -1,22 +1,22 @@
-//! Jobs that did not end in time: nobody else waits for them, and what they hold is charged to their session.
+//! Late jobs: others stop waiting for them, and their session is charged for the memory that they hold.
 //!
-//! A copy between host and an engine's own block gives its page up when its request's deadline passes: the frame is quarantined, once it
-//! is nobody's, until the job has ended or the process has exited, and what it copied counts for nothing. A job of tier 0 keeps its page
-//! and frame. Neither counts any more as something that will soon make room. A session whose late jobs hold too much ends.
+//! A copy between host and an engine's own block releases its page at its request's deadline. Its frame, once unused, is quarantined until
+//! the job ends or the process exits, and the copied bytes are discarded. A job of tier 0 keeps its page and frame. Admission no
+//! longer counts on either to free memory soon. A session ends when its late jobs hold too much.
 
 use super::Core;
 use crate::api::Action;
 use crate::sessions::{JobRec, Life, Task};
 
-/// How long others wait for a job that copies from or to host, and for the process of a lost session to exit, in microseconds.
+/// How long other sessions wait for a job that copies from or to host, and for the process of a lost session to exit, in microseconds.
 pub(crate) const LATE_US: u64 = 5_000_000;
 
-/// Copies of a session in flight touch at most one part in so many of the host memory that the space may have: if none of them ever ends,
-/// the others go on with the rest. A session whose late jobs hold as much ends.
+/// Divisor of the space's host memory that bounds the copies in flight of one session: other sessions keep the rest if none of these ever
+/// ends. A session ends when its late jobs hold as much.
 const COPIES_PART: u64 = 8;
 
 impl Core {
-    /// A job was sent: has it looked at when it may be late.
+    /// Schedule the check for lateness of a job that was sent.
     pub(crate) fn look_for_late(&mut self, s: u16, job: &JobRec) {
         if self.sessions[usize::from(s)].late_at == 0 && touches_host(job) {
             let at = self.now.saturating_add(LATE_US);
@@ -25,14 +25,14 @@ impl Core {
         }
     }
 
-    /// When a job in flight may be late, at the earliest.
+    /// Return the earliest time at which a job in flight may be late.
     pub(crate) fn late_due(&self) -> Option<u64> {
-        // None of an idle space: what was in flight has ended.
+        // An idle space has no jobs in flight, so it sets no timer.
         let any = self.late_at != u64::MAX && self.sessions.iter().any(|s| s.jobs.any());
         any.then_some(self.late_at)
     }
 
-    /// Looks for late jobs of all sessions.
+    /// Check the jobs of all sessions for lateness.
     pub(crate) fn jobs_due(&mut self) {
         self.late_at = u64::MAX;
         for s in 0..self.sessions.len() as u16 {
@@ -47,7 +47,7 @@ impl Core {
     fn look_at_jobs(&mut self, s: u16) {
         let mut next = 0;
         for slot in 0..self.sessions[usize::from(s)].jobs.recs.len() as u32 {
-            // Those before it may have made it late.
+            // Read now: timing out an earlier job's request may have made this one late.
             let job = self.sessions[usize::from(s)].jobs[slot];
             if !job.in_flight || job.late || !touches_host(&job) {
                 continue;
@@ -69,32 +69,32 @@ impl Core {
         self.wake_all();
     }
 
-    /// Bytes of host memory that copies of one session may touch at once.
+    /// Return the maximum bytes of host memory under copies of one session.
     fn copy_bytes_max(&self) -> u64 {
         self.cfg.limits.host_bytes_max / COPIES_PART
     }
 
-    /// Whether one more copy of a page of the class may be in flight to the session. One always may.
+    /// Return true if the session may start one more copy of a page of this class. The first copy is always allowed.
     pub(crate) fn may_copy(&self, s: u16, class: u8) -> bool {
         let bytes = self.sessions[usize::from(s)].copy_bytes;
         bytes == 0 || bytes + u64::from(self.geo.classes[usize::from(class)].stride) <= self.copy_bytes_max()
     }
 
-    /// A copy between host and an engine's own block is in flight, or is not any more.
+    /// Count the start or the end of a copy between host and an engine's own block.
     pub(crate) fn count_copy(&mut self, s: u16, page: u32, begins: bool) {
         let bytes = u64::from(self.geo.classes[usize::from(self.geo.class_of_page(page))].stride);
         let sum = &mut self.sessions[usize::from(s)].copy_bytes;
         *sum = if begins { *sum + bytes } else { *sum - bytes };
     }
 
-    /// A job of tier 0 is late.
+    /// Mark a job of tier 0 as late.
     fn job_is_late(&mut self, s: u16, slot: u32, job: JobRec) {
         self.sessions[usize::from(s)].jobs[slot].late = true;
         self.count_under_way(s, job, false);
         self.charge_late(s, self.late_bytes_of(job));
     }
 
-    /// A late job of tier 0 has ended, or is abandoned: it is like any other again.
+    /// Clear the late mark of a job of tier 0 that has ended or is abandoned.
     pub(crate) fn in_time_again(&mut self, s: u16, slot: u32) {
         let job = self.sessions[usize::from(s)].jobs[slot];
         if job.late && !matches!(job.task, Task::Gather | Task::Scatter) {
@@ -104,7 +104,7 @@ impl Core {
         }
     }
 
-    /// Whether others may wait for the job.
+    /// Add the job to the jobs that other sessions may wait for, or remove it.
     fn count_under_way(&mut self, s: u16, job: JobRec, is: bool) {
         let count = match job.task {
             Task::Store => {
@@ -121,7 +121,7 @@ impl Core {
         *count = if is { *count + 1 } else { *count - 1 };
     }
 
-    /// A copy between host and an engine's own block is late.
+    /// Mark a copy between host and an engine's own block as late, and release its page.
     pub(crate) fn copy_is_late(&mut self, s: u16, slot: u32, job: JobRec) {
         self.sessions[usize::from(s)].jobs[slot].late = true;
         self.host.begin_late(job.host);
@@ -140,7 +140,7 @@ impl Core {
         self.release_hold(self.geo.block_of(job.page));
     }
 
-    /// A late copy has ended, however: its frame may be used again.
+    /// Release the frame of a late copy that has ended, with or without an error.
     pub(crate) fn late_copy_ended(&mut self, s: u16, slot: u32, job: JobRec) {
         self.end_late(job.host);
         self.count_copy(s, job.page, false);
@@ -154,7 +154,7 @@ impl Core {
         }
     }
 
-    /// A late copy of a host frame has ended, or its process has exited.
+    /// Take a host frame out of quarantine: its late copy has ended, or the process has exited.
     pub(crate) fn end_late(&mut self, at: u32) {
         self.host.end_late(at);
         if let Some(page) = self.host.page_in(at, self.host.class_of(at)) {
@@ -164,7 +164,7 @@ impl Core {
         self.wake_admission();
     }
 
-    /// The session is lost. True if the job was a late copy, whose frame is set aside until the process has exited.
+    /// Abandon a job of a lost session. Return true for a late copy: its frame stays in quarantine until the process exits.
     pub(crate) fn abandon_late(&mut self, s: u16, slot: u32) -> bool {
         self.in_time_again(s, slot);
         let job = self.sessions[usize::from(s)].jobs[slot];
@@ -174,7 +174,7 @@ impl Core {
         job.late
     }
 
-    /// What a late job is charged with. A load into tier 0 may wait for a lane's long step, and its page stays what it is.
+    /// Return the bytes charged for a late job. Loads into tier 0 are free: they may wait for a lane's long step and only read host memory.
     fn late_bytes_of(&self, job: JobRec) -> u64 {
         match job.task {
             Task::Load | Task::LoadCopy => 0,
@@ -184,7 +184,7 @@ impl Core {
 
     fn charge_late(&mut self, s: u16, bytes: u64) {
         let bytes_max = self.copy_bytes_max();
-        // No further copy of a large page may be in flight beside them.
+        // The bound is reached when no copy of the largest page fits beside the late ones.
         let page = self.geo.classes.iter().map(|class| u64::from(class.stride)).max().unwrap_or(0);
         let session = &mut self.sessions[usize::from(s)];
         session.late_bytes += bytes;
@@ -193,13 +193,13 @@ impl Core {
         }
     }
 
-    /// Whether a session was lost so lately that its process is likely to exit soon, and what it may still touch to come free.
+    /// Return true if a session was lost so recently that its process will probably exit soon and free its quarantined frames.
     pub(crate) fn is_quarantine_ending(&self) -> bool {
         let is_fresh = |at: u64| at.saturating_add(LATE_US) > self.now;
         self.sessions.iter().any(|s| s.life == Life::Lost && is_fresh(s.lost_us))
     }
 
-    /// Whoever waits for a lost session's process waits no longer, once that takes too long.
+    /// End the wait of other requests for a lost session's process after [`LATE_US`].
     pub(crate) fn quarantine_due(&mut self, s: u16) {
         let session = &self.sessions[usize::from(s)];
         if session.life != Life::Lost {
@@ -212,7 +212,7 @@ impl Core {
     }
 }
 
-/// Whether the job copies from or to host: others may wait for that.
+/// Return true if the job copies from or to host, so that other sessions may wait for it.
 fn touches_host(job: &JobRec) -> bool {
     matches!(job.task, Task::Load | Task::LoadCopy | Task::Store | Task::Gather | Task::Scatter)
 }

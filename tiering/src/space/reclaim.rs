@@ -1,7 +1,7 @@
-//! Host memory that another space needs goes back to the node: a slab is emptied of what is cached, in bounded slices.
+//! Return host memory to the node for another space: empty a slab of cached blocks in bounded slices.
 //!
-//! Pages that NVMe holds too are evicted from host and stay findable. Blocks on their way to NVMe are awaited for [`WAIT_US`].
-//! Everything else in the slab leaves the cache. A page that a sequence uses and that is only in host keeps its slab.
+//! Pages that are also on NVMe are evicted from host and stay findable. Blocks that are being written to NVMe get [`WAIT_US`] to complete.
+//! All other blocks of the slab leave the cache. A page that is only in host and that a sequence uses stops the drain.
 
 use super::{Core, Spare};
 use crate::api::{Action, BlockId, NONE};
@@ -9,16 +9,15 @@ use crate::pages::{BlockState, HostOn, Keep, Listed, Part};
 use crate::sessions::Life;
 use serde::{Deserialize, Serialize};
 
-/// How long blocks on their way to NVMe are awaited before they are dropped, and after that transfers that still hold frames.
-/// A disk writes a slab of 64 MiB in this time at 220 MB/s; the node waits a little longer than both.
+/// Time for writes to NVMe to complete before their blocks are dropped; then the same time for transfers that still hold frames.
+/// A disk that writes 220 MB/s writes a slab of 64 MiB in this time. The node waits a little longer than both together.
 const WAIT_US: u64 = 300_000;
-/// How often frames that are awaited are looked at again.
+/// Interval between checks of frames in flight.
 const AGAIN_US: u64 = 1_000;
-/// Frames that one call looks at, and cache entries that it drops.
+/// Maximum frames checked, and cache entries dropped, in one call.
 const FRAMES_MAX: u32 = 512;
 const DROPS_MAX: u32 = 64;
-/// Slabs that are compared before one is chosen; cache entries through which they are looked for, and frames of each list, in eviction
-/// order.
+/// Maximum slabs compared before one is chosen. They are found from this many cache entries and frames of each list, in eviction order.
 const SLABS_MAX: usize = 8;
 const ENTRIES_MAX: usize = 64;
 const LISTED_MAX: usize = 16;
@@ -29,27 +28,27 @@ pub(crate) struct Drain {
     slab: u32,
     /// The frame to look at next.
     next: u32,
-    /// A look at all frames begins at this time.
+    /// The next pass over all frames begins at this time.
     again_at: u64,
-    /// Blocks on their way to NVMe are dropped from this time on.
+    /// From this time on, blocks that are not yet on NVMe are dropped.
     drop_at: u64,
 }
 
-/// What became of one frame.
+/// Result for one frame.
 enum Cleared {
     Yes,
-    /// A cache entry was dropped; the frame is to be looked at again.
+    /// A cache entry was dropped; check the frame again.
     Dropped,
-    /// Something in flight holds it.
+    /// A job or transfer in flight holds it.
     Later,
     /// A sequence uses it.
     Never,
 }
 
 impl Core {
-    /// Gives a slab of each size class back that is wholly idle. With `cached`, and if none is, empties the slab whose content is
-    /// evicted first; [`Core::is_reclaiming`] says whether that goes on. A class for which this space waits itself keeps what it
-    /// has: two spaces that wait for each other would pass memory to and fro.
+    /// Return one idle slab of each size class to the node. If none is idle and `cached` is set, start to empty the slab whose content
+    /// would be evicted first; [`Core::is_reclaiming`] reports progress. A class for which this space itself waits for memory is skipped:
+    /// two spaces that wait for each other would exchange slabs for ever.
     pub(crate) fn reclaim(&mut self, cached: bool) {
         let mut given = false;
         for class in 0..self.geo.classes.len() as u8 {
@@ -67,18 +66,18 @@ impl Core {
         }
     }
 
-    /// Whether a slab is being emptied for another space.
+    /// Return true while a slab is being emptied for another space.
     #[must_use]
     pub fn is_reclaiming(&self) -> bool {
         self.drain.is_some()
     }
 
-    /// Whether the next slice can be done now.
+    /// Return true if the next slice may run now.
     pub(crate) fn may_drain(&self) -> bool {
         self.drain.is_some_and(|drain| drain.again_at <= self.now)
     }
 
-    /// The slab that costs least, of those where the content stands that is evicted first.
+    /// Return the slab with the lowest cost among those that hold the next content to evict.
     fn slab_to_drain(&mut self) -> Option<u32> {
         let (mut entries, mut count) = ([NONE; ENTRIES_MAX], 0);
         for c in self.index.near_first().take(ENTRIES_MAX) {
@@ -92,7 +91,7 @@ impl Core {
                 found += 1;
             }
         };
-        // With NVMe the entries that go first are mostly there alone; the frames in host stand in lists of their own.
+        // With NVMe, the first entries in eviction order are mostly on NVMe only. The lists of host frames find those in host.
         for c in &self.host.classes {
             for list in [c.spare, c.double, c.clean, c.ahead, c.dirty] {
                 list.iter(&self.host.recs).take(LISTED_MAX).for_each(|at| add(self.host.slab_of(at)));
@@ -102,7 +101,7 @@ impl Core {
             let recorded = self.parts(entry).filter_map(Part::block).all(|b| self.is_recorded(b));
             let entry = match recorded || self.index.recs[entry as usize].child() == NONE {
                 true => entry,
-                // What is dropped takes its descendants along: one look for a leaf, which is evicted before.
+                // Dropping an entry drops its descendants, so search once for a leaf below it, which is evicted earlier.
                 false if i == 0 => self.index.next_leaf(entry),
                 false => continue,
             };
@@ -119,7 +118,7 @@ impl Core {
         slabs[..found].iter().filter_map(cost).min_by_key(|&(cost, _)| cost).map(|(_, slab)| slab)
     }
 
-    /// How many pages of the slab are only in host, if it can be emptied and given away.
+    /// Return the number of pages that are only in host, or `None` if the slab cannot be emptied and returned.
     fn drain_cost(&self, slab: u32) -> Option<u32> {
         let frames = self.host.frames_of(slab);
         let class = self.host.class_of(frames.start);
@@ -134,7 +133,7 @@ impl Core {
         for at in frames {
             match self.host.page_in(at, class) {
                 None if self.host.recs[at as usize].page == NONE => {}
-                // What a lost session may still write.
+                // Quarantined: a lost session may still write to it.
                 None => return None,
                 Some(page) => {
                     if self.pages[page as usize].host != at || !self.may_clear(page, at) {
@@ -147,7 +146,7 @@ impl Core {
         Some(cost)
     }
 
-    /// Whether the page's host frame is unused, or will be when the transfers and jobs in flight have ended.
+    /// Return true if the page's host frame is unused, or will be when its transfers and jobs in flight have ended.
     fn may_clear(&self, page: u32, at: u32) -> bool {
         let p = &self.pages[page as usize];
         let block = &self.blocks[self.geo.block_of(page)];
@@ -155,12 +154,12 @@ impl Core {
             return false;
         }
         let idle = block.state == BlockState::Sealed && block.content != NONE && block.refs() == 0;
-        // Another shard's part of the same content may be in use: then it is not dropped.
+        // Keep the content while another shard's part of it is in use.
         let idle = idle && (p.on_disk() || self.index.recs[block.content as usize].listed() != Listed::Active);
         !block.live() || idle || p.on_disk() && self.host.recs[at as usize].on == HostOn::Double
     }
 
-    /// The next slice.
+    /// Run the next slice.
     pub(crate) fn pump_drain(&mut self) {
         let Some(mut drain) = self.drain.filter(|drain| drain.again_at <= self.now) else { return };
         let frames = self.host.frames_of(drain.slab);
@@ -190,14 +189,14 @@ impl Core {
         self.drain = Some(drain);
     }
 
-    /// Looks again when frames are awaited: called when a timer is due.
+    /// Set the timer for the next pass again after another timer was due.
     pub(crate) fn drain_due(&mut self) {
         if let Some(drain) = self.drain.filter(|drain| drain.again_at > self.now) {
             self.set_timer(drain.again_at);
         }
     }
 
-    /// The slab stays: its frames are handed out again.
+    /// Stop the drain and keep the slab: its frames can be allocated again.
     fn stop_draining(&mut self, slab: u32) {
         self.host.stop_draining(slab);
         self.drain = None;
@@ -242,7 +241,7 @@ impl Core {
         Cleared::Dropped
     }
 
-    /// Whether a block is to be written to NVMe, or recorded there.
+    /// Return true if a write of the block to NVMe, or its record in the index log, is pending.
     fn is_on_the_way(&self, b: BlockId) -> bool {
         self.has_nvme() && !matches!(self.blocks[b].keep, Keep::No | Keep::Erase) && self.disk_failing().is_none()
     }

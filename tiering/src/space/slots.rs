@@ -209,8 +209,8 @@ impl Core {
         }
     }
 
-    /// Gives one wholly free slab back that no admitted block needs; keeps a tenth of what is granted, and all of it while a
-    /// request waits for admission: it asked for the idle slab, and would ask for it again.
+    /// Return one free slab that no admitted block needs. Keep a tenth of the granted slabs, and all of them while a request waits for
+    /// admission: it would ask for the returned slab again.
     pub(crate) fn return_idle_disk(&mut self) {
         if self.sessions.iter().any(|s| !s.ops.admission.is_empty()) {
             return;

@@ -93,7 +93,7 @@ pub struct World {
     pub rates: bool,
     pub returned: Vec<u32>,
     pub gone: Vec<SessionId>,
-    /// Sessions that the shell was told to end.
+    /// Sessions that the core asked the shell to end.
     pub overdrawn: Vec<SessionId>,
     /// Carry jobs out as soon as they are sent.
     pub eager: bool,

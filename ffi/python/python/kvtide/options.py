@@ -40,7 +40,7 @@ def read(of: type[Options], given: Mapping[str, Any] | None, where: str, theirs:
 
 
 def _value(key: str, value: Any, default: Any, where: str) -> Any:
-    """The value of a key whose default is `default`, in its type."""
+    """Convert the value of a key to the type of its default."""
     found: Any
     kind = str if default is None else type(default)
     if value is None and default is None:

@@ -91,7 +91,7 @@ pub(super) enum Work {
         hashes: Box<[u128]>,
         search: Search,
     },
-    /// The blocks of the prefix; what the daemon said to one that it refused for its length of time or for what it would hold.
+    /// The blocks of the prefix; or the daemon's text if it refused the lease for its duration or its size.
     Lease {
         seq: u32,
         count: u32,

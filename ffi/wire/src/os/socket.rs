@@ -94,7 +94,7 @@ impl Listener {
         Ok(Listener { fd, path: path.into(), identity, _lock: lock })
     }
 
-    /// Whether its path still leads to it. If not, no client can connect. True if the path cannot be examined.
+    /// Return true if its path still leads to it, or cannot be examined. If not, no client can connect.
     #[must_use]
     pub fn is_in_place(&self) -> bool {
         match identity(&self.path) {

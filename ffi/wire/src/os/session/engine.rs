@@ -116,8 +116,8 @@ pub fn attach(path: &Path, hello: &Hello, timeout: Duration) -> Result<(Socket, 
     }
 }
 
-/// Whether another attempt may succeed: the queue of connections was full, or the daemon closed the connection or refused it
-/// for now. `TimedOut` is its answer to a process that was stopped between its connection and its hello.
+/// Return true if another attempt may succeed: the queue of connections was full, or the daemon closed the connection or refused it
+/// for now. The daemon answers `TimedOut` to a process that was stopped between its connection and its hello.
 fn is_passing(error: &Error) -> bool {
     match error {
         Error::Os { .. } => is_queue_full(error),
