@@ -25,7 +25,7 @@ use serde::Serialize;
 const TURN: usize = 32;
 /// Ends of jobs of one session, of transfers and of notes that are taken before it is another's turn: a request waits for some of each,
 /// not for thousands.
-const ENDS_TURN: usize = 64;
+const ENDS_TURN: usize = 32;
 /// How often a thread that never sleeps asks the core for its next deadline: they are milliseconds and more away.
 const ASK_US: u64 = 100;
 /// Actions that the buffer holds: what one event usually causes, many times over.

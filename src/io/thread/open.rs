@@ -17,10 +17,15 @@ use crate::io::store::{Found, Store};
 use crate::mail::mailbox;
 use crossbeam::channel::bounded;
 use kvtide_tiering::log::Recovered;
+use kvtide_wire::os::spin::short_turns;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Its turn on a core that others want too.
+const TURN: Duration = Duration::from_micros(100);
 
 /// A disk that was checked, locked, laid out and read, and does nothing yet; or one that is missing.
 pub(crate) struct OpenDisk {
@@ -194,6 +199,8 @@ fn start(settings: Settings, opened: Opened, health: Arc<Health>, seams: Seams) 
     let builder = std::thread::Builder::new().name(format!("kvtide-disk-{}", settings.number));
     let (its_health, nudge) = (Arc::clone(&health), disk.letters.nudge());
     let thread = builder.spawn(move || {
+        // Its rounds are short, and core threads wait for it. Without the right to ask for that it takes turns like any other.
+        let _ = short_turns(TURN);
         // A ring belongs to the thread that makes it.
         let runner = engine(&settings, &store, &mode, &mailbox).and_then(|engine| {
             Runner::new((seams.engine)(engine), &settings, store, mode, mailbox, (its_health, desk), nudge)

@@ -124,6 +124,18 @@ impl Core {
 
     /// False when no job can be sent any more.
     fn pump_copy(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> bool {
+        let (all, room) = match self.sessions[usize::from(s)].ops[op].work {
+            Work::Store => self.pump_in_order(s, op, buf),
+            _ => self.pump_any(s, op, buf),
+        };
+        if all && room && self.sessions[usize::from(s)].ops[op].pending == 0 {
+            self.copies_done(s, op);
+        }
+        room
+    }
+
+    /// Sends what can be sent of any of a request's blocks: those that wait hold up no others. Whether all are sent, and whether more jobs can be.
+    fn pump_any(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (bool, bool) {
         let mut at = self.sessions[usize::from(s)].ops[op].copies.head;
         let (mut all, mut room) = (true, true);
         while at != NONE && room {
@@ -132,10 +144,21 @@ impl Core {
             all &= self.is_sent(s, at);
             at = next;
         }
-        if all && room && self.sessions[usize::from(s)].ops[op].pending == 0 {
-            self.copies_done(s, op);
+        (all, room)
+    }
+
+    /// The same in order, from the first block that is not sent (`Op::at`) on.
+    fn pump_in_order(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (bool, bool) {
+        let (mut at, mut room) = (self.sessions[usize::from(s)].ops[op].at, true);
+        while at != NONE && room {
+            room = self.send_copy(s, op, at, buf);
+            if !self.is_sent(s, at) {
+                break;
+            }
+            at = self.sessions[usize::from(s)].copies[at].links.next;
         }
-        room
+        self.sessions[usize::from(s)].ops[op].at = at;
+        (at == NONE, room)
     }
 
     fn is_sent(&self, s: u16, at: u32) -> bool {

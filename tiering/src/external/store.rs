@@ -61,7 +61,7 @@ impl Core {
             session.copies.push(&mut session.ops.recs[op as usize].copies, copy);
         }
         let ops = &mut self.sessions[usize::from(s)].ops;
-        (ops[op].count, ops[op].above) = (new, above);
+        (ops[op].count, ops[op].above, ops[op].at) = (new, above, ops[op].copies.head);
         ops.enter(op, Phase::Admission);
     }
 

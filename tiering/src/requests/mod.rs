@@ -91,7 +91,8 @@ pub(crate) struct Op {
     /// Resize: the size class.
     pub plane: u16,
     pub planes: u16,
-    /// Progress: block (chain element or index) and plane within it. Publish: the content of its last block, until that is stored.
+    /// Progress: block (chain element or index) and plane within it. Publish: the content of its last block, until that is stored. Store:
+    /// the first of its copies that is not sent.
     pub at: u32,
     pub at_plane: u16,
     /// Fault: the lane and position that wait.
