@@ -1,6 +1,5 @@
 //! What core threads are told and what they tell.
 
-use super::SpaceStatus;
 use crate::io::{Memory, SlabCode};
 use crossbeam::channel::Sender;
 use kvtide_tiering::api::Policy;
@@ -58,8 +57,6 @@ pub(crate) enum Letter {
     Retire,
     /// The operator changed the policy, or what the space may hold.
     Reconfigure(Box<Reconfigure>),
-    /// Tell how things stand.
-    Status(Sender<SpaceStatus>),
     /// Write the flight recording.
     Record(Sender<()>),
 }
@@ -135,7 +132,7 @@ pub(crate) struct Left {
     pub generation: u32,
 }
 
-/// From a core thread, or the watch, to the control thread.
+/// From a core thread to the control thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Report {
     /// Nothing lives in the space any more; it has seen `attaches` newcomers so far.
@@ -151,11 +148,6 @@ pub(crate) enum Report {
         space: u32,
         /// Newcomers seen.
         attaches: u64,
-    },
-    /// Not of a space: the watch asks whether the control thread goes round.
-    Beat {
-        /// Which one.
-        beat: u64,
     },
     /// The thread has ended.
     Ended {

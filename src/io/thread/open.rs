@@ -2,7 +2,7 @@
 
 use super::refuse;
 use super::run::Runner;
-use super::{Disk, DiskLetter, LETTERS, STATUS, Tell, check, engine};
+use super::{Disk, DiskFigures, DiskLetter, LETTERS, STATUS, Tell, check, engine};
 use crate::error::Error;
 use crate::io::code::Keyring;
 use crate::io::engine::Engine;
@@ -15,12 +15,14 @@ use crate::io::settings::Settings;
 use crate::io::stats::DiskStatus;
 use crate::io::store::{Found, Store};
 use crate::mail::mailbox;
+use crate::published::published;
 use crossbeam::channel::bounded;
 use kvtide_tiering::log::Recovered;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 /// A disk that was checked, locked, laid out and read, and does nothing yet; or one that is missing.
 pub(crate) struct OpenDisk {
@@ -193,11 +195,15 @@ fn start(settings: Settings, opened: Opened, health: Arc<Health>, seams: Seams) 
     let (started, start) = bounded(1);
     let path = settings.place.path().to_owned();
     let builder = std::thread::Builder::new().name(format!("kvtide-disk-{}", settings.number));
-    let (its_health, nudge) = (Arc::clone(&health), disk.letters.nudge());
+    let (publisher, published) = published();
+    let (nudge, ring) = (disk.letters.nudge(), disk.letters.nudge());
+    publisher.rung_by(move || ring.nudge());
+    let figures = DiskFigures { published, desk: Some(Arc::clone(&desk)), health: Arc::clone(&health) };
+    let its_health = Arc::clone(&health);
     let thread = builder.spawn(move || {
         // A ring belongs to the thread that makes it.
         let runner = engine(&settings, &store, &mode, &mailbox).and_then(|engine| {
-            Runner::new((seams.engine)(engine), &settings, store, mode, mailbox, (its_health, desk), nudge)
+            Runner::new((seams.engine)(engine), &settings, store, mode, mailbox, (its_health, desk), (nudge, publisher))
         });
         let (mut runner, told) = match runner {
             Ok(runner) => (Some(runner), Ok(())),
@@ -215,7 +221,7 @@ fn start(settings: Settings, opened: Opened, health: Arc<Health>, seams: Seams) 
     let thread = thread.map_err(|e| Error::system("start a disk's thread", e))?;
     let told = start.recv().unwrap_or_else(|_| Err(io::Error::other("its thread ended at once")));
     told.map_err(|e| DiskError::os("start the I/O of", &path, e))?;
-    Ok(DiskThread { disk, thread, log: Some(log), health })
+    Ok(DiskThread { disk, thread, log: Some(log), health, figures })
 }
 
 /// The thread of a disk that is missing: whoever writes to it is told so.
@@ -247,9 +253,14 @@ fn absent(settings: &Settings, health: Arc<Health>, errno: i32) -> Result<DiskTh
         ..DiskStatus::default()
     };
     let builder = std::thread::Builder::new().name(format!("kvtide-disk-{number}"));
-    let thread = builder.spawn(move || refuse::all(&inbox, &status, errno));
+    let (mut publisher, published) = published();
+    let thread = builder.spawn(move || {
+        publisher.publish(status);
+        refuse::all(&inbox, &mut publisher, errno);
+    });
     let thread = thread.map_err(|e| Error::system("start a disk's thread", e))?;
-    Ok(DiskThread { disk, thread, log: None, health })
+    let figures = DiskFigures { published, desk: None, health: Arc::clone(&health) };
+    Ok(DiskThread { disk, thread, log: None, health, figures })
 }
 
 /// A disk's running threads.
@@ -259,6 +270,7 @@ pub(crate) struct DiskThread {
     thread: JoinHandle<()>,
     log: Option<LogThread>,
     health: Arc<Health>,
+    figures: DiskFigures,
 }
 
 impl DiskThread {
@@ -283,12 +295,16 @@ impl DiskThread {
         &self.disk
     }
 
-    /// How it stands; nothing if its thread does not answer, which it should within microseconds whatever the device does.
+    /// Its figures, for who reads them later.
+    pub fn figures(&self) -> &DiskFigures {
+        &self.figures
+    }
+
+    /// How it stands now; nothing if its thread does not go round, which it should within microseconds whatever the device does.
     pub fn status(&self) -> Option<DiskStatus> {
-        let (reply, answer) = bounded(1);
-        // A full queue is a thread that does not take its letters: no answer either.
-        self.disk.letters.offer(DiskLetter::Status(reply)).ok()?;
-        answer.recv_timeout(STATUS).ok()
+        let ticket = self.figures.request();
+        let reading = self.figures.read(ticket, Instant::now() + STATUS)?;
+        reading.snapshot.filter(|_| reading.age.is_zero()).map(Arc::unwrap_or_clone)
     }
 
     /// Ends the threads, after all who send them transfers and notes; waits for the device within a bound.
