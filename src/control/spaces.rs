@@ -279,7 +279,6 @@ mod tests {
     use super::*;
     use crate::config::{Machine, Overrides};
     use crate::mail::{Mailbox, mailbox};
-    use kvtide_wire::hello::Hello;
 
     /// Far above what any of this takes.
     const BOUND: Duration = Duration::from_secs(30);
@@ -294,7 +293,7 @@ mod tests {
         node.send(NodeLetter::Leave { space: 99 }).unwrap();
         let mut spaces = Spaces::new(control, node, Arc::new([]), Roll::default(), &config);
         let thread = std::thread::spawn(|| ());
-        let (key, limits) = (Key::new(0, &Hello::default()), config.limits);
+        let (key, limits) = (Key::some(), config.limits);
         let (letters_out, left) = (Outbox::new(address), Some(1));
         let space = Space { key, limits, letters: letters_out, thread, sent: 0, retired: false, left };
         spaces.spaces.insert(1, space);

@@ -70,6 +70,8 @@ impl Watch {
             if snapshot.is_exact() || Instant::now() >= until {
                 return Some(snapshot);
             }
+            // PACE: bounded by `patience`; a thread that hangs is not looked at all the time.
+            std::thread::sleep(FRESH);
         }
     }
 }
