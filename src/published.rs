@@ -326,10 +326,10 @@ impl<T> Shared<T> {
         matches!(self.state.load(Ordering::SeqCst), PUBLISHED | UNRUNG)
     }
 
-    /// How long ago the newest snapshot was exact.
+    /// How long ago the newest snapshot was exact; never zero, which says that it is.
     fn inexact(&self) -> Duration {
         let exact_us = self.exact_us.load(Ordering::Relaxed);
-        Duration::from_micros(self.heartbeat.now_us().saturating_sub(exact_us))
+        Duration::from_micros(self.heartbeat.now_us().saturating_sub(exact_us).max(1))
     }
 
     /// A panic under the lock leaves a pointer, which is all that it guards.
@@ -427,8 +427,8 @@ mod tests {
         assert!(owner.has_changes());
         owner.publish(1);
         owner.sleep(None);
-        owner.round();
         let before = Instant::now();
+        owner.round();
         let late = || {
             let ticket = figures.request();
             figures.read(ticket, Instant::now()).unwrap()
@@ -438,7 +438,9 @@ mod tests {
         }
         let reading = late();
         assert_eq!(reading.snapshot.as_deref(), Some(&1));
-        assert!(reading.overdue > Duration::from_millis(5) && reading.age <= before.elapsed(), "{reading:?}");
+        // The clock's microseconds round to either side.
+        let most = before.elapsed() + Duration::from_micros(1);
+        assert!(reading.overdue > Duration::from_millis(5) && reading.age <= most, "{reading:?}");
         owner.round();
         assert!(owner.has_changes(), "a reader waits");
         owner.publish(2);
