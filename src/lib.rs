@@ -22,6 +22,7 @@ mod io;
 mod log;
 mod mail;
 mod output;
+mod published;
 pub mod replay;
 mod scan;
 mod session;

@@ -1,7 +1,7 @@
 //! Messages between threads: bounded queues that wake a sleeper in `poll` or `epoll`.
 //!
-//! Every thread of the daemon that others talk to has a mailbox. Core threads never block on another thread: they keep what a
-//! full mailbox does not take ([`Outbox`]) and try again at their next round.
+//! Every thread of the daemon that others talk to has a mailbox. Core threads, the host thread and the control thread never block on
+//! another thread: they keep what a full mailbox does not take ([`Outbox`]) and try again at their next round.
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounded};
 use kvtide_wire::error::Error as WireError;
@@ -200,6 +200,11 @@ impl<T> Outbox<T> {
     pub fn send(&mut self, letter: T) {
         self.post(letter);
         self.flush();
+    }
+
+    /// Sends, if nothing waits and there is room.
+    pub fn offer(&self, letter: T) -> Result<(), TrySendError<T>> {
+        if self.waiting.is_empty() { self.to.offer(letter) } else { Err(TrySendError::Full(letter)) }
     }
 
     /// Sends at the next flush.

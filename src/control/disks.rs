@@ -4,8 +4,8 @@ use crate::config::{self, Config, Demand, Disk as DiskConfig, IoEngine, NvmeTier
 use crate::error::Error;
 use crate::host::NodeLetter;
 use crate::io::{
-    self, Choice, Codec, Discard, Disk, DiskThread, Encryption, EngineChoice, Floor, KeySource, OpenDisk, Place,
-    Settings,
+    self, Choice, Codec, Discard, Disk, DiskFigures, DiskThread, Encryption, EngineChoice, Floor, KeySource, OpenDisk,
+    Place, Settings,
 };
 use crate::mail::{Address, Outbox};
 use crate::status::{Bounds, Roll};
@@ -47,6 +47,11 @@ impl Disks {
     /// For those who send them transfers, in order.
     pub fn disks(&self) -> Arc<[Disk]> {
         self.threads.iter().map(|thread| thread.disk().clone()).collect()
+    }
+
+    /// Where they publish how they stand, in order.
+    pub fn figures(&self) -> Vec<DiskFigures> {
+        self.threads.iter().map(|thread| thread.figures().clone()).collect()
     }
 
     /// Ends them, after everybody who sends them transfers.

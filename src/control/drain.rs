@@ -1,6 +1,7 @@
 //! The orderly end: nothing new, what is in flight may end within the grace, then everybody is told.
 
 use super::Control;
+use super::spaces::RETRY;
 use crate::attach::Pending;
 use crate::error::Error;
 use crate::session::SessionTotals;
@@ -16,7 +17,8 @@ impl Control {
     pub(super) fn drain(mut self) -> Result<(), Error> {
         self.pending = Pending::default();
         self.listener = None;
-        self.dump();
+        self.dumper.want();
+        self.dumper.end();
         let until = Instant::now() + self.config.daemon.drain;
         self.spaces.drain(until);
         let give_up = until + OVERTIME;
@@ -26,8 +28,11 @@ impl Control {
                 tracing::error!("{} core threads did not end; leaving them behind", self.spaces.len());
                 break;
             }
+            let left = if self.spaces.flush() { left } else { left.min(RETRY) };
+            self.roll.control().sleep(Some(left));
             readable(&[self.reports.as_fd()], left)
                 .map_err(|source| Error::Wire { action: "wait for the core threads to end", source })?;
+            self.roll.control().round();
             self.reports.quiet();
             while let Some(report) = self.reports.take() {
                 self.spaces.heed(report);

@@ -28,6 +28,13 @@ impl Key {
         Key { domain, fingerprint, page_tokens, planes: hello.planes.clone(), shards }
     }
 
+    /// One of a space with two planes.
+    #[cfg(test)]
+    pub fn some() -> Key {
+        let plane = |page_bytes| PlaneSpec { page_bytes, ..PlaneSpec::default() };
+        Key { domain: 0, fingerprint: [7; 32], page_tokens: 16, planes: vec![plane(4096), plane(1000)], shards: 2 }
+    }
+
     /// The same as a digest that later runs compute alike: by the domain's name, for its index may change, and with the place of
     /// every page in a slot. Every field has a fixed length or its length before it, so that no two spaces read alike.
     pub fn digest(&self, domain: &str, layout: &SlotLayout) -> SpaceKey {
@@ -60,8 +67,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn key() -> Key {
-        let plane = |page_bytes| PlaneSpec { page_bytes, ..PlaneSpec::default() };
-        Key { domain: 0, fingerprint: [7; 32], page_tokens: 16, planes: vec![plane(4096), plane(1000)], shards: 2 }
+        Key::some()
     }
 
     fn digest(key: &Key, domain: &str) -> SpaceKey {

@@ -6,6 +6,7 @@
 mod connections;
 mod disks;
 mod drain;
+mod dump;
 mod key;
 mod reload;
 mod signals;
@@ -13,18 +14,18 @@ mod spaces;
 
 use crate::attach::{self, Handshake, Pending, Refusal, Tokens};
 use crate::config::{Config, Source};
-use crate::daemon::{DUMPED, Options, RECORDED, say};
+use crate::daemon::{Options, RECORDED, say};
 use crate::error::Error;
 use crate::host::{HostThread, NodeLetter};
 use crate::http::{self, HttpServer};
-use crate::io::Disk;
 use crate::log::Log;
-use crate::mail::{Address, Mailbox, mailbox};
+use crate::mail::{Address, Mailbox, Outbox, mailbox};
 use crate::session::{Registry, SessionInfo};
 use crate::space::{Letter, Newcomer, Report};
-use crate::status::{self, Roll, Stage, WatchThread};
+use crate::status::{Roll, Stage, WatchThread};
 use crate::supervisor;
 use disks::Disks;
+use dump::Dumper;
 use key::Key;
 use kvtide_wire::hello::{Hello, Limits};
 use kvtide_wire::layout::Shape;
@@ -34,15 +35,13 @@ use kvtide_wire::status::Status;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use signals::{Signal, Signals};
-use spaces::Spaces;
+use spaces::{RETRY, Spaces};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Reports that may wait: two of every space, and then some.
 const REPORTS: usize = 4096;
-/// How long a dump waits for threads that do not answer at once: the host thread may be prefaulting a slab.
-const DUMP: Duration = Duration::from_secs(5);
 
 /// The control thread's state.
 #[derive(Debug)]
@@ -68,6 +67,7 @@ pub(crate) struct Control {
     disks: Disks,
     roll: Roll,
     watch: WatchThread,
+    dumper: Dumper,
     http: Option<HttpServer>,
     /// Accepts nothing before this moment.
     paused_until: Option<Instant>,
@@ -96,7 +96,8 @@ impl Control {
         let to_host = HostThread::mailbox()?;
         let roll = Roll::default();
         let registry = roll.registry().clone();
-        let watch = WatchThread::spawn(roll.clone(), to_host.0.clone(), to_control.clone(), options.log.clone())?;
+        let watch = WatchThread::spawn(roll.clone(), options.log.clone())?;
+        let dumper = Dumper::start(watch.watch().clone(), config.daemon.dir.join("status.json"))?;
         let http = http
             .map(|listener| HttpServer::start(listener, watch.watch().clone(), roll.http_counters()))
             .transpose()?;
@@ -105,9 +106,10 @@ impl Control {
         }
         roll.bound_disks(disks::bounds(&config));
         let (disks, recovered) = Disks::start(&config, &to_host.0, &roll)?;
-        roll.serve_disks(disks.disks().iter().map(Disk::letters).collect());
+        roll.serve_disks(disks.figures());
         let host = HostThread::spawn(&config, &disks.disks(), recovered, to_host, &roll)?;
         let spaces = Spaces::new(to_control, host.address(), disks.disks(), roll.clone(), &config);
+        roll.control().round();
         roll.advance(Stage::Serving);
         Ok(Control {
             config,
@@ -127,6 +129,7 @@ impl Control {
             disks,
             roll,
             watch,
+            dumper,
             http,
             paused_until: None,
         })
@@ -152,7 +155,9 @@ impl Control {
 
     fn serve(&mut self) -> Result<Ending, Error> {
         loop {
-            self.wait()?;
+            let flushed = self.spaces.flush();
+            self.wait(flushed)?;
+            self.roll.control().round();
             if self.parent.as_ref().is_some_and(signals::has_ended) {
                 return Ok(Ending::Parent);
             }
@@ -160,7 +165,7 @@ impl Control {
                 match signal {
                     Signal::End => return Ok(Ending::Signal),
                     Signal::Reload => self.reload(),
-                    Signal::Dump => self.dump(),
+                    Signal::Dump => self.dumper.want(),
                     Signal::Record => {
                         self.spaces.record();
                         say(RECORDED, &self.config.daemon.dir);
@@ -177,7 +182,8 @@ impl Control {
         }
     }
 
-    fn wait(&self) -> Result<(), Error> {
+    /// Sleeps until something comes; `flushed`: no letter waits to be offered again.
+    fn wait(&self, flushed: bool) -> Result<(), Error> {
         let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN), PollFd::new(&self.reports, PollFlags::IN)];
         fds.extend(self.parent.as_ref().map(|parent| PollFd::new(parent, PollFlags::IN)));
         let now = Instant::now();
@@ -186,8 +192,10 @@ impl Control {
             fds.extend(self.listener.as_ref().map(|listener| PollFd::new(listener, PollFlags::IN)));
         }
         fds.extend(self.pending.iter().map(|silent| PollFd::new(silent, PollFlags::IN)));
-        let due = self.pending.due().into_iter().chain(resumes).chain([self.look_at]).min();
+        let retry = (!flushed).then(|| now + RETRY);
+        let due = self.pending.due().into_iter().chain(resumes).chain(retry).chain([self.look_at]).min();
         let left = due.map(|due| due.saturating_duration_since(now));
+        self.roll.control().sleep(left);
         let timeout = left.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
@@ -269,18 +277,6 @@ impl Control {
         };
         let number = self.registry.add(info);
         Ok((space, Admitted { number, side, fds, limits: granted }))
-    }
-
-    /// Writes how everything stands to `status.json`.
-    fn dump(&self) {
-        let path = self.config.daemon.dir.join("status.json");
-        let Some(snapshot) = self.watch.watch().snapshot(DUMP) else {
-            return tracing::error!("no status is written: the watch thread did not tell within {:?}", DUMP * 2);
-        };
-        match status::write(&path, &snapshot) {
-            Ok(()) => say(DUMPED, &path),
-            Err(error) => tracing::error!("{error}"),
-        }
     }
 }
 

@@ -35,10 +35,7 @@ impl Control {
             nvme: next.domains.iter().map(|domain| domain.nvme_bytes).collect(),
             bytes_per_day: bytes_per_day(&next),
         };
-        self.host
-            .address()
-            .send(quotas)
-            .map_err(|gone| Error::system("tell the host thread of the quotas", std::io::Error::other(gone)))?;
+        self.spaces.tell_node(quotas);
         self.spaces.reconfigure(&next);
         self.roll.bound_disks(disks::bounds(&next));
         self.config = next;

@@ -1,7 +1,7 @@
 //! The spaces of the daemon, by what makes them the same: domain, geometry, fingerprint.
 
 use super::key::Key;
-use super::{Address, Letter, Newcomer, NodeLetter, Report};
+use super::{Address, Letter, Newcomer, NodeLetter, Outbox, Report};
 use crate::attach;
 use crate::config::{Canary, Config, Daemon, Domain, Limits, defaults};
 use crate::error::Error;
@@ -9,7 +9,7 @@ use crate::io::Disk;
 use crate::space::{Reconfigure, SpaceThread, Spec};
 use crate::status::Roll;
 use crate::translate;
-use crossbeam::channel::{Sender, bounded};
+use crossbeam::channel::{RecvTimeoutError, Sender, bounded};
 use kvtide_tiering::api::SpaceConfig;
 use kvtide_tiering::format::SlotLayout;
 use kvtide_tiering::log::SlabHeader;
@@ -17,17 +17,22 @@ use kvtide_tiering::node::FrameClass;
 use kvtide_wire::geometry::stride;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long core threads may take to do what they are asked to.
 const ANSWER: Duration = Duration::from_secs(2);
+/// How long what a full mailbox did not take waits until it is offered again.
+pub(super) const RETRY: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
 struct Space {
     key: Key,
     /// Limits that it began under.
     limits: Limits,
-    running: SpaceThread,
+    /// What its thread is told. Newcomers that wait in it are bounded by `limits.sessions_max`.
+    letters: Outbox<Letter>,
+    thread: JoinHandle<()>,
     /// Newcomers sent.
     sent: u64,
     /// Told to end.
@@ -40,8 +45,7 @@ impl Space {
     /// Send it no further engine, and let it end.
     fn retire(&mut self) {
         self.retired = true;
-        // Gone already: it will report its end.
-        let _ = self.running.address.send(Letter::Retire);
+        self.letters.send(Letter::Retire);
     }
 }
 
@@ -54,6 +58,8 @@ pub(super) struct Spaces {
     left: u64,
     control: Address<Report>,
     node: Address<NodeLetter>,
+    /// What the host thread is told.
+    to_node: Outbox<NodeLetter>,
     disks: Arc<[Disk]>,
     roll: Roll,
     daemon: Daemon,
@@ -70,7 +76,8 @@ impl Spaces {
         config: &Config,
     ) -> Spaces {
         let (daemon, canary) = (config.daemon.clone(), config.canary);
-        Spaces { spaces: BTreeMap::new(), next: 1, left: 0, control, node, disks, roll, daemon, canary }
+        let to_node = Outbox::new(node.clone());
+        Spaces { spaces: BTreeMap::new(), next: 1, left: 0, control, node, to_node, disks, roll, daemon, canary }
     }
 
     /// Spaces that run, those included that were told to end.
@@ -142,10 +149,6 @@ impl Spaces {
             );
         }
         let join = NodeLetter::Join { space: number, domain: key.domain, classes, slab, to: address.clone() };
-        // The host thread ends after every space.
-        self.node
-            .send(join)
-            .map_err(|gone| Error::system("tell the host thread of a space", std::io::Error::other(gone)))?;
         let spec = Spec {
             number,
             name: name.to_owned(),
@@ -157,28 +160,36 @@ impl Spaces {
             dir: self.daemon.dir.clone(),
             control: self.control.clone(),
             node: self.node.clone(),
+            join,
             disks: Arc::clone(&self.disks),
             registry: self.roll.registry().clone(),
         };
-        let running = match SpaceThread::spawn(spec, address, letters) {
-            Ok(running) => running,
-            Err(error) => {
-                self.leave(number);
-                return Err(error);
-            }
-        };
+        let SpaceThread { address, figures, thread } = SpaceThread::spawn(spec, address, letters)?;
         self.next += 1;
-        self.roll.join(number, running.address.clone());
-        self.spaces.insert(number, Space { key, limits, running, sent: 0, retired: false, left: None });
+        self.roll.join(number, figures);
+        let letters = Outbox::new(address);
+        self.spaces.insert(number, Space { key, limits, letters, thread, sent: 0, retired: false, left: None });
         Ok(number)
     }
 
-    /// Sends a newcomer. False if the space's thread has ended; the newcomer sees its connection end.
+    /// Sends a newcomer. False if the space has ended. If its thread has and did not report it yet, the newcomer sees its connection end.
     pub fn send(&mut self, space: u32, newcomer: Newcomer) -> bool {
         let Some(space) = self.spaces.get_mut(&space) else { return false };
         space.sent += 1;
         space.left = None;
-        space.running.address.send(Letter::Attach(Box::new(newcomer))).is_ok()
+        space.letters.send(Letter::Attach(Box::new(newcomer)));
+        true
+    }
+
+    /// Tells the host thread something.
+    pub fn tell_node(&mut self, letter: NodeLetter) {
+        self.to_node.send(letter);
+    }
+
+    /// Sends what full mailboxes did not take. True if nothing waits any more.
+    pub fn flush(&mut self) -> bool {
+        let spaces = self.spaces.values_mut().fold(true, |all, space| space.letters.flush() & all);
+        self.to_node.flush() & spaces
     }
 
     /// Takes a report.
@@ -196,10 +207,9 @@ impl Spaces {
                     space.left = Some(self.left);
                 }
             }
-            Report::Beat { beat } => self.roll.see(beat),
             Report::Ended { space: number } => {
                 let Some(space) = self.spaces.remove(&number) else { return };
-                if space.running.thread.join().is_err() {
+                if space.thread.join().is_err() {
                     tracing::error!("space {number}: its core thread panicked; its sessions have ended");
                 }
                 self.roll.leave(number);
@@ -209,39 +219,41 @@ impl Spaces {
         }
     }
 
-    fn leave(&self, number: u32) {
-        if self.node.send(NodeLetter::Leave { space: number }).is_err() {
-            tracing::error!("space {number}: its host memory cannot be given back: the host thread has ended");
-        }
+    fn leave(&mut self, number: u32) {
+        self.tell_node(NodeLetter::Leave { space: number });
     }
 
     /// Tells all to end what is in flight.
-    pub fn drain(&self, until: Instant) {
-        for space in self.spaces.values() {
-            // Gone already: it will report its end.
-            let _ = space.running.address.send(Letter::Drain { until });
-        }
+    pub fn drain(&mut self, until: Instant) {
+        self.spaces.values_mut().for_each(|space| space.letters.send(Letter::Drain { until }));
     }
 
     /// Has every space write its flight recording; waits until they have, within a bound.
-    pub fn record(&self) {
+    pub fn record(&mut self) {
         self.ask("write its flight recording", |_, done| Letter::Record(done));
     }
 
     /// Sends every space a letter that it answers; waits for the answers, within a bound.
-    fn ask(&self, what: &str, letter: impl Fn(&Space, Sender<()>) -> Letter) {
+    fn ask(&mut self, what: &str, letter: impl Fn(&Space, Sender<()>) -> Letter) {
         let deadline = Instant::now() + ANSWER;
-        let asked: Vec<_> = self
-            .spaces
-            .iter()
-            .filter_map(|(number, space)| {
-                let (reply, answer) = bounded(1);
-                // Gone already: it will report its end.
-                space.running.address.send(letter(space, reply)).ok().map(|()| (number, answer))
-            })
-            .collect();
+        let mut asked = Vec::with_capacity(self.spaces.len());
+        for (number, space) in &mut self.spaces {
+            let (reply, answer) = bounded(1);
+            let letter = letter(space, reply);
+            space.letters.send(letter);
+            asked.push((*number, answer));
+        }
         for (number, answer) in asked {
-            if answer.recv_deadline(deadline).is_err() {
+            let silent = loop {
+                let until = if self.flush() { deadline } else { deadline.min(Instant::now() + RETRY) };
+                match answer.recv_deadline(until) {
+                    Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => {}
+                    Err(RecvTimeoutError::Timeout) => break true,
+                    // Gone already: it will report its end.
+                    Ok(()) | Err(RecvTimeoutError::Disconnected) => break false,
+                }
+            };
+            if silent {
                 tracing::warn!("space {number} did not {what} within {ANSWER:?}");
             }
         }
@@ -261,5 +273,59 @@ fn slab(key: &Key, domain: &Domain, config: &SpaceConfig) -> SlabHeader {
         codec: 0,
         encrypted: false,
         page_bytes: config.planes.iter().map(|plane| plane.page_bytes).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Machine, Overrides};
+    use crate::mail::{Mailbox, mailbox};
+
+    /// Far above what any of this takes.
+    const BOUND: Duration = Duration::from_secs(30);
+
+    /// One space whose thread reads nothing, and whose mailbox is full, as is the host thread's.
+    fn hung() -> (Spaces, Mailbox<Letter>, Mailbox<NodeLetter>) {
+        let config = Config::parse("", "", &Overrides::default(), &Machine::look().unwrap()).unwrap();
+        let (control, _) = mailbox(1).unwrap();
+        let (node, to_node) = mailbox(1).unwrap();
+        let (address, letters) = mailbox(1).unwrap();
+        address.send(Letter::Freed).unwrap();
+        node.send(NodeLetter::Leave { space: 99 }).unwrap();
+        let mut spaces = Spaces::new(control, node, Arc::new([]), Roll::default(), &config);
+        let thread = std::thread::spawn(|| ());
+        let (key, limits) = (Key::some(), config.limits);
+        let (letters_out, left) = (Outbox::new(address), Some(1));
+        let space = Space { key, limits, letters: letters_out, thread, sent: 0, retired: false, left };
+        spaces.spaces.insert(1, space);
+        (spaces, letters, to_node)
+    }
+
+    #[test]
+    fn a_space_and_a_host_thread_that_read_nothing_do_not_stop_the_control_thread() {
+        let (mut spaces, letters, to_node) = hung();
+        let (done, is_done) = bounded(1);
+        let control = std::thread::spawn(move || {
+            assert!(spaces.has_room(1), "the space is told to end");
+            spaces.drain(Instant::now());
+            spaces.record();
+            spaces.tell_node(NodeLetter::Leave { space: 1 });
+            assert!(!spaces.flush(), "all of it waits");
+            done.send(spaces).unwrap();
+        });
+        let mut spaces = is_done.recv_timeout(BOUND).expect("it goes on");
+        control.join().unwrap();
+        // What waited comes in order once there is room.
+        let mut told = Vec::new();
+        while told.len() < 4 {
+            told.extend(letters.take().map(|letter| format!("{letter:?}")));
+            spaces.flush();
+        }
+        let kinds: Vec<_> = told.iter().map(|letter| letter.split([' ', '(', '{']).next().unwrap()).collect();
+        assert_eq!(kinds, ["Freed", "Retire", "Drain", "Record"]);
+        assert!(matches!(to_node.take(), Some(NodeLetter::Leave { space: 99 })));
+        assert!(spaces.flush());
+        assert!(matches!(to_node.take(), Some(NodeLetter::Leave { space: 1 })));
     }
 }

@@ -18,10 +18,10 @@ use crate::config::{Config, HostTier};
 use crate::error::Error;
 use crate::io::{Disk, DiskEvent};
 use crate::mail::{Address, Mailbox, mailbox};
+use crate::published::published;
 use crate::space::{Left, Letter};
 use crate::status::Roll;
 use crate::supervisor;
-use crossbeam::channel::Sender;
 use kvtide_tiering::log::{Recovered, SlabHeader};
 use kvtide_tiering::node;
 use kvtide_wire::os::memfd::Memfd;
@@ -122,8 +122,6 @@ pub(crate) enum NodeLetter {
     },
     /// Something happened to a disk.
     Disk(DiskEvent),
-    /// Tell how things stand.
-    Status(Sender<HostStatus>),
     /// End.
     End,
 }
@@ -180,12 +178,16 @@ impl HostThread {
         (address, letters): (Address<NodeLetter>, Mailbox<NodeLetter>),
         roll: &Roll,
     ) -> Result<HostThread, Error> {
+        let (mut publisher, figures) = published();
+        roll.serve_host(figures);
         let pool = if config.host.prefault { prefault(&config.host, roll)? } else { Pool::empty() };
         let mut host = Host::new(config, pool, disks, recovered);
+        // Prefaulting may have lasted.
+        publisher.round();
         let builder = std::thread::Builder::new().name("kvtide-host".into());
         let thread = builder.spawn(move || {
             letters.awake();
-            while host.read(&letters) {}
+            while host.read(&letters, &mut publisher) {}
         });
         Ok(HostThread { address, thread: thread.map_err(|e| Error::system("start the host thread", e))? })
     }

@@ -6,7 +6,8 @@ use super::regions::Regions;
 use super::{HostStatus, NodeLetter};
 use crate::config::Config;
 use crate::io::{Disk, DiskLetter, Memory};
-use crate::mail::{Address, Mailbox, Waited};
+use crate::mail::{Mailbox, Outbox, Waited};
+use crate::published::Publisher;
 use crate::space::{Granted, Letter};
 use crossbeam::channel::TrySendError;
 use kvtide_tiering::log::Recovered;
@@ -20,19 +21,20 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long the thread waits at most while a log's mailbox is full.
+/// How long the thread waits at most while the mailbox of a disk, a log or a space is full.
 const RETRY: Duration = Duration::from_millis(1);
 
 /// What the host thread owns.
 pub(super) struct Host {
     node: Node,
     regions: Regions,
-    /// Where each disk takes letters.
-    to_disks: Vec<Address<DiskLetter>>,
+    /// What each disk is told.
+    to_disks: Vec<Outbox<DiskLetter>>,
     pool: Pool,
     /// Slabs that disks know, by space and slab.
     mapped: BTreeMap<(u32, u32), Arc<Memory>>,
-    spaces: BTreeMap<u32, Address<Letter>>,
+    /// What each space is told.
+    spaces: BTreeMap<u32, Outbox<Letter>>,
     needs: Needs,
     slabs_granted: u64,
     slabs_refused: u64,
@@ -47,18 +49,28 @@ impl Host {
             quotas_bytes: config.domains.iter().map(|domain| domain.host_bytes).collect(),
         });
         let regions = Regions::new(config, disks, recovered);
-        let to_disks = disks.iter().map(Disk::letters).collect();
+        let to_disks = disks.iter().map(|disk| Outbox::new(disk.letters())).collect();
         let (spaces, mapped) = (BTreeMap::new(), BTreeMap::new());
         let needs = Needs::default();
         Host { node, regions, to_disks, pool, mapped, spaces, needs, slabs_granted: 0, slabs_refused: 0 }
     }
 
-    /// Reads the next letter. False if it was the last.
-    pub fn read(&mut self, letters: &Mailbox<NodeLetter>) -> bool {
-        // A log's thread may be inside the device: what it has no room for is offered again.
-        let retry = (!self.regions.flush()).then(|| Instant::now() + RETRY);
-        let due = retry.into_iter().chain(self.needs.due()).chain(self.regions.due()).min();
-        let go_on = match letters.wait_until(due) {
+    /// Publishes what is due, then reads the next letter. False if it was the last.
+    pub fn read(&mut self, letters: &Mailbox<NodeLetter>, figures: &mut Publisher<HostStatus>) -> bool {
+        // Others may be inside the device: what they have no room for is offered again.
+        let retry = (!self.flush()).then(|| Instant::now() + RETRY);
+        // Retries alone change little: they are published with the rest.
+        let is_quiet = retry.is_none() && letters.is_empty();
+        if is_quiet && figures.has_changes() || figures.is_due() {
+            figures.publish(self.status());
+        }
+        let unpublished = figures.due().map(|after| Instant::now() + after);
+        let due = retry.into_iter().chain(self.needs.due()).chain(self.regions.due()).chain(unpublished).min();
+        figures.sleep_unrung(due.map(|due| due.saturating_duration_since(Instant::now())));
+        let waited = letters.wait_until(due);
+        figures.round();
+        figures.changed();
+        let go_on = match waited {
             Waited::Letter(letter) => self.heed(letter),
             Waited::Due => {
                 // No letter waits, and with it no slab that came back.
@@ -74,6 +86,13 @@ impl Host {
         go_on
     }
 
+    /// Sends what waits. True if nothing waits any more.
+    fn flush(&mut self) -> bool {
+        let disks = self.to_disks.iter_mut().fold(true, |all, disk| disk.flush() & all);
+        let spaces = self.spaces.values_mut().fold(true, |all, space| space.flush() & all);
+        self.regions.flush() & disks & spaces
+    }
+
     /// Does what a letter says. False if it was the last.
     fn heed(&mut self, letter: NodeLetter) -> bool {
         match letter {
@@ -81,7 +100,7 @@ impl Host {
                 if !self.node.join(space, domain, &classes) {
                     tracing::error!("space {space}: the node does not take it; it gets no host memory");
                 }
-                self.spaces.insert(space, to);
+                self.spaces.insert(space, Outbox::new(to));
                 if self.regions.exist() {
                     self.regions.join(space, domain, *slab);
                 }
@@ -110,8 +129,6 @@ impl Host {
             }
             NodeLetter::Leave { space } => self.leave(space),
             NodeLetter::Disk(event) => self.regions.heed(event),
-            // Whoever asked and does not wait any more has its answer dropped.
-            NodeLetter::Status(reply) => drop(reply.try_send(self.status())),
             NodeLetter::End => return false,
         }
         true
@@ -206,12 +223,8 @@ impl Host {
         }
     }
 
-    fn tell_disks(&self, letter: impl Fn() -> DiskLetter) {
-        for (disk, to) in self.to_disks.iter().enumerate() {
-            if to.send(letter()).is_err() {
-                tracing::error!("disk {disk}: its thread has ended");
-            }
-        }
+    fn tell_disks(&mut self, letter: impl Fn() -> DiskLetter) {
+        self.to_disks.iter_mut().for_each(|disk| disk.send(letter()));
     }
 
     fn leave(&mut self, space: u32) {
@@ -232,11 +245,10 @@ impl Host {
         }
     }
 
-    fn tell(&self, space: u32, letter: Letter) {
-        if let Some(to) = self.spaces.get(&space)
-            && to.send(letter).is_err()
-        {
-            tracing::debug!("space {space} has ended before its answer came");
+    /// Tells a space something; one that has ended needs no answer.
+    fn tell(&mut self, space: u32, letter: Letter) {
+        if let Some(to) = self.spaces.get_mut(&space) {
+            to.send(letter);
         }
     }
 
@@ -256,7 +268,7 @@ impl Host {
 
 /// Ask a space for a slab. Return false if its mailbox is full; then no answer will arrive. A space whose thread has ended counts as
 /// asked: its slabs and its `Leave` are already in the queue.
-fn ask(spaces: &BTreeMap<u32, Address<Letter>>, helper: u32, cached: bool) -> bool {
+fn ask(spaces: &BTreeMap<u32, Outbox<Letter>>, helper: u32, cached: bool) -> bool {
     spaces.get(&helper).is_some_and(|to| match to.offer(Letter::Reclaim { cached }) {
         Ok(()) | Err(TrySendError::Disconnected(_)) => true,
         Err(TrySendError::Full(_)) => false,
@@ -276,6 +288,7 @@ mod tests {
     use super::*;
     use crate::config::{Machine, Overrides};
     use crate::mail::mailbox;
+    use crate::published::published;
     use kvtide_tiering::log::SlabHeader;
     use kvtide_tiering::node::FrameClass;
 
@@ -426,8 +439,9 @@ mod tests {
         }
         host.heed(NodeLetter::Need { space: 2, class: 0 });
         let (_address, nothing) = mailbox(1).unwrap();
+        let (mut figures, _) = published();
         while told(&asker).is_empty() {
-            assert!(host.read(&nothing)); // returns when something is due
+            assert!(host.read(&nothing, &mut figures)); // returns when something is due
         }
         assert_eq!((host.slabs_refused, host.needs.due()), (1, None));
     }

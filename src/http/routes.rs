@@ -16,10 +16,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-/// How long an answer waits for threads that do not answer at once: well within a scraper's own 10 s.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// How long it waits for the watch, which may be asking for somebody more patient.
-const WATCH_MAX: Duration = Duration::from_secs(8);
+/// How long an answer waits for the watch, which needs a tenth of a second unless the machine is too busy to run it.
+const WATCH_MAX: Duration = Duration::from_secs(5);
 
 /// Everything that is served.
 pub(super) fn router(watch: Watch, counters: HttpCounters) -> Router {
@@ -148,7 +146,7 @@ fn answer(code: StatusCode, value: &impl Serialize) -> Response {
 /// How everything stands, or what to tell who asked when that cannot be known: then something is wrong for certain.
 async fn snapshot(watch: &Watch) -> Result<Arc<Snapshot>, Response> {
     let (reply, answer) = oneshot::channel();
-    let asked = watch.ask(PATIENCE, move |snapshot| {
+    let asked = watch.ask(move |snapshot| {
         // Who asked may have hung up.
         let _ = reply.send(snapshot);
     });

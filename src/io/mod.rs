@@ -50,5 +50,5 @@ pub(crate) use memory::Memory;
 pub(crate) use settings::{Choice, Discard, EngineChoice, Floor, Place, Settings};
 pub(crate) use stats::{ClassStatus, DiskStatus, WayStatus, WrittenStatus};
 pub(crate) use store::purge;
-pub(crate) use thread::{Disk, DiskEvent, DiskLetter, DiskThread, OpenDisk, open_all};
+pub(crate) use thread::{Disk, DiskEvent, DiskFigures, DiskLetter, DiskThread, OpenDisk, open_all};
 pub(crate) use transfer::{Part, SlotKey, Transfer};

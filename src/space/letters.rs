@@ -1,6 +1,5 @@
 //! Messages to and from core threads.
 
-use super::SpaceStatus;
 use crate::io::{Memory, SlabCode};
 use crossbeam::channel::Sender;
 use kvtide_tiering::api::Policy;
@@ -58,8 +57,6 @@ pub(crate) enum Letter {
     Retire,
     /// The operator changed the policy or the limits of the space.
     Reconfigure(Box<Reconfigure>),
-    /// Report the status.
-    Status(Sender<SpaceStatus>),
     /// Write the flight recording.
     Record(Sender<()>),
 }
@@ -135,7 +132,7 @@ pub(crate) struct Left {
     pub generation: u32,
 }
 
-/// From a core thread, or the watch, to the control thread.
+/// From a core thread to the control thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Report {
     /// The space has no sessions, blocks or transfers; it has received `attaches` engines so far.
@@ -151,11 +148,6 @@ pub(crate) enum Report {
         space: u32,
         /// Engines received.
         attaches: u64,
-    },
-    /// From the watch, not from a space: checks that the control thread is responsive.
-    Beat {
-        /// Its number.
-        beat: u64,
     },
     /// The thread has ended.
     Ended {

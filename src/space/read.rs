@@ -44,8 +44,6 @@ impl Space {
                 // Whoever asked and does not wait any more needs no answer.
                 let _ = written.try_send(());
             }
-            // Whoever asked and does not wait any more has its answer dropped.
-            Letter::Status(reply) => drop(reply.try_send(self.status())),
         }
         false
     }

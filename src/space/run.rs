@@ -10,11 +10,13 @@ use super::restore::Arrival;
 use super::seats::Seats;
 use super::serve::{Space, Tally};
 use super::slabs::Slabs;
+use super::status::SpaceStatus;
 use crate::attach::{Refusal, refuse};
 use crate::error::Error;
 use crate::host::NodeLetter;
 use crate::io::Disk;
 use crate::mail::{Address, Gone, Mailbox, Outbox, mailbox};
+use crate::published::{Published, Publisher, published};
 use crate::session::{End, JobTimes, Registry, RequestTimes};
 use crate::space::sleep::{Sleeper, Wake};
 use crate::translate::Scratch;
@@ -65,6 +67,8 @@ pub(crate) struct Spec {
     pub control: Address<Report>,
     /// Who grants host memory and regions of disks.
     pub node: Address<NodeLetter>,
+    /// What the node is told first.
+    pub join: NodeLetter,
     /// Disks of the NVMe tier, in the node's order.
     pub disks: Arc<[Disk]>,
     /// The daemon's sessions.
@@ -76,6 +80,8 @@ pub(crate) struct Spec {
 pub(crate) struct SpaceThread {
     /// Where letters to it go.
     pub address: Address<Letter>,
+    /// Where it publishes how it stands.
+    pub figures: Published<SpaceStatus>,
     /// The thread.
     pub thread: JoinHandle<()>,
 }
@@ -91,9 +97,13 @@ impl SpaceThread {
         let nvme = Nvme::new(spec.number, &spec.config, &spec.disks)?;
         let sleeper = Sleeper::new(&letters, nvme.bell(), nvme.notes_bell())?;
         let name = format!("kvtide-space-{}", spec.number);
-        let thread = std::thread::Builder::new().name(name).spawn(move || begin(spec, &letters, nvme, sleeper));
+        let (publisher, figures) = published();
+        let ring = address.nudge();
+        publisher.rung_by(move || ring.nudge());
+        let thread = std::thread::Builder::new().name(name);
+        let thread = thread.spawn(move || begin(spec, &letters, nvme, sleeper, publisher));
         let thread = thread.map_err(|e| Error::system("start a space's core thread", e))?;
-        Ok(SpaceThread { address, thread })
+        Ok(SpaceThread { address, figures, thread })
     }
 }
 
@@ -110,7 +120,7 @@ impl Drop for Farewell {
     }
 }
 
-fn begin(spec: Spec, letters: &Mailbox<Letter>, nvme: Nvme, sleeper: Sleeper) {
+fn begin(spec: Spec, letters: &Mailbox<Letter>, nvme: Nvme, sleeper: Sleeper, figures: Publisher<SpaceStatus>) {
     let farewell = Farewell { number: spec.number, control: spec.control.clone() };
     let page_bytes = spec.config.planes.iter().map(|plane| plane.page_bytes).collect();
     let seats = Seats::new(spec.config.limits.sessions_max);
@@ -120,6 +130,8 @@ fn begin(spec: Spec, letters: &Mailbox<Letter>, nvme: Nvme, sleeper: Sleeper) {
     };
     tracing::info!("space {} ({}) of domain {} begins", spec.number, spec.name, spec.domain);
     let node = spec.node.clone();
+    let mut to_node = Outbox::new(spec.node);
+    to_node.send(spec.join);
     let mut space = Space {
         number: spec.number,
         name: spec.name,
@@ -129,7 +141,7 @@ fn begin(spec: Spec, letters: &Mailbox<Letter>, nvme: Nvme, sleeper: Sleeper) {
         clock: Clock::start(),
         now_us: 0,
         control: Outbox::new(spec.control),
-        node: Outbox::new(spec.node),
+        node: to_node,
         registry: spec.registry,
         slabs: Slabs::default(),
         arrival: Arrival::new(!spec.disks.is_empty()),
@@ -145,6 +157,7 @@ fn begin(spec: Spec, letters: &Mailbox<Letter>, nvme: Nvme, sleeper: Sleeper) {
         due_us: None,
         asked_us: 0,
         tally: Tally::default(),
+        figures,
         request_times: RequestTimes::default(),
         job_times: JobTimes::default(),
         actions: Space::actions(),
@@ -212,6 +225,7 @@ impl Space {
         let (mut worked_us, mut looked_us) = (0, 0);
         let mut spin = Spin::new(Duration::from_micros(spin_us));
         loop {
+            self.figures.round();
             let now_us = self.clock.now_us();
             let mut worked = self.round(now_us);
             while let Some(letter) = letters.take() {
@@ -232,7 +246,9 @@ impl Space {
             self.answer_reclaim();
             if worked {
                 worked_us = now_us;
+                self.figures.changed();
             }
+            self.publish();
             if worked || spin.pause(Duration::from_micros(now_us.saturating_sub(worked_us))) {
                 if now_us - looked_us >= LOOK_US {
                     looked_us = now_us;
@@ -255,17 +271,20 @@ impl Space {
         if !flushed {
             timeout = Some(timeout.map_or(RETRY, |timeout| timeout.min(RETRY)));
         }
+        let timeout = timeout.into_iter().chain(self.figures.due()).min();
         for (_, session) in self.seats.sessions() {
             session.sleeper.announce();
         }
         letters.announce();
         self.nvme.bell().announce();
         self.nvme.notes_bell().announce();
-        let quiet = letters.is_empty() && self.nvme.is_quiet();
+        self.figures.sleep(timeout);
+        let quiet = letters.is_empty() && self.nvme.is_quiet() && !self.figures.is_wanted();
         let idle = quiet && !self.seats.sessions().any(|(_, session)| session.has_work());
         if idle {
             sleeper.look(timeout);
         }
+        self.figures.round();
         for (_, session) in self.seats.sessions() {
             session.sleeper.awake();
         }

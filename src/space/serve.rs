@@ -8,8 +8,10 @@ use super::nvme::{Ended, Noted, Nvme};
 use super::restore::Arrival;
 use super::seats::Seats;
 use super::slabs::Slabs;
+use super::status::SpaceStatus;
 use crate::host::NodeLetter;
 use crate::mail::Outbox;
+use crate::published::Publisher;
 use crate::session::{Answer, End, EndedJob, JobTimes, Registry, RequestTimes, Verdict, Violation};
 use crate::translate::{self, SCORES_TURN, Scratch};
 use kvtide_tiering::ActionBuf;
@@ -72,6 +74,7 @@ pub(super) struct Space {
     /// When it was last asked for that.
     pub asked_us: u64,
     pub tally: Tally,
+    pub figures: Publisher<SpaceStatus>,
     pub request_times: RequestTimes,
     pub job_times: JobTimes,
     pub actions: ActionBuf,
@@ -255,6 +258,7 @@ impl Space {
 
     /// Tells the core something and does what it wants done.
     pub fn tell(&mut self, now_us: u64, event: Event<'_>) {
+        self.figures.changed();
         let result = self.core.handle(now_us, event, &mut self.actions);
         self.after(result);
     }

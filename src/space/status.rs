@@ -1,4 +1,4 @@
-//! How a space stands, for whoever asks by letter.
+//! How a space stands, as its core thread publishes it.
 
 use super::canary::CanaryTally;
 use super::nvme::NvmeTally;
@@ -66,8 +66,16 @@ pub(crate) struct SessionStatus {
 }
 
 impl Space {
+    /// Publishes how it stands, if that is due.
+    pub fn publish(&mut self) {
+        if self.figures.is_due() {
+            let status = self.status();
+            self.figures.publish(status);
+        }
+    }
+
     /// How it stands.
-    pub fn status(&mut self) -> SpaceStatus {
+    fn status(&mut self) -> SpaceStatus {
         let attached = self.seats.guests().filter_map(|guest| {
             let session = guest.session.as_ref()?;
             Some(SessionStatus {

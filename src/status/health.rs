@@ -10,8 +10,8 @@ use serde::Serialize;
 use std::fmt;
 use std::path::PathBuf;
 
-/// A thread that has not answered for so long hangs. Rounds of a core thread take microseconds, and what the host thread does
-/// between two letters tens of milliseconds: a machine so busy that this is exceeded serves nobody either.
+/// A thread whose round takes this long hangs, and so does one that sleeps this long after it should have woken. Rounds of a core thread
+/// take microseconds, those of the host thread tens of milliseconds: a machine so busy that this is exceeded serves nobody either.
 pub(super) const SILENT_MAX_S: f64 = 5.0;
 
 /// A flush of a device's cache takes milliseconds, on a worn or busy one seconds. Beyond this nothing is stored any more.
@@ -31,7 +31,7 @@ pub(crate) struct Reason {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub(crate) enum Wrong {
-    /// A thread of the daemon does not answer.
+    /// A thread of the daemon does not finish its round.
     ThreadSilent {
         /// Which one.
         thread: String,
@@ -110,7 +110,9 @@ impl From<Wrong> for Reason {
     fn from(what: Wrong) -> Reason {
         let text = match &what {
             Wrong::ThreadSilent { thread, silent_s, limit_s } => {
-                format!("thread {thread} has not answered for {silent_s:.1} s (at most {limit_s} s are allowed)")
+                format!(
+                    "thread {thread} has not finished a round for {silent_s:.1} s (at most {limit_s} s are allowed)"
+                )
             }
             Wrong::DiskStalled { disk, dir, requests } => {
                 let dir = dir.display();
@@ -198,13 +200,13 @@ mod tests {
 
     #[test]
     fn a_thread_is_late_only_beyond_the_limit() {
-        let thread = |name: &str, silent_s| Thread { name: name.into(), silent_s };
+        let thread = |name: &str, silent_s| Thread { name: name.into(), silent_s, age_s: 0.0 };
         assert_eq!(reasons(Stage::Serving, &[thread("host", 0.0), thread("space-1", SILENT_MAX_S)], &[]), []);
         let threads = [thread("control", 0.1), thread("space-1", 7.25)];
         let found = reasons(Stage::Serving, &threads, &[]);
         let silent = Wrong::ThreadSilent { thread: "space-1".into(), silent_s: 7.25, limit_s: SILENT_MAX_S };
         assert_eq!(found, [Reason::from(silent)]);
-        assert_eq!(found[0].to_string(), "thread space-1 has not answered for 7.2 s (at most 5 s are allowed)");
+        assert_eq!(found[0].to_string(), "thread space-1 has not finished a round for 7.2 s (at most 5 s are allowed)");
         assert_eq!(serde_json::to_value(&found[0]).unwrap()["reason"], "thread_silent");
         assert_eq!(reasons(Stage::Starting, &threads, &[]), [], "prefaulting may last");
     }

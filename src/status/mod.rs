@@ -1,20 +1,22 @@
 //! How the daemon stands: one [`Snapshot`] of everything, and what is wrong in it.
 //!
 //! ```text
-//!  HTTP, control ──ask──▶ watch thread ──letters──▶ core threads, host thread, control thread
-//!                ◀─Snapshot──        ◀──answers──
+//!  core threads, host thread, disks' threads ──publish──▶ snapshots, heartbeats
+//!                                                               │ read
+//!  HTTP, dumps ──ask──▶ watch thread ◀──────────────────────────┘
+//!              ◀─Snapshot──
 //! ```
 //!
-//! [`watch`] is a thread of its own that asks all others, also when nobody asks it: so a thread that hangs is noticed, logged,
-//! and keeps the supervisor's watchdog from being fed. No thread that it asks ever waits for it, and it waits for none beyond
-//! a bound. [`health`] is a pure function of a snapshot. The room knows nothing of HTTP or of how metrics are named.
+//! [`crate::published`] is how a thread publishes its figures and how they are read: no reader waits for a queue of the thread.
+//! [`watch`] is a thread of its own that puts the snapshots of all others together, also when nobody wants to know: so a thread that hangs is
+//! noticed, logged, and keeps the supervisor's watchdog from being fed. [`health`] is a pure function of a snapshot. The room knows
+//! nothing of HTTP or of how metrics are named.
 
 mod budget;
 mod build;
 mod dump;
 mod health;
 mod http;
-mod question;
 mod roll;
 mod snapshot;
 mod watch;

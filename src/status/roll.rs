@@ -1,15 +1,16 @@
-//! Who is to be asked, and how far the daemon is: shared by the threads that come and go and the one that asks.
+//! Where each thread publishes its figures, and how far the daemon is: shared by the threads that come and go and the one that reads.
 
 use super::http::HttpCounters;
 use super::wear::Bounds;
-use crate::io::DiskLetter;
-use crate::mail::Address;
+use crate::host::HostStatus;
+use crate::io::DiskFigures;
+use crate::published::{Heartbeat, Published};
 use crate::session::Registry;
-use crate::space::Letter;
+use crate::space::SpaceStatus;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// How far the daemon is in its life.
@@ -30,8 +31,10 @@ pub(crate) struct Roll(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    spaces: Mutex<BTreeMap<u32, Address<Letter>>>,
-    disks: Mutex<Vec<Address<DiskLetter>>>,
+    control: Heartbeat,
+    host: OnceLock<Published<HostStatus>>,
+    spaces: Mutex<BTreeMap<u32, Published<SpaceStatus>>>,
+    disks: Mutex<Vec<DiskFigures>>,
     /// What the configuration says of each disk's wear.
     bounds: Mutex<Vec<Bounds>>,
     /// What the start is busy with, in words.
@@ -42,8 +45,6 @@ struct Inner {
     /// Why the socket cannot be bound again, while that is so.
     lost_socket: Mutex<Option<String>>,
     http_counters: HttpCounters,
-    /// The last beat that the control thread saw.
-    seen: AtomicU64,
 }
 
 impl Roll {
@@ -52,9 +53,25 @@ impl Roll {
         &self.0.registry
     }
 
-    /// A space begins.
-    pub fn join(&self, space: u32, address: Address<Letter>) {
-        self.spaces_mut().insert(space, address);
+    /// The heartbeat of the control thread.
+    pub fn control(&self) -> &Heartbeat {
+        &self.0.control
+    }
+
+    /// The host thread begins, and publishes here.
+    pub fn serve_host(&self, figures: Published<HostStatus>) {
+        // Only the thread that starts it says so.
+        let _ = self.0.host.set(figures);
+    }
+
+    /// Where the host thread publishes, once it has begun.
+    pub fn host(&self) -> Option<&Published<HostStatus>> {
+        self.0.host.get()
+    }
+
+    /// A space begins, and publishes here.
+    pub fn join(&self, space: u32, figures: Published<SpaceStatus>) {
+        self.spaces_mut().insert(space, figures);
     }
 
     /// A space has ended.
@@ -62,18 +79,18 @@ impl Roll {
         self.spaces_mut().remove(&space);
     }
 
-    /// The spaces that there are, to be asked without a lock held.
-    pub fn spaces(&self) -> BTreeMap<u32, Address<Letter>> {
+    /// Where each space publishes, to be read without a lock held.
+    pub fn spaces(&self) -> BTreeMap<u32, Published<SpaceStatus>> {
         self.spaces_mut().clone()
     }
 
     /// The NVMe tier's disks serve from now on.
-    pub fn serve_disks(&self, disks: Vec<Address<DiskLetter>>) {
+    pub fn serve_disks(&self, disks: Vec<DiskFigures>) {
         *self.0.disks.lock().unwrap_or_else(PoisonError::into_inner) = disks;
     }
 
-    /// The disks that there are.
-    pub fn disks(&self) -> Vec<Address<DiskLetter>> {
+    /// Where each disk publishes.
+    pub fn disks(&self) -> Vec<DiskFigures> {
         self.0.disks.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -98,7 +115,7 @@ impl Roll {
         self.0.progress.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn spaces_mut(&self) -> std::sync::MutexGuard<'_, BTreeMap<u32, Address<Letter>>> {
+    fn spaces_mut(&self) -> std::sync::MutexGuard<'_, BTreeMap<u32, Published<SpaceStatus>>> {
         self.0.spaces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -140,15 +157,5 @@ impl Roll {
     /// The counters of the HTTP server.
     pub fn http_counters(&self) -> &HttpCounters {
         &self.0.http_counters
-    }
-
-    /// The control thread sees a beat.
-    pub fn see(&self, beat: u64) {
-        self.0.seen.store(beat, Ordering::Release);
-    }
-
-    /// The last beat that the control thread saw; 0 before the first.
-    pub fn seen(&self) -> u64 {
-        self.0.seen.load(Ordering::Acquire)
     }
 }

@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 /// Version of the JSON form: raised when a field goes or changes its meaning, not when one is added.
 pub(crate) const SCHEMA: u32 = 1;
 
-/// How everything stands. What a thread did not tell in time is missing, and [`Snapshot::threads`] says so.
+/// How everything stands, as each thread last published it; [`Snapshot::threads`] says how long ago.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Snapshot {
     /// [`SCHEMA`].
@@ -57,13 +57,15 @@ pub(crate) struct Snapshot {
     pub write_budget: WriteBudget,
 }
 
-/// Whether a thread answers.
+/// Whether a thread goes round, and how old its figures are.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Thread {
     /// Its name: `control`, `host`, `space-N`, `disk-N`.
     pub name: String,
-    /// Seconds since it was asked without an answer; 0 if it answered.
+    /// Seconds by which its next round is overdue; 0: it goes round, or sleeps.
     pub silent_s: f64,
+    /// Seconds since its figures were exact; 0: they are.
+    pub age_s: f64,
 }
 
 /// Why the daemon is not ready though nothing is wrong with it.
@@ -99,6 +101,11 @@ impl Snapshot {
             wear: Vec::new(),
             write_budget: WriteBudget::default(),
         }
+    }
+
+    /// Whether the figures of every thread are exact.
+    pub fn is_exact(&self) -> bool {
+        self.threads.iter().all(|thread| thread.age_s == 0.0)
     }
 
     /// Whether engines can attach and nothing is wrong.

@@ -1,21 +1,18 @@
-//! The watch thread: asks every other thread how it stands, when somebody wants to know and every few seconds.
+//! The watch thread: puts together what every other thread has published, when somebody wants to know and every few seconds.
 
 use super::budget::Recent;
 use super::build::BUILD;
 use super::health::{self, Reason, Wrong};
-use super::question::{Answer, Question};
 use super::roll::{Roll, Stage};
 use super::snapshot::{SCHEMA, Snapshot, Thread};
 use super::wear::wear;
 use crate::error::Error;
-use crate::host::{HostStatus, NodeLetter};
-use crate::io::{DiskLetter, DiskStatus};
+use crate::io::{DiskFigures, DiskStatus};
 use crate::log::Log;
-use crate::mail::Address;
-use crate::space::{Letter, Report, SpaceStatus};
+use crate::published::{PUBLISH_EVERY, Published, Reading, Ticket};
+use crate::space::SpaceStatus;
 use crate::supervisor;
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounded};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -23,21 +20,20 @@ use std::time::{Duration, Instant};
 /// Maximum requests that wait for a snapshot; the daemon answers further ones with "busy". The limit exceeds the number of HTTP
 /// connections, so a probe is never refused because of others.
 const ASKS: usize = 256;
-/// How often threads are asked at least: a hung one is noticed within this and the limit of [`health`].
+/// How often threads are looked at, at least: a hung one is noticed within this and the limit of [`health`].
 const BEAT: Duration = Duration::from_secs(5);
 /// Beats within the time that a service manager's watchdog allows: one may come late.
 const BEATS_OF_WATCHDOG: u32 = 3;
 /// Interval between log lines about a short write budget, which may last for days.
 const BUDGET_TOLD: Duration = Duration::from_secs(3600);
-/// How long a beat that nobody asked for waits for answers.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a look waits for threads that work to publish: their rounds take less. An answer waits for two looks at most, and is to be
+/// there within 100 ms.
+const FRESH: Duration = Duration::from_millis(40);
+/// How long a snapshot takes at most, on a machine that is too busy to run the watch.
+const ANSWER: Duration = Duration::from_secs(5);
 
 /// Somebody wants to know.
-struct Ask {
-    /// How long to wait for threads that do not answer at once.
-    patience: Duration,
-    reply: Box<dyn FnOnce(Arc<Snapshot>) + Send>,
-}
+type Ask = Box<dyn FnOnce(Arc<Snapshot>) + Send>;
 
 /// Where to ask; clones ask the same thread.
 #[derive(Clone)]
@@ -54,21 +50,29 @@ impl std::fmt::Debug for Watch {
 impl Watch {
     /// Has `reply` called with a snapshot, on the watch thread: it must not block. False if too many wait already or the
     /// watch has ended.
-    pub fn ask(&self, patience: Duration, reply: impl FnOnce(Arc<Snapshot>) + Send + 'static) -> bool {
-        match self.asks.try_send(Ask { patience, reply: Box::new(reply) }) {
+    pub fn ask(&self, reply: impl FnOnce(Arc<Snapshot>) + Send + 'static) -> bool {
+        match self.asks.try_send(Box::new(reply)) {
             Ok(()) => true,
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => false,
         }
     }
 
-    /// A snapshot, waited for: twice the patience at most, since the watch may be asking for somebody else.
+    /// An exact snapshot, or what there is when `patience` is over.
     pub fn snapshot(&self, patience: Duration) -> Option<Arc<Snapshot>> {
-        let (reply, answer) = bounded(1);
-        let asked = self.ask(patience, move |snapshot| {
-            // Whoever asked may not wait any more.
-            let _ = reply.try_send(snapshot);
-        });
-        asked.then(|| answer.recv_timeout(patience * 2).ok()).flatten()
+        let until = Instant::now() + patience;
+        loop {
+            let (reply, answer) = bounded(1);
+            let asked = self.ask(move |snapshot| {
+                // Whoever asked may not wait any more.
+                let _ = reply.try_send(snapshot);
+            });
+            let snapshot = asked.then(|| answer.recv_timeout(ANSWER).ok()).flatten()?;
+            if snapshot.is_exact() || Instant::now() >= until {
+                return Some(snapshot);
+            }
+            // PACE: bounded by `patience`; a thread that hangs is not looked at all the time.
+            std::thread::sleep(FRESH);
+        }
     }
 }
 
@@ -81,26 +85,13 @@ pub(crate) struct WatchThread {
 
 impl WatchThread {
     /// Starts it.
-    pub fn spawn(
-        roll: Roll,
-        host: Address<NodeLetter>,
-        control: Address<Report>,
-        log: Log,
-    ) -> Result<WatchThread, Error> {
+    pub fn spawn(roll: Roll, log: Log) -> Result<WatchThread, Error> {
         let (asks, asked) = bounded(ASKS);
         let watchdog = supervisor::watchdog();
         let beat = watchdog.map_or(BEAT, |within| BEAT.min(within / BEATS_OF_WATCHDOG));
-        let asker = Asker {
+        let watcher = Watcher {
             roll,
-            host,
-            control,
             began: Instant::now(),
-            spaces: BTreeMap::new(),
-            about_host: Question::new(),
-            disks: Vec::new(),
-            beat: 0,
-            beat_since: Instant::now(),
-            beat_taken: true,
             known: Vec::new(),
             missed: Vec::new(),
             budget: Recent::new(Instant::now()),
@@ -109,7 +100,7 @@ impl WatchThread {
             log,
         };
         let builder = std::thread::Builder::new().name("kvtide-watch".into());
-        let thread = builder.spawn(move || asker.run(&asked, beat));
+        let thread = builder.spawn(move || watcher.run(&asked, beat));
         let thread = thread.map_err(|e| Error::system("start the watch thread", e))?;
         Ok(WatchThread { watch: Watch { asks }, thread })
     }
@@ -129,18 +120,9 @@ impl WatchThread {
 }
 
 /// What the watch thread owns.
-struct Asker {
+struct Watcher {
     roll: Roll,
-    host: Address<NodeLetter>,
-    control: Address<Report>,
     began: Instant,
-    spaces: BTreeMap<u32, Question<SpaceStatus>>,
-    about_host: Question<HostStatus>,
-    disks: Vec<Question<DiskStatus>>,
-    /// The last beat for the control thread, since when there is one, and whether its mailbox took it.
-    beat: u64,
-    beat_since: Instant,
-    beat_taken: bool,
     /// What was wrong last time.
     known: Vec<Reason>,
     /// What it went on without last time.
@@ -153,7 +135,7 @@ struct Asker {
     log: Log,
 }
 
-impl Asker {
+impl Watcher {
     fn run(mut self, asked: &Receiver<Ask>, beat: Duration) {
         let mut due = Instant::now();
         loop {
@@ -163,45 +145,46 @@ impl Asker {
                 Err(RecvTimeoutError::Disconnected) => return,
             };
             let asks: Vec<Ask> = first.into_iter().chain(asked.try_iter()).collect();
-            let patience = asks.iter().map(|ask| ask.patience).max().unwrap_or(PATIENCE);
-            let snapshot = Arc::new(self.look(Instant::now() + patience));
-            for ask in asks {
-                (ask.reply)(Arc::clone(&snapshot));
+            let snapshot = Arc::new(self.look());
+            for reply in asks {
+                reply(Arc::clone(&snapshot));
             }
             if Instant::now() >= due {
                 due = Instant::now() + beat;
                 self.heed(&snapshot);
+                self.probe();
                 self.log.tell_left_out();
             }
         }
     }
 
-    /// Asks all at once, then waits for each until the deadline.
-    fn look(&mut self, deadline: Instant) -> Snapshot {
+    /// Rings all that sleep: one that cannot be woken shows at the next looks.
+    fn probe(&self) {
+        self.roll.spaces().values().for_each(Published::probe);
+        self.roll.disks().iter().for_each(DiskFigures::probe);
+    }
+
+    /// Reads what all have published. Those that work are asked to publish, all at once, and waited for within a bound.
+    fn look(&mut self) -> Snapshot {
         let now = Instant::now();
-        let addresses = self.roll.spaces();
-        self.spaces.retain(|number, _| addresses.contains_key(number));
-        for (number, address) in &addresses {
-            let question = self.spaces.entry(*number).or_insert_with(Question::new);
-            question.put(now, |reply| address.offer(Letter::Status(reply)).is_ok());
-        }
-        self.about_host.put(now, |reply| self.host.offer(NodeLetter::Status(reply)).is_ok());
-        let disk_addresses = self.roll.disks();
-        self.disks.resize_with(disk_addresses.len(), Question::new);
-        for (question, address) in self.disks.iter_mut().zip(&disk_addresses) {
-            question.put(now, |reply| address.offer(DiskLetter::Status(reply)).is_ok());
-        }
-        let mut threads = vec![Thread { name: "control".into(), silent_s: self.control_silence(now).as_secs_f64() }];
-        let host = take(self.about_host.answer(deadline), "host".into(), &mut threads);
-        let mut spaces = Vec::with_capacity(self.spaces.len());
-        for (number, question) in &mut self.spaces {
-            spaces.extend(take(question.answer(deadline), format!("space-{number}"), &mut threads));
-        }
-        let mut disks = Vec::with_capacity(self.disks.len());
-        for (number, question) in self.disks.iter_mut().enumerate() {
-            disks.extend(take(question.answer(deadline), format!("disk-{number}"), &mut threads));
-        }
-        self.budget.forget(|space| addresses.contains_key(&space));
+        let deadline = now + FRESH;
+        let (host, published, disks) = (self.roll.host(), self.roll.spaces(), self.roll.disks());
+        let host_ticket = host.map(Published::request);
+        let space_tickets: Vec<Ticket> = published.values().map(Published::request).collect();
+        let disk_tickets: Vec<Ticket> = disks.iter().map(DiskFigures::request).collect();
+        let control = Thread { name: "control".into(), silent_s: silence(self.roll.control().overdue()), age_s: 0.0 };
+        let mut threads = vec![control];
+        let host = host.zip(host_ticket).and_then(|(host, ticket)| host.read(ticket, deadline));
+        let host = take(host, "host".into(), &mut threads);
+        let of_spaces = published.iter().zip(space_tickets).filter_map(|((number, space), ticket)| {
+            take(space.read(ticket, deadline), format!("space-{number}"), &mut threads)
+        });
+        let spaces: Vec<SpaceStatus> = of_spaces.collect();
+        let of_disks = (0u32..).zip(disks.iter().zip(disk_tickets)).filter_map(|(number, (disk, ticket))| {
+            take(disk.read(ticket, deadline), format!("disk-{number}"), &mut threads)
+        });
+        let disks: Vec<DiskStatus> = of_disks.collect();
+        self.budget.forget(|space| published.contains_key(&space));
         let write_budget = self.budget.look(now, &spaces, &disks, |disk| self.roll.bounds(disk));
         let registry = self.roll.registry();
         let stage = self.roll.stage();
@@ -226,20 +209,6 @@ impl Asker {
             wear: disks.iter().map(|disk| wear(disk, self.roll.bounds(disk.number), uptime_s)).collect(),
             disks,
         }
-    }
-
-    /// For how long the control thread has not seen the last beat; sends the next one if it has.
-    fn control_silence(&mut self, now: Instant) -> Duration {
-        let is_new = self.roll.seen() == self.beat;
-        if is_new {
-            self.beat += 1;
-            self.beat_since = now;
-        }
-        // A full mailbox does not take it: it is offered again next time, and its age grows.
-        if is_new || !self.beat_taken {
-            self.beat_taken = self.control.offer(Report::Beat { beat: self.beat }).is_ok();
-        }
-        now.saturating_duration_since(self.beat_since)
     }
 
     /// Says in the log what is wrong now and was not, and the reverse; feeds the watchdog if nothing is.
@@ -281,17 +250,14 @@ fn news<'a>(now: &'a [Reason], before: &'a [Reason]) -> impl Iterator<Item = &'a
     now.iter().filter(|reason| !before.iter().any(|known| known.is_same(reason)))
 }
 
-/// Notes whether a thread answered; what it told.
-fn take<T>(answer: Answer<T>, name: String, threads: &mut Vec<Thread>) -> Option<T> {
-    match answer {
-        Answer::Told(told) => {
-            threads.push(Thread { name, silent_s: 0.0 });
-            Some(told)
-        }
-        Answer::Silent(silence) => {
-            threads.push(Thread { name, silent_s: silence.as_secs_f64() });
-            None
-        }
-        Answer::Gone => None,
-    }
+/// Notes how old a thread's figures are; the figures.
+fn take<T: Clone>(reading: Option<Reading<T>>, name: String, threads: &mut Vec<Thread>) -> Option<T> {
+    let Reading { snapshot, age, overdue } = reading?;
+    threads.push(Thread { name, silent_s: silence(overdue), age_s: age.as_secs_f64() });
+    snapshot.map(Arc::unwrap_or_clone)
+}
+
+/// Seconds by which a round is overdue; as many as one may take are nothing.
+fn silence(overdue: Duration) -> f64 {
+    if overdue < PUBLISH_EVERY { 0.0 } else { overdue.as_secs_f64() }
 }

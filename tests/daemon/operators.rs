@@ -12,6 +12,7 @@ use std::fs::{self, Permissions};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
+use std::time::Instant;
 
 fn options(dir: &Dir, tier: &str, after: &str) -> Options {
     let options = nvme_options(dir, NVME_BYTES, tier, "");
@@ -104,7 +105,11 @@ fn a_disk_that_is_not_there_degrades_and_leaves_it_healthy_and_ready() {
     assert_eq!((&reason["reason"], &reason["disk"]), (&"disk_out_of_service".into(), &1.into()), "{health:#}");
     let words = reason["text"].as_str().unwrap();
     assert!(words.contains("/dev/kvtide-is-not-there") && words.contains("No such file"), "{words}");
-    assert_eq!(verdict(address, "/readyz").0, 200, "the other one serves");
+    // The other one serves, once its first region was written.
+    let deadline = Instant::now() + BOUND;
+    while verdict(address, "/readyz").0 != 200 {
+        assert!(Instant::now() < deadline, "never ready: {}", daemon.log());
+    }
     let page = get(address, "/metrics").2;
     assert_eq!((metric(&page, "kvtide_healthy", &[]), metric(&page, "kvtide_degraded", &[])), (Some(1.0), Some(1.0)));
     let out = |disk| metric(&page, "kvtide_disk_out_of_service", &[&format!("disk=\"{disk}\"")]);

@@ -5,6 +5,7 @@ use crate::http::{get, metric};
 use crate::nvme::{Dir, Engine, NVME_BYTES, nvme_options};
 use crate::threads::Stopped;
 use kvtide_daemon::cli::private_daemon::{Options, PrivateDaemon};
+use rustix::process::Signal;
 use std::net::SocketAddr;
 use std::time::Instant;
 
@@ -52,4 +53,78 @@ fn a_device_that_hangs_is_unhealthy_and_its_pages_come_back_with_it() {
     assert_eq!(engine.read_all(&seqs), Ok(()), "{}", daemon.log());
     let page = get(address, "/metrics").2;
     assert_eq!(metric(&page, "kvtide_lost_pages_total", &[]), Some(0.0), "{page}");
+}
+
+/// A daemon with one disk, all regions of which were written, and where it serves HTTP.
+fn with_disk(dir: &Dir) -> (PrivateDaemon, SocketAddr) {
+    let options = Options { http: Some("127.0.0.1:0".into()), ..nvme_options(dir, NVME_BYTES, "", "") };
+    let mut daemon = PrivateDaemon::start(&options).unwrap();
+    let all_ready = |status: &serde_json::Value| status["disks"][0]["regions_ready"] == status["disks"][0]["regions"];
+    let status = crate::until_status(&mut daemon, "had every region written", all_ready);
+    let address = status["http"].as_str().unwrap().parse().unwrap();
+    (daemon, address)
+}
+
+#[test]
+fn a_disk_whose_thread_hangs_keeps_its_last_figures_and_their_age_is_shown() {
+    let dir = Dir::new();
+    let (daemon, address) = with_disk(&dir);
+    let age =
+        |page: &str, thread: &str| metric(page, "kvtide_snapshot_age_seconds", &[&format!("thread=\"{thread}\"")]);
+    let before = get(address, "/metrics").2;
+    assert_eq!(age(&before, "disk-0"), Some(0.0), "{before}");
+
+    let stopped = Stopped::new(daemon.pid(), "kvtide-disk-0");
+    let socket = daemon.socket().to_owned();
+    // Its transfers fill the stopped thread's mailbox.
+    let writer = std::thread::spawn(move || {
+        let mut engine = Engine::attach(&socket, 1);
+        let seqs = engine.write_all();
+        (engine, seqs)
+    });
+    let deadline = Instant::now() + BOUND;
+    loop {
+        let page = get(address, "/metrics").2;
+        for figure in ["kvtide_disk_capacity_bytes", "kvtide_disk_ready_regions", "kvtide_disk_log_limit_bytes"] {
+            assert!(metric(&page, figure, &[]).is_some(), "{figure}: {page}");
+            assert_eq!(metric(&page, figure, &[]), metric(&before, figure, &[]), "{figure}");
+        }
+        if age(&page, "disk-0") > Some(0.0) {
+            break;
+        }
+        assert!(Instant::now() < deadline, "its figures never aged: {page}");
+    }
+    let verdict = until_health(address, 503, &daemon);
+    assert_eq!(
+        (&verdict["reasons"][0]["reason"], &verdict["reasons"][0]["thread"]),
+        (&"thread_silent".into(), &"disk-0".into())
+    );
+    let page = get(address, "/metrics").2;
+    assert_eq!(age(&page, "host"), Some(0.0), "{page}");
+
+    stopped.go_on();
+    until_health(address, 200, &daemon);
+    let (mut engine, seqs) = writer.join().unwrap();
+    assert_eq!(engine.read_all(&seqs), Ok(()), "{}", daemon.log());
+}
+
+#[test]
+fn a_disk_that_hangs_does_not_stop_the_control_thread_when_a_status_is_wanted() {
+    let dir = Dir::new();
+    let (daemon, address) = with_disk(&dir);
+    let stopped = Stopped::new(daemon.pid(), "kvtide-disk-0");
+    let (deadline, mut noticed) = (Instant::now() + BOUND, 0);
+    // Some more dumps once it is noticed: a control thread that waits for each of them shows late.
+    while noticed < 4 {
+        daemon.signal(Signal::USR1).unwrap();
+        let verdict: serde_json::Value = serde_json::from_str(&get(address, "/healthz").2).unwrap();
+        let silent: Vec<_> = verdict["reasons"].as_array().unwrap().iter().map(|reason| &reason["thread"]).collect();
+        assert!(!silent.contains(&&"control".into()), "{verdict}");
+        noticed += u32::from(silent.contains(&&"disk-0".into()));
+        assert!(Instant::now() < deadline, "nobody noticed: {}", daemon.log());
+    }
+    // It takes in engines all the while.
+    Engine::attach(daemon.socket(), 1);
+    stopped.go_on();
+    until_health(address, 200, &daemon);
 }

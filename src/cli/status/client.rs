@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// Where everything is told.
 pub(crate) const STATUS: &str = "/v1/status";
-/// How long an answer may take: above what the daemon waits for threads of its own.
+/// How long an answer may take: above what the daemon waits for its watch thread.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// How long an answer may be: a status of a thousand spaces has a few megabytes.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;

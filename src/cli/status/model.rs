@@ -65,6 +65,7 @@ pub(crate) struct Reason {
 pub(crate) struct Thread {
     pub name: String,
     pub silent_s: f64,
+    pub age_s: f64,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]

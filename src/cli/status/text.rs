@@ -24,7 +24,10 @@ fn write(status: &Status, out: &mut String) -> fmt::Result {
         writeln!(out, "starting   {}", status.progress)?;
     }
     for thread in status.threads.iter().filter(|thread| thread.silent_s > 0.0) {
-        writeln!(out, "           {} did not answer ({:.1} s)", thread.name, thread.silent_s)?;
+        writeln!(out, "           {} has not finished a round for {:.1} s", thread.name, thread.silent_s)?;
+    }
+    for thread in status.threads.iter().filter(|thread| thread.age_s > 0.0) {
+        writeln!(out, "           figures of {} are {:.1} s old", thread.name, thread.age_s)?;
     }
     let live = status.sessions.iter().filter(|session| session.live).count();
     let totals = status.session_totals;
@@ -252,7 +255,7 @@ mod tests {
         let status = r#"{"schema": 1, "stage": "serving", "build": {"version": "0.1.0"}, "pid": 7, "uptime_s": 3700,
             "degraded": [{"reason": "disk_out_of_service", "text": "disk 1 (/e) is out of service"}],
             "wear": [{"disk": 0, "bytes_per_day": 1099511627776, "endurance_bytes": 1125899906842624, "life_s": 86400.0}],
-            "unhealthy": [{"reason": "thread_silent", "text": "thread space-1 has not answered"}],
+            "unhealthy": [{"reason": "thread_silent", "text": "thread space-1 has not finished a round"}],
             "sessions": [{"session": 4, "space": 2, "live": true, "pid": 9, "uid": 1000, "shard": 1}],
             "write_budget": {"bytes_per_day": 1099511627776, "window_s": 3600.0, "spaces": {"2": {"uses": 9}},
                 "all": {"written_bytes": 1073741824, "over_budget_blocks": 12, "over_budget_bytes": 49152}},
@@ -271,7 +274,7 @@ mod tests {
         let text = render(&serde_json::from_str(status).unwrap());
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "kvtided 0.1.0  pid 7  serving, up 1 h 1 min");
-        assert_eq!(lines[1], "UNHEALTHY  thread space-1 has not answered");
+        assert_eq!(lines[1], "UNHEALTHY  thread space-1 has not finished a round");
         for part in [
             "host       1.00 GiB of 2.00 GiB granted",
             "threads+buffered",

@@ -40,10 +40,19 @@ pub(super) const FAMILIES: &[Family] = &[
     }),
     Family::gauge(
         "kvtide_thread_silence_seconds",
-        "For how long a thread of the daemon has not answered; 0 when it does. The figures of a silent one are missing.",
+        "Time by which the next round of a thread is overdue; 0 while it goes round or sleeps.",
         |snapshot, samples| {
             for thread in &snapshot.threads {
                 samples.real(&[("thread", &thread.name)], thread.silent_s);
+            }
+        },
+    ),
+    Family::gauge(
+        "kvtide_snapshot_age_seconds",
+        "Time since the figures of a thread were exact; 0 while they are.",
+        |snapshot, samples| {
+            for thread in &snapshot.threads {
+                samples.real(&[("thread", &thread.name)], thread.age_s);
             }
         },
     ),

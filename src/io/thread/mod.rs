@@ -2,11 +2,13 @@
 
 mod coding;
 mod device;
+mod figures;
 mod jobs;
 mod open;
 mod refuse;
 mod run;
 
+pub(crate) use figures::DiskFigures;
 #[cfg(test)]
 pub(super) use open::Seams;
 pub(crate) use open::{DiskThread, OpenDisk, open_all};
@@ -19,11 +21,9 @@ use super::memory::{DISKS_MAX, Memory};
 use super::probe::Mode;
 use super::settings::{Choice, Settings};
 use super::staging::CHUNK_BYTES;
-use super::stats::DiskStatus;
 use super::store::Store;
 use super::transfer::Transfer;
 use crate::mail::{Address, Mailbox};
-use crossbeam::channel::Sender;
 use kvtide_tiering::api::{IoClass, Status};
 use kvtide_tiering::log::SlabHeader;
 use std::io;
@@ -33,7 +33,7 @@ use std::time::Duration;
 
 /// Letters that may wait for an I/O thread; core threads keep what does not fit (`mail::Outbox`).
 pub(crate) const LETTERS: usize = 1024;
-/// How long an I/O thread may take to tell how it stands: it never waits for the device, so more is an answer too.
+/// How long an I/O thread may take to publish how it stands: it never waits for the device, so more is an answer too.
 const STATUS: Duration = Duration::from_secs(5);
 /// Requests at a device at once, at most: more than drives have in one queue.
 const DEPTH_MAX: u32 = 1024;
@@ -56,8 +56,6 @@ pub(crate) enum DiskLetter {
     Register(Arc<Memory>),
     /// Host memory that no transfer will name any more; what is on its way keeps it until it ends.
     Forget(Arc<Memory>),
-    /// Tell how the disk stands.
-    Status(Sender<DiskStatus>),
     /// Take nothing more, end what the device has, within a bound.
     End,
 }

@@ -2,7 +2,7 @@
 
 use super::refuse;
 use super::run::Runner;
-use super::{Disk, DiskLetter, LETTERS, STATUS, Tell, check, engine};
+use super::{Disk, DiskFigures, DiskLetter, LETTERS, STATUS, Tell, check, engine};
 use crate::error::Error;
 use crate::io::code::Keyring;
 use crate::io::engine::Engine;
@@ -15,6 +15,7 @@ use crate::io::settings::Settings;
 use crate::io::stats::DiskStatus;
 use crate::io::store::{Found, Store};
 use crate::mail::mailbox;
+use crate::published::published;
 use crossbeam::channel::bounded;
 use kvtide_tiering::log::Recovered;
 use kvtide_wire::os::spin::short_turns;
@@ -22,7 +23,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Its turn on a core that others want too.
 const TURN: Duration = Duration::from_micros(100);
@@ -197,13 +198,17 @@ fn start(settings: Settings, opened: Opened, health: Arc<Health>, seams: Seams) 
     let (started, start) = bounded(1);
     let path = settings.place.path().to_owned();
     let builder = std::thread::Builder::new().name(format!("kvtide-disk-{}", settings.number));
-    let (its_health, nudge) = (Arc::clone(&health), disk.letters.nudge());
+    let (publisher, published) = published();
+    let (nudge, ring) = (disk.letters.nudge(), disk.letters.nudge());
+    publisher.rung_by(move || ring.nudge());
+    let figures = DiskFigures { published, desk: Some(Arc::clone(&desk)), health: Arc::clone(&health) };
+    let its_health = Arc::clone(&health);
     let thread = builder.spawn(move || {
         // Its rounds are short, and core threads wait for it. Without the right to ask for that it takes turns like any other.
         let _ = short_turns(TURN);
         // A ring belongs to the thread that makes it.
         let runner = engine(&settings, &store, &mode, &mailbox).and_then(|engine| {
-            Runner::new((seams.engine)(engine), &settings, store, mode, mailbox, (its_health, desk), nudge)
+            Runner::new((seams.engine)(engine), &settings, store, mode, mailbox, (its_health, desk), (nudge, publisher))
         });
         let (mut runner, told) = match runner {
             Ok(runner) => (Some(runner), Ok(())),
@@ -221,7 +226,7 @@ fn start(settings: Settings, opened: Opened, health: Arc<Health>, seams: Seams) 
     let thread = thread.map_err(|e| Error::system("start a disk's thread", e))?;
     let told = start.recv().unwrap_or_else(|_| Err(io::Error::other("its thread ended at once")));
     told.map_err(|e| DiskError::os("start the I/O of", &path, e))?;
-    Ok(DiskThread { disk, thread, log: Some(log), health })
+    Ok(DiskThread { disk, thread, log: Some(log), health, figures })
 }
 
 /// The thread of a disk that is missing: whoever writes to it is told so.
@@ -253,9 +258,14 @@ fn absent(settings: &Settings, health: Arc<Health>, errno: i32) -> Result<DiskTh
         ..DiskStatus::default()
     };
     let builder = std::thread::Builder::new().name(format!("kvtide-disk-{number}"));
-    let thread = builder.spawn(move || refuse::all(&inbox, &status, errno));
+    let (mut publisher, published) = published();
+    let thread = builder.spawn(move || {
+        publisher.publish(status);
+        refuse::all(&inbox, &mut publisher, errno);
+    });
     let thread = thread.map_err(|e| Error::system("start a disk's thread", e))?;
-    Ok(DiskThread { disk, thread, log: None, health })
+    let figures = DiskFigures { published, desk: None, health: Arc::clone(&health) };
+    Ok(DiskThread { disk, thread, log: None, health, figures })
 }
 
 /// A disk's running threads.
@@ -265,6 +275,7 @@ pub(crate) struct DiskThread {
     thread: JoinHandle<()>,
     log: Option<LogThread>,
     health: Arc<Health>,
+    figures: DiskFigures,
 }
 
 impl DiskThread {
@@ -289,12 +300,16 @@ impl DiskThread {
         &self.disk
     }
 
-    /// How it stands; nothing if its thread does not answer, which it should within microseconds whatever the device does.
+    /// Its figures, for who reads them later.
+    pub fn figures(&self) -> &DiskFigures {
+        &self.figures
+    }
+
+    /// How it stands now; nothing if its thread does not go round, which it should within microseconds whatever the device does.
     pub fn status(&self) -> Option<DiskStatus> {
-        let (reply, answer) = bounded(1);
-        // A full queue is a thread that does not take its letters: no answer either.
-        self.disk.letters.offer(DiskLetter::Status(reply)).ok()?;
-        answer.recv_timeout(STATUS).ok()
+        let ticket = self.figures.request();
+        let reading = self.figures.read(ticket, Instant::now() + STATUS)?;
+        reading.snapshot.filter(|_| reading.age.is_zero()).map(Arc::unwrap_or_clone)
     }
 
     /// Ends the threads, after all who send them transfers and notes; waits for the device within a bound.

@@ -4,6 +4,7 @@ use super::DiskLetter;
 use crate::io::stats::DiskStatus;
 use crate::io::transfer::Transfer;
 use crate::mail::{Mailbox, Waited};
+use crate::published::Publisher;
 use crossbeam::channel::TrySendError;
 use kvtide_tiering::api::Status;
 use std::collections::VecDeque;
@@ -12,8 +13,8 @@ use std::time::{Duration, Instant};
 /// How long an answer waits that its reader's mailbox did not take.
 const OFFER_AGAIN: Duration = Duration::from_millis(1);
 
-/// Until the disk's end.
-pub(super) fn all(letters: &Mailbox<DiskLetter>, status: &DiskStatus, errno: i32) {
+/// Until the disk's end. Its figures were published and never change.
+pub(super) fn all(letters: &Mailbox<DiskLetter>, figures: &mut Publisher<DiskStatus>, errno: i32) {
     letters.awake();
     let mut answers: VecDeque<Box<Transfer>> = VecDeque::new();
     loop {
@@ -24,13 +25,15 @@ pub(super) fn all(letters: &Mailbox<DiskLetter>, status: &DiskStatus, errno: i32
                 answers.push_back(transfer);
             }
         }
-        let again = (!answers.is_empty()).then(|| Instant::now() + OFFER_AGAIN);
-        match letters.wait_until(again) {
+        let again = (!answers.is_empty()).then_some(OFFER_AGAIN);
+        figures.sleep_unrung(again);
+        let waited = letters.wait_until(again.map(|after| Instant::now() + after));
+        figures.round();
+        match waited {
             Waited::Letter(DiskLetter::Transfer(mut transfer)) => {
                 (transfer.status, transfer.errno) = (Status::Io, errno);
                 answers.push_back(transfer);
             }
-            Waited::Letter(DiskLetter::Status(reply)) => drop(reply.try_send(status.clone())),
             Waited::Letter(DiskLetter::End) | Waited::Gone => return,
             Waited::Letter(DiskLetter::Urge { .. } | DiskLetter::Register(_) | DiskLetter::Forget(_)) | Waited::Due => {
             }

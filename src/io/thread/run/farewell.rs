@@ -65,12 +65,19 @@ impl Runner {
             );
         }
         loop {
+            self.figures.round();
             self.bury(errno);
             self.deliver();
+            self.figures.changed();
+            if self.figures.is_due() || self.letters.is_empty() {
+                let status = self.status(self.now_us());
+                self.figures.publish(status);
+            }
             let again = !self.answers.is_empty() || self.device.busy() > 0;
-            match self.letters.wait_until(again.then(|| Instant::now() + LOOK_AGAIN)) {
+            let again = again.then_some(LOOK_AGAIN);
+            self.figures.sleep_unrung(again);
+            match self.letters.wait_until(again.map(|after| Instant::now() + after)) {
                 Waited::Letter(DiskLetter::Transfer(transfer)) => self.answer(failed(transfer), Status::Io),
-                Waited::Letter(DiskLetter::Status(reply)) => drop(reply.try_send(self.status(self.now_us()))),
                 Waited::Letter(DiskLetter::End) | Waited::Gone => return,
                 Waited::Letter(DiskLetter::Urge { .. } | DiskLetter::Register(_) | DiskLetter::Forget(_))
                 | Waited::Due => {}

@@ -26,6 +26,7 @@ use crate::io::stats::DiskStatus;
 use crate::io::store::Store;
 use crate::io::transfer::Transfer;
 use crate::mail::{Mailbox, Nudge};
+use crate::published::Publisher;
 use kvtide_tiering::api::{IoClass, IoKind, Status};
 use kvtide_tiering::format::{SECTOR, Superblock};
 use std::collections::VecDeque;
@@ -95,6 +96,7 @@ pub(super) struct Runner {
     held_ns: u64,
     done: Vec<Done>,
     status: DiskStatus,
+    figures: Publisher<DiskStatus>,
     clock: Instant,
     /// Microseconds from 1970 to the clock's begin.
     epoch_us: u64,
@@ -124,7 +126,7 @@ impl Runner {
         mode: Mode,
         letters: Mailbox<DiskLetter>,
         (health, desk): (Arc<Health>, Arc<Desk>),
-        nudge: Nudge,
+        (nudge, figures): (Nudge, Publisher<DiskStatus>),
     ) -> io::Result<Runner> {
         let (block, depth) = (store.superblock, settings.depth);
         let timeout_us = u64::try_from(settings.timeout.as_micros()).unwrap_or(u64::MAX);
@@ -158,6 +160,7 @@ impl Runner {
             moved_us: 0,
             done: Vec::with_capacity(depth as usize),
             status,
+            figures,
             clock: Instant::now(),
             epoch_us: u64::try_from(epoch.as_micros()).unwrap_or(0),
             day: 0,
@@ -190,14 +193,18 @@ impl Runner {
             if self.has_ended(now_us) {
                 return self.deliver();
             }
+            self.publish(now_us);
             let wait = self.wait(now_us);
-            if let Err(errno) = self.device.engine().enter(wait, &mut self.done) {
+            let entered = self.device.engine().enter(wait, &mut self.done);
+            self.figures.round();
+            if let Err(errno) = entered {
                 self.fail_for_good(errno.raw_os_error(), "its engine failed");
                 return self.refuse_all(errno.raw_os_error());
             }
             let now_us = self.now_us();
             if !self.done.is_empty() {
                 self.moved_us = now_us;
+                self.figures.changed();
             }
             let mut done = std::mem::take(&mut self.done);
             for done in done.drain(..) {
@@ -209,7 +216,21 @@ impl Runner {
         }
     }
 
+    /// Publishes how the disk stands, if that is due. While it has anything to do, its figures change.
+    fn publish(&mut self, now_us: u64) {
+        if self.device.busy() > 0 || self.coding.jobs > 0 || self.scheduler.len() > 0 {
+            self.figures.changed();
+        }
+        if self.figures.is_due() {
+            let status = self.status(now_us);
+            self.figures.publish(status);
+        }
+    }
+
     fn read_letters(&mut self, now_us: u64) {
+        if !self.letters.is_empty() {
+            self.figures.changed();
+        }
         for _ in 0..LETTERS_A_ROUND {
             if self.scheduler.len() >= QUEUE_MAX {
                 return;
@@ -221,8 +242,6 @@ impl Runner {
                 }
                 Some(DiskLetter::Register(memory)) => self.device.register(memory),
                 Some(DiskLetter::Forget(memory)) => self.device.forget(&memory),
-                // Whoever asked and does not wait any more has its answer dropped.
-                Some(DiskLetter::Status(reply)) => drop(reply.try_send(self.status(now_us))),
                 Some(DiskLetter::End) => self.ends_us = Some(now_us + END_US.min(self.timeout_us)),
                 None => return,
             }
@@ -447,6 +466,12 @@ impl Runner {
             let unrung = Duration::from_micros(UNRUNG_US);
             most = Some(most.map_or(unrung, |most| most.min(unrung)));
         }
+        let most = most.into_iter().chain(self.figures.due()).min();
+        self.figures.sleep(most);
+        // After the announcement and the sleep: the second look for readers.
+        if self.figures.is_wanted() {
+            return Wait::default();
+        }
         Wait { want, batch_us, most }
     }
 
@@ -471,6 +496,7 @@ impl Runner {
         if (overdue > 0) == self.status.stalled {
             return;
         }
+        self.figures.changed();
         self.status.stalled = overdue > 0;
         self.stalled_since_us = self.status.stalled.then_some(now_us);
         let (disk, dir) = (self.status.number, self.status.dir.display());

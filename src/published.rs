@@ -1,0 +1,524 @@
+//! Snapshots that threads publish of themselves, and the heartbeat of each thread.
+//!
+//! ```text
+//! owner:  work ─▶ publish, at most every 100 ms ─▶ … ─▶ publish what is left ─▶ sleep
+//! reader: ticket ─▶ the newest snapshot, if it serves the ticket or the owner sleeps with nothing unpublished
+//!                ─▶ else rings the owner, waits up to a bound, and takes the newest with its age
+//! ```
+//!
+//! A reader never waits for a mailbox or a queue: the ticket is an atomic that the owner looks at once a round. The lock guards
+//! the swap of a pointer and nothing else.
+//!
+//! Ordering. A reader takes its ticket, then reads the state. An owner stores the state, then looks at the tickets once more,
+//! then sleeps; it stores `AWAKE` before it does any work. All of these are SeqCst: an owner that sleeps has seen the ticket, or the
+//! reader sees that it sleeps and rings. What an engine learned was done by an owner whose state was `AWAKE` before.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How often an owner that works publishes, unless a reader waits.
+pub(crate) const PUBLISH_EVERY: Duration = Duration::from_millis(100);
+
+/// In a round.
+const AWAKE: u8 = 0;
+/// Asleep with changes that it has not published.
+const UNPUBLISHED: u8 = 1;
+/// Asleep, and the newest snapshot is exact.
+const PUBLISHED: u8 = 2;
+/// The same where no ring reaches the owner: it waits for a message.
+const UNRUNG: u8 = 3;
+
+/// A moment that never comes.
+const NEVER: u64 = u64::MAX;
+
+/// Heartbeat of a thread: when its next round is due at the latest. Clones are the same one.
+#[derive(Clone, Debug)]
+pub(crate) struct Heartbeat(Arc<Beats>);
+
+#[derive(Debug)]
+struct Beats {
+    clock: Instant,
+    /// In microseconds of the clock: when the round under way began, or when the sleeping thread wakes up by itself.
+    due_us: AtomicU64,
+    /// Rounds that began.
+    rounds: AtomicU64,
+}
+
+impl Default for Heartbeat {
+    /// Of a thread that begins now.
+    fn default() -> Heartbeat {
+        Heartbeat(Arc::new(Beats { clock: Instant::now(), due_us: AtomicU64::new(0), rounds: AtomicU64::new(0) }))
+    }
+}
+
+impl Heartbeat {
+    /// A round begins.
+    pub fn round(&self) {
+        self.0.due_us.store(self.now_us(), Ordering::Relaxed);
+        self.0.rounds.store(self.rounds() + 1, Ordering::Relaxed);
+    }
+
+    /// The thread sleeps now, for so long at most; nothing: until something comes.
+    pub fn sleep(&self, most: Option<Duration>) {
+        let due = most.map_or(NEVER, |most| self.now_us().saturating_add(most.as_micros() as u64));
+        self.0.due_us.store(due, Ordering::Relaxed);
+    }
+
+    /// How long its next round is overdue.
+    pub fn overdue(&self) -> Duration {
+        let due_us = self.0.due_us.load(Ordering::Relaxed);
+        Duration::from_micros(self.now_us().saturating_sub(due_us))
+    }
+
+    fn rounds(&self) -> u64 {
+        self.0.rounds.load(Ordering::Relaxed)
+    }
+
+    fn now_us(&self) -> u64 {
+        self.0.clock.elapsed().as_micros() as u64
+    }
+}
+
+/// What owner and readers share.
+struct Shared<T> {
+    newest: Mutex<Newest<T>>,
+    published: Condvar,
+    /// Tickets that readers took.
+    tickets: AtomicU64,
+    state: AtomicU8,
+    /// Up to when the newest snapshot was exact, in microseconds of the heartbeat's clock.
+    exact_us: AtomicU64,
+    ended: AtomicBool,
+    heartbeat: Heartbeat,
+    /// Wakes the owner; unset: it is always about to publish, or has nothing more to publish.
+    ring: OnceLock<Ring>,
+    /// A ring that the owner has not answered by a round yet: the rounds before it, and when.
+    rung: Mutex<Option<(u64, Instant)>>,
+}
+
+type Ring = Box<dyn Fn() + Send + Sync>;
+
+struct Newest<T> {
+    snapshot: Option<Arc<T>>,
+    /// Tickets that it serves.
+    serves: u64,
+}
+
+/// The owner's end. Dropped, it tells readers that the thread has ended.
+pub(crate) struct Publisher<T> {
+    shared: Arc<Shared<T>>,
+    /// Something changed since the last publication.
+    changed: bool,
+    asleep: bool,
+    /// When it last published.
+    at: Option<Instant>,
+    /// Tickets that the next publication serves, and those that the last one served.
+    serving: u64,
+    served: u64,
+}
+
+/// The readers' end; clones read the same snapshots.
+pub(crate) struct Published<T>(Arc<Shared<T>>);
+
+/// A request for a snapshot.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ticket {
+    number: u64,
+    /// The newest snapshot was exact when the ticket was taken.
+    is_exact: bool,
+}
+
+/// What a reader gets.
+#[derive(Clone, Debug)]
+pub(crate) struct Reading<T> {
+    /// The newest snapshot; nothing before the first.
+    pub snapshot: Option<Arc<T>>,
+    /// How old it is, or how long the first one has been missing; zero: it is exact.
+    pub age: Duration,
+    /// How long the owner has not finished a round; zero: it did, or sleeps.
+    pub overdue: Duration,
+}
+
+/// Both ends for a thread that begins now.
+pub(crate) fn published<T>() -> (Publisher<T>, Published<T>) {
+    let shared = Arc::new(Shared {
+        newest: Mutex::new(Newest { snapshot: None, serves: 0 }),
+        published: Condvar::new(),
+        tickets: AtomicU64::new(0),
+        state: AtomicU8::new(AWAKE),
+        exact_us: AtomicU64::new(0),
+        ended: AtomicBool::new(false),
+        heartbeat: Heartbeat::default(),
+        ring: OnceLock::new(),
+        rung: Mutex::new(None),
+    });
+    let publisher =
+        Publisher { shared: Arc::clone(&shared), changed: true, asleep: false, at: None, serving: 0, served: 0 };
+    (publisher, Published(shared))
+}
+
+impl<T> Publisher<T> {
+    /// Sets what wakes the owner. It must make it go round even when no message waits, and must not block.
+    pub fn rung_by(&self, ring: impl Fn() + Send + Sync + 'static) {
+        // Only the owner sets it, once.
+        let _ = self.shared.ring.set(Box::new(ring));
+    }
+
+    /// A round begins. To be called before any work of it.
+    pub fn round(&mut self) {
+        let Shared { heartbeat, exact_us, state, .. } = &*self.shared;
+        heartbeat.round();
+        if std::mem::take(&mut self.asleep) {
+            if !self.changed {
+                exact_us.store(heartbeat.now_us(), Ordering::Relaxed);
+            }
+            state.store(AWAKE, Ordering::SeqCst);
+        }
+    }
+
+    /// Something that a snapshot shows has changed.
+    pub fn changed(&mut self) {
+        self.changed = true;
+    }
+
+    /// Whether a reader waits for a publication.
+    pub fn is_wanted(&self) -> bool {
+        self.shared.tickets.load(Ordering::SeqCst) > self.served
+    }
+
+    /// Whether to publish now: a reader waits, or something changed and the last publication was long enough ago. The snapshot is
+    /// made after this call.
+    pub fn is_due(&mut self) -> bool {
+        let is_time = |at: Instant| at.elapsed() >= PUBLISH_EVERY;
+        self.has_changes() && (self.serving > self.served || self.at.is_none_or(is_time))
+    }
+
+    /// Whether to publish now, for an owner that has little to do: a reader waits, or something changed. The snapshot is made after
+    /// this call.
+    pub fn has_changes(&mut self) -> bool {
+        // What was done before a ticket was taken is in the snapshot.
+        self.serving = self.shared.tickets.load(Ordering::SeqCst);
+        self.changed || self.serving > self.served
+    }
+
+    /// Publishes.
+    pub fn publish(&mut self, snapshot: T) {
+        let exact_us = self.shared.heartbeat.now_us();
+        let snapshot = Arc::new(snapshot);
+        let before = {
+            let mut newest = self.shared.lock();
+            newest.serves = self.serving;
+            self.shared.exact_us.store(exact_us, Ordering::Relaxed);
+            newest.snapshot.replace(snapshot)
+        };
+        if self.serving > self.served {
+            self.shared.published.notify_all();
+        }
+        drop(before);
+        (self.changed, self.at, self.served) = (false, Some(Instant::now()), self.serving);
+    }
+
+    /// When the owner should go round again to publish what it has not.
+    pub fn due(&self) -> Option<Duration> {
+        let left = |at: Instant| PUBLISH_EVERY.saturating_sub(at.elapsed());
+        self.changed.then(|| self.at.map_or(Duration::ZERO, left))
+    }
+
+    /// The owner is about to sleep, for so long at most. It must look at [`Publisher::is_wanted`] once more before it does.
+    pub fn sleep(&mut self, most: Option<Duration>) {
+        self.rest(most, if self.changed { UNPUBLISHED } else { PUBLISHED });
+    }
+
+    /// The same for a sleep that no ring ends.
+    pub fn sleep_unrung(&mut self, most: Option<Duration>) {
+        self.rest(most, if self.changed { UNPUBLISHED } else { UNRUNG });
+    }
+
+    fn rest(&mut self, most: Option<Duration>, state: u8) {
+        self.asleep = true;
+        self.shared.heartbeat.sleep(most);
+        self.shared.state.store(state, Ordering::SeqCst);
+    }
+}
+
+impl<T> Drop for Publisher<T> {
+    fn drop(&mut self) {
+        self.shared.ended.store(true, Ordering::SeqCst);
+        // Under the lock, so that no reader misses it between its look and its wait.
+        drop(self.shared.lock());
+        self.shared.published.notify_all();
+    }
+}
+
+impl<T> Published<T> {
+    /// Asks for a snapshot that shows all that was done before the call; does not wait.
+    pub fn request(&self) -> Ticket {
+        let number = self.0.tickets.fetch_add(1, Ordering::SeqCst) + 1;
+        let is_exact = self.0.is_exact();
+        if !is_exact {
+            self.ring();
+        }
+        Ticket { number, is_exact }
+    }
+
+    /// The newest snapshot: the one that was asked for, if the owner publishes it until the deadline. Nothing: the owner has ended.
+    pub fn read(&self, ticket: Ticket, deadline: Instant) -> Option<Reading<T>> {
+        let Ticket { number: ticket, is_exact } = ticket;
+        let mut newest = self.0.lock();
+        while !is_exact && newest.serves < ticket && !self.has_ended() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            newest = self.0.published.wait_timeout(newest, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        if self.has_ended() {
+            return None;
+        }
+        let (snapshot, is_served) = (newest.snapshot.clone(), newest.serves >= ticket);
+        drop(newest);
+        let unanswered = self.unanswered();
+        let age = match (is_served, is_exact) {
+            (true, _) => Duration::ZERO,
+            (false, true) => unanswered,
+            (false, false) => self.0.inexact(),
+        };
+        let overdue = if is_served { Duration::ZERO } else { self.0.heartbeat.overdue().max(unanswered) };
+        Some(Reading { snapshot, age, overdue })
+    }
+
+    /// Rings a sleeping owner, so that one that cannot be woken shows.
+    pub fn probe(&self) {
+        self.ring();
+    }
+
+    fn ring(&self) {
+        let Some(ring) = self.0.ring.get() else { return };
+        if self.0.state.load(Ordering::SeqCst) == UNRUNG {
+            return;
+        }
+        let rounds = self.0.heartbeat.rounds();
+        let mut rung = self.0.rung();
+        if rung.is_none_or(|(before, _)| before != rounds) {
+            *rung = Some((rounds, Instant::now()));
+        }
+        drop(rung);
+        ring();
+    }
+
+    /// How long the owner has not gone round since it was rung; less than it may take is nothing.
+    fn unanswered(&self) -> Duration {
+        let rounds = self.0.heartbeat.rounds();
+        let rung = self.0.rung().filter(|(before, _)| *before == rounds);
+        rung.map_or(Duration::ZERO, |(_, at)| at.elapsed()).saturating_sub(PUBLISH_EVERY)
+    }
+
+    fn has_ended(&self) -> bool {
+        self.0.ended.load(Ordering::SeqCst)
+    }
+}
+
+impl<T> Shared<T> {
+    /// Whether the owner sleeps and has published everything.
+    fn is_exact(&self) -> bool {
+        matches!(self.state.load(Ordering::SeqCst), PUBLISHED | UNRUNG)
+    }
+
+    /// How long ago the newest snapshot was exact; never zero, which says that it is.
+    fn inexact(&self) -> Duration {
+        let exact_us = self.exact_us.load(Ordering::Relaxed);
+        Duration::from_micros(self.heartbeat.now_us().saturating_sub(exact_us).max(1))
+    }
+
+    /// A panic under the lock leaves a pointer, which is all that it guards.
+    fn lock(&self) -> MutexGuard<'_, Newest<T>> {
+        self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn rung(&self) -> MutexGuard<'_, Option<(u64, Instant)>> {
+        self.rung.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> Clone for Published<T> {
+    fn clone(&self) -> Self {
+        Published(Arc::clone(&self.0))
+    }
+}
+
+impl<T> fmt::Debug for Published<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Published").field("heartbeat", &self.0.heartbeat).finish_non_exhaustive()
+    }
+}
+
+impl<T> fmt::Debug for Publisher<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Publisher").field("changed", &self.changed).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mail::mailbox;
+    use kvtide_wire::os::poll::readable;
+    use std::os::fd::AsFd;
+
+    /// Far above what any of this takes.
+    const BOUND: Duration = Duration::from_secs(30);
+
+    fn in_time() -> Instant {
+        Instant::now() + BOUND
+    }
+
+    /// A publisher whose rings are counted.
+    fn rung() -> (Publisher<u32>, Published<u32>, Arc<AtomicU64>) {
+        let (publisher, published) = published();
+        let rings = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&rings);
+        publisher.rung_by(move || _ = counted.fetch_add(1, Ordering::SeqCst));
+        (publisher, published, rings)
+    }
+
+    #[test]
+    fn what_was_done_before_a_request_is_in_what_is_read() {
+        let (mut owner, figures, _) = rung();
+        assert!(owner.is_due(), "nothing was published yet");
+        owner.publish(1);
+        owner.changed();
+        assert!(!owner.is_due(), "the last publication was a moment ago");
+        let ticket = figures.request();
+        assert!(owner.is_wanted() && owner.is_due());
+        owner.publish(2);
+        let reading = figures.read(ticket, in_time()).unwrap();
+        assert_eq!((reading.snapshot.as_deref(), reading.age), (Some(&2), Duration::ZERO));
+        assert!(!owner.is_due() && owner.due().is_none(), "nothing changed since");
+    }
+
+    #[test]
+    fn a_sleeping_owner_is_rung_only_for_what_it_has_not_published() {
+        let (mut owner, figures, rings) = rung();
+        owner.publish(1);
+        owner.sleep(None);
+        let ticket = figures.request();
+        let reading = figures.read(ticket, Instant::now()).unwrap();
+        assert_eq!(
+            (reading.snapshot.as_deref(), reading.age, reading.overdue),
+            (Some(&1), Duration::ZERO, Duration::ZERO)
+        );
+        assert_eq!(rings.load(Ordering::SeqCst), 0);
+        owner.round();
+        owner.changed();
+        owner.sleep(owner.due());
+        let _ = figures.request();
+        assert_eq!(rings.load(Ordering::SeqCst), 1);
+        assert!(owner.is_wanted(), "it sees that when it goes round");
+    }
+
+    #[test]
+    fn an_owner_that_hangs_in_a_round_is_overdue_and_its_last_snapshot_ages() {
+        let (mut owner, figures, _) = rung();
+        let ticket = figures.request();
+        let none = figures.read(ticket, Instant::now()).unwrap();
+        assert!(none.snapshot.is_none() && none.age > Duration::ZERO, "{none:?}");
+        assert!(owner.has_changes());
+        owner.publish(1);
+        owner.sleep(None);
+        let before = Instant::now();
+        owner.round();
+        let late = || {
+            let ticket = figures.request();
+            figures.read(ticket, Instant::now()).unwrap()
+        };
+        while late().age <= Duration::from_millis(5) {
+            assert!(before.elapsed() < BOUND);
+        }
+        let reading = late();
+        assert_eq!(reading.snapshot.as_deref(), Some(&1));
+        // The clock's microseconds round to either side.
+        let most = before.elapsed() + Duration::from_micros(1);
+        assert!(reading.overdue > Duration::from_millis(5) && reading.age <= most, "{reading:?}");
+        owner.round();
+        assert!(owner.has_changes(), "a reader waits");
+        owner.publish(2);
+        assert_eq!(figures.read(figures.request(), Instant::now()).unwrap().snapshot.as_deref(), Some(&2));
+    }
+
+    #[test]
+    fn a_sleeper_that_cannot_be_woken_shows_after_a_probe_and_one_that_no_ring_reaches_does_not() {
+        let (mut owner, figures, _) = rung();
+        owner.publish(1);
+        let silent = || figures.read(figures.request(), Instant::now()).unwrap().overdue;
+        let before = Instant::now();
+        owner.sleep(None);
+        figures.probe();
+        while silent() == Duration::ZERO {
+            assert!(before.elapsed() < BOUND);
+        }
+        owner.round();
+        owner.sleep_unrung(None);
+        assert_eq!(silent(), Duration::ZERO, "it went round");
+        figures.probe();
+        assert_eq!(figures.0.rung().map(|(rounds, _)| rounds), Some(0), "no new ring is awaited");
+    }
+
+    #[test]
+    fn a_reader_of_an_owner_that_ends_is_told_so() {
+        let (owner, figures, _) = rung();
+        let ticket = figures.request();
+        let ends = std::thread::spawn(move || drop(owner));
+        assert!(figures.read(ticket, in_time()).is_none());
+        ends.join().unwrap();
+    }
+
+    /// An owner that counts messages, publishes and sleeps as the daemon's threads do; a reader that must find all that it knows was
+    /// counted, without waiting for a deadline.
+    #[test]
+    fn a_reader_never_misses_what_it_knows_was_done() {
+        const MESSAGES: u64 = 20_000;
+        let (address, letters) = mailbox::<()>(4).unwrap();
+        let (mut owner, figures) = published();
+        let ring = address.nudge();
+        owner.rung_by(move || ring.nudge());
+        let done = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&done);
+        let thread = std::thread::spawn(move || {
+            let mut count = 0;
+            loop {
+                owner.round();
+                letters.awake();
+                letters.quiet();
+                while letters.take().is_some() {
+                    count += 1;
+                    owner.changed();
+                    counted.store(count, Ordering::SeqCst);
+                }
+                if owner.is_due() {
+                    owner.publish(count);
+                }
+                if count == MESSAGES {
+                    return;
+                }
+                letters.announce();
+                let most = owner.due();
+                owner.sleep(most);
+                if letters.is_empty() && !owner.is_wanted() {
+                    readable(&[letters.as_fd()], most.unwrap_or(BOUND)).unwrap();
+                }
+            }
+        });
+        for sent in 0..MESSAGES {
+            address.send(()).unwrap();
+            if sent % 7 == 0 {
+                let known = done.load(Ordering::SeqCst);
+                let Some(reading) = figures.read(figures.request(), in_time()) else { break };
+                assert_eq!(reading.age, Duration::ZERO);
+                assert!(reading.snapshot.as_deref() >= Some(&known), "{reading:?} after {known}");
+            }
+        }
+        thread.join().unwrap();
+    }
+}
