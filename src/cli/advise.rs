@@ -71,6 +71,10 @@ struct Writes {
     over_budget_blocks: u64,
     /// Their bytes.
     over_budget_bytes: u64,
+    /// Blocks dropped on their way to NVMe within the window.
+    unwritten_blocks: u64,
+    /// Their bytes.
+    unwritten_bytes: u64,
 }
 
 impl Writes {
@@ -90,13 +94,15 @@ impl Writes {
             window_s: budget.window_s,
             over_budget_blocks: spent.over_budget_blocks,
             over_budget_bytes: spent.over_budget_bytes,
+            unwritten_blocks: spent.unwritten_blocks,
+            unwritten_bytes: spent.unwritten_bytes,
         }
     }
 
     /// Hit ratio lost because some blocks are not written.
     fn cost(&self) -> Option<f64> {
         let cost = self.if_all_written? - self.found?;
-        let less = self.admission != "all" || self.over_budget_blocks > 0;
+        let less = self.admission != "all" || self.over_budget_blocks + self.unwritten_blocks > 0;
         (less && cost > ALIKE).then_some(cost)
     }
 
@@ -115,6 +121,15 @@ impl Writes {
                 units::bytes(day),
                 self.over_budget_blocks,
                 units::bytes(self.over_budget_bytes),
+                units::duration(self.window_s),
+            );
+        }
+        if self.unwritten_blocks > 0 {
+            let _ = write!(
+                said,
+                " Stores outran the disks: {} blocks ({}) of the last {} were dropped before they were written.",
+                self.unwritten_blocks,
+                units::bytes(self.unwritten_bytes),
                 units::duration(self.window_s),
             );
         }

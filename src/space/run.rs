@@ -29,7 +29,7 @@ use kvtide_wire::status::Status;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Letters that may wait for a core thread.
 const LETTERS: usize = 256;
@@ -41,6 +41,8 @@ const TURN: Duration = Duration::from_micros(100);
 const LOOKS: usize = 16;
 /// How long a retired space may continue to write pending blocks to NVMe.
 const RETIRE_US: u64 = 10_000_000;
+/// How long a space that has ended waits for its transfers: a disk that does not answer for longer is stalled or out of service.
+const SETTLE: Duration = Duration::from_secs(60);
 /// How long a thread sleeps at most while another thread's mailbox is full.
 const RETRY: Duration = Duration::from_millis(1);
 
@@ -175,6 +177,14 @@ fn begin(spec: Spec, letters: &Mailbox<Letter>, nvme: Nvme, sleeper: Sleeper, fi
         if let Letter::DiskGranted(region) = letter {
             space.nvme.add(&region);
         }
+    }
+    if !matches!(finish, Finish::Drained) && !space.nvme.settle(Instant::now() + SETTLE, &mut space.canary) {
+        let transfers = space.nvme.in_flight();
+        tracing::error!(
+            "space {}: {transfers} transfers did not end within {SETTLE:?}: a disk does not answer, and the space's regions on NVMe are \
+             nobody's until the daemon starts anew",
+            space.number
+        );
     }
     match finish {
         Finish::Vacant => {

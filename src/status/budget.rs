@@ -1,4 +1,4 @@
-//! Blocks lost over the last hour because of `bytes_per_day`.
+//! Blocks lost over the last hour: because of `bytes_per_day`, or because stores outran the disks.
 
 use super::wear::Bounds;
 use crate::io::DiskStatus;
@@ -25,6 +25,10 @@ pub(crate) struct Spent {
     pub over_budget_blocks: u64,
     /// Their bytes.
     pub over_budget_bytes: u64,
+    /// Blocks dropped on their way to NVMe, before the disks had them.
+    pub unwritten_blocks: u64,
+    /// Their bytes.
+    pub unwritten_bytes: u64,
 }
 
 /// How the write budget stands.
@@ -45,6 +49,12 @@ impl WriteBudget {
     pub fn is_short(&self) -> bool {
         let Spent { written_bytes, over_budget_bytes, .. } = self.all;
         self.bytes_per_day.is_some() && over_budget_bytes * 100 > (written_bytes + over_budget_bytes) * SHORT_PERCENT
+    }
+
+    /// Whether stores have outrun the disks: the blocks lost on their way exceed [`SHORT_PERCENT`].
+    pub fn is_outrun(&self) -> bool {
+        let Spent { written_bytes, unwritten_bytes, .. } = self.all;
+        unwritten_bytes * 100 > (written_bytes + unwritten_bytes) * SHORT_PERCENT
     }
 }
 
@@ -130,6 +140,8 @@ fn counted(space: &SpaceStatus) -> Spent {
         written_bytes: core.nvme_bytes_admitted + core.nvme_bytes_forced,
         over_budget_blocks: core.over_budget_drops,
         over_budget_bytes: core.over_budget_drop_bytes,
+        unwritten_blocks: core.unwritten_drops,
+        unwritten_bytes: core.unwritten_drop_bytes,
     }
 }
 
@@ -141,6 +153,8 @@ impl Spent {
             written_bytes: self.written_bytes.saturating_sub(before.written_bytes),
             over_budget_blocks: self.over_budget_blocks.saturating_sub(before.over_budget_blocks),
             over_budget_bytes: self.over_budget_bytes.saturating_sub(before.over_budget_bytes),
+            unwritten_blocks: self.unwritten_blocks.saturating_sub(before.unwritten_blocks),
+            unwritten_bytes: self.unwritten_bytes.saturating_sub(before.unwritten_bytes),
         }
     }
 
@@ -149,6 +163,8 @@ impl Spent {
         self.written_bytes += more.written_bytes;
         self.over_budget_blocks += more.over_budget_blocks;
         self.over_budget_bytes += more.over_budget_bytes;
+        self.unwritten_blocks += more.unwritten_blocks;
+        self.unwritten_bytes += more.unwritten_bytes;
     }
 }
 
@@ -162,6 +178,7 @@ mod tests {
             written_bytes,
             over_budget_blocks,
             over_budget_bytes: over_budget_blocks * 10,
+            ..Spent::default()
         }
     }
 
@@ -203,5 +220,10 @@ mod tests {
         assert!(!of(Spent::default()).is_short());
         assert!(!of(spent(990, 1)).is_short());
         assert!(of(spent(989, 1)).is_short());
+        let lost = |unwritten_bytes| WriteBudget {
+            all: Spent { written_bytes: 990, unwritten_bytes, ..Spent::default() },
+            ..WriteBudget::default()
+        };
+        assert!(!lost(10).is_outrun() && lost(11).is_outrun());
     }
 }

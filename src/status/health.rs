@@ -89,6 +89,17 @@ pub(crate) enum Wrong {
         /// Bytes that may be written in a day, over all disks in service.
         bytes_per_day: u64,
     },
+    /// Blocks were dropped before the disks could take them.
+    StoresOutrunDisks {
+        /// Blocks dropped unwritten within the window.
+        blocks: u64,
+        /// Their bytes.
+        bytes: u64,
+        /// Bytes written within the window.
+        written_bytes: u64,
+        /// The window.
+        window_s: f64,
+    },
 }
 
 impl Reason {
@@ -100,7 +111,8 @@ impl Reason {
             | (Wrong::LogStuck { disk: a, .. }, Wrong::LogStuck { disk: b, .. })
             | (Wrong::DiskOutOfService { disk: a, .. }, Wrong::DiskOutOfService { disk: b, .. }) => a == b,
             (Wrong::SocketLost { .. }, Wrong::SocketLost { .. }) => true,
-            (Wrong::WriteBudgetShort { .. }, Wrong::WriteBudgetShort { .. }) => true,
+            (Wrong::WriteBudgetShort { .. }, Wrong::WriteBudgetShort { .. })
+            | (Wrong::StoresOutrunDisks { .. }, Wrong::StoresOutrunDisks { .. }) => true,
             _ => false,
         }
     }
@@ -139,6 +151,14 @@ impl From<Wrong> for Reason {
                 Human(*bytes_per_day),
                 Human(bytes_per_day / 24),
                 Human(*written_bytes),
+            ),
+            Wrong::StoresOutrunDisks { blocks, bytes, written_bytes, window_s } => format!(
+                "stores outrun the disks: {blocks} blocks ({}, {:.0} % of what was to be written) of the last {:.0} min were dropped before \
+                 they were written; add a disk, give the host tier or the NVMe tier more capacity, or have less written by \
+                 tiers.nvme.admission",
+                Human(*bytes),
+                *bytes as f64 * 100.0 / (bytes + written_bytes) as f64,
+                (window_s / 60.0).ceil(),
             ),
         };
         Reason { what, text }
@@ -189,7 +209,13 @@ pub(super) fn degraded(disks: &[DiskStatus], socket: Option<String>, budget: &Wr
         window_s: budget.window_s,
         bytes_per_day,
     });
-    out.chain(socket.map(|why| Wrong::SocketLost { why })).chain(short).map(Reason::from).collect()
+    let outrun = budget.is_outrun().then_some(Wrong::StoresOutrunDisks {
+        blocks: budget.all.unwritten_blocks,
+        bytes: budget.all.unwritten_bytes,
+        written_bytes: budget.all.written_bytes,
+        window_s: budget.window_s,
+    });
+    out.chain(socket.map(|why| Wrong::SocketLost { why })).chain(short).chain(outrun).map(Reason::from).collect()
 }
 
 #[cfg(test)]
@@ -237,7 +263,13 @@ mod tests {
 
     #[test]
     fn a_short_write_budget_degrades_with_its_figures() {
-        let all = Spent { uses: 9, written_bytes: 4 << 30, over_budget_blocks: 351_738, over_budget_bytes: 86 << 30 };
+        let all = Spent {
+            uses: 9,
+            written_bytes: 4 << 30,
+            over_budget_blocks: 351_738,
+            over_budget_bytes: 86 << 30,
+            ..Spent::default()
+        };
         let budget = WriteBudget { bytes_per_day: Some(96 << 30), window_s: 3600.0, all, ..WriteBudget::default() };
         let found = degraded(&[], None, &budget);
         let text = found[0].to_string();
@@ -250,6 +282,17 @@ mod tests {
         let later = WriteBudget { all: Spent { over_budget_blocks: 1, ..all }, ..budget.clone() };
         assert!(found[0].is_same(&degraded(&[], None, &later)[0]));
         assert_eq!(degraded(&[], None, &WriteBudget { bytes_per_day: None, ..budget }), []);
+    }
+
+    #[test]
+    fn blocks_dropped_before_the_disks_had_them_degrade() {
+        let all =
+            Spent { written_bytes: 3 << 30, unwritten_blocks: 16_384, unwritten_bytes: 1 << 30, ..Spent::default() };
+        let budget = WriteBudget { window_s: 90.0, all, ..WriteBudget::default() };
+        let found = degraded(&[], None, &budget);
+        let text = found[0].to_string();
+        assert!(text.starts_with("stores outrun the disks: 16384 blocks (1 GiB, 25 % of what"), "{text}");
+        assert_eq!(serde_json::to_value(&found[0]).unwrap()["reason"], "stores_outrun_disks");
     }
 
     #[test]

@@ -239,6 +239,10 @@ pub struct Counters {
     pub over_budget_drops: u64,
     /// Bytes of those blocks.
     pub over_budget_drop_bytes: u64,
+    /// Blocks dropped from the cache on their way to NVMe, before they were recorded there.
+    pub unwritten_drops: u64,
+    /// Bytes of those blocks.
+    pub unwritten_drop_bytes: u64,
     /// Contents that were used a second time, as far as that is remembered.
     pub second_touches: u64,
     /// Bytes written to NVMe that admission had set aside.

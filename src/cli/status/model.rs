@@ -46,6 +46,8 @@ pub(crate) struct Spent {
     pub written_bytes: u64,
     pub over_budget_blocks: u64,
     pub over_budget_bytes: u64,
+    pub unwritten_blocks: u64,
+    pub unwritten_bytes: u64,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -203,6 +205,8 @@ pub(crate) struct Core {
     pub nvme_hits: u64,
     pub over_budget_drops: u64,
     pub over_budget_drop_bytes: u64,
+    pub unwritten_drops: u64,
+    pub unwritten_drop_bytes: u64,
     pub contents_corrupt: u64,
     pub contents_gone: u64,
 }

@@ -200,6 +200,10 @@ fn space(space: &Space, sessions: &[Session], out: &mut String) -> fmt::Result {
             "  budget   {left} left now, of {day} a day; {blocks} blocks ({lost}) dropped unwritten for it so far"
         )?;
     }
+    if core.unwritten_drops > 0 {
+        let (blocks, lost) = (core.unwritten_drops, bytes(core.unwritten_drop_bytes));
+        writeln!(out, "  OUTRUN   {blocks} blocks ({lost}) were dropped before the disks had them")?;
+    }
     let (checked, failed) = space.canary.all();
     if failed > 0 {
         writeln!(out, "  CANARY   {failed} of {checked} pages were not what an engine had stored")?;
@@ -268,7 +272,7 @@ mod tests {
             "spaces": [{"space": 2, "name": "llama", "domain": "default", "sessions": 1,
                 "core": {"found_tier0": 3, "found_host": 1, "published": 9, "stored": 8, "restored": 5, "restore_refused": 2,
                     "over_budget_drops": 12, "over_budget_drop_bytes": 49152,
-                    "records_failed": 1},
+                    "unwritten_drops": 3, "unwritten_drop_bytes": 12288, "records_failed": 1},
                 "occupancy": {"nvme_slots": 4, "cold": 6, "keeping": 1}, "canary": {"checked": 3, "written_failed": 1},
                 "endurance": {"bytes_per_day": 1099511627776, "left_bytes": 1073741824}, "attached": [{"session": 4, "stalled_us": 1500}]}]}"#;
         let text = render(&serde_json::from_str(status).unwrap());
@@ -291,6 +295,7 @@ mod tests {
             "budget     1.00 GiB written in the last 1 h 0 min, of 1.00 TiB a day; 12 blocks (48.0 KiB) dropped unwritten",
             "CANARY   1 of 3 pages",
             "FORGOT   1 blocks not recorded",
+            "OUTRUN   3 blocks (12.0 KiB) were dropped before the disks had them",
             "tier 0 75.0%, host 25.0%, nvme 0.0%",
             "session 4 shard 1 pid 9 uid 1000: loaded 0 B, stored 0 B, 0 faults (1.5 ms)",
         ] {

@@ -475,6 +475,16 @@ pub(super) const FAMILIES: &[Family] = &[
         "Bytes of blocks dropped unwritten that more bytes a day would have paid for.",
         over_budget_drop_bytes
     ),
+    core_counter!(
+        "kvtide_unwritten_drops",
+        "Blocks dropped on their way to NVMe, before the disks had them.",
+        unwritten_drops
+    ),
+    core_counter!(
+        "kvtide_unwritten_drop_bytes",
+        "Bytes of blocks dropped on their way to NVMe, before the disks had them.",
+        unwritten_drop_bytes
+    ),
     core_counter!("kvtide_second_touches", "Contents that were used a second time.", second_touches),
     core_counter!("kvtide_nvme_hits", "Blocks that a map found only on NVMe.", nvme_hits),
     core_counter!(

@@ -21,7 +21,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const BOUND: Duration = Duration::from_secs(30);
 const REGION: u64 = 1 << 20;
@@ -238,6 +238,21 @@ fn what_the_core_should_not_have_asked_for_ends_as_failed() {
     ended.sort_by_key(|(id, _)| *id);
     assert_eq!(ended, [(0, Status::Ok), (1, Status::Ok), (2, Status::Io)], "one more than there are boxes for");
     assert_eq!(rig.nvme.in_flight(), 0);
+}
+
+#[test]
+fn the_end_of_a_space_waits_for_what_is_on_its_way() {
+    let mut rig = Rig::new("settle");
+    rig.begin(1, IoKind::Write, AT, 0);
+    rig.begin(2, IoKind::Write, DiskSlot { slot: 1, ..AT }, 0);
+    assert_eq!(rig.nvme.in_flight(), 2);
+    assert!(rig.nvme.settle(Instant::now() + BOUND, &mut rig.canary));
+    assert_eq!(rig.nvme.in_flight(), 0);
+    rig.begin(3, IoKind::Write, AT, 0);
+    assert!(
+        !rig.nvme.settle(Instant::now(), &mut rig.canary) || rig.nvme.in_flight() == 0,
+        "it waits no longer than it may"
+    );
 }
 
 #[test]

@@ -7,9 +7,15 @@ use crate::io::{DiskLetter, Part, SlotKey, Transfer};
 use crate::mail::Mailbox;
 use kvtide_tiering::api::{DiskSlot, HostFrame, IoClass, IoKind, Status};
 use kvtide_wire::geometry::stride;
+use kvtide_wire::os::poll::readable;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
 
 /// Words of an [`kvtide_tiering::api::Action::Io`]'s list for each page: plane, host slab, host slot.
 const WORDS: usize = 3;
+
+/// How long the end of a space sleeps between two looks for the ends of transfers; each end wakes it.
+const SETTLE_LOOK: Duration = Duration::from_millis(100);
 
 /// A transfer on its way.
 #[derive(Clone, Copy, Debug)]
@@ -195,6 +201,29 @@ impl Nvme {
             self.idle.push(transfer);
             return Some(Ended { id, status });
         }
+    }
+
+    /// Waits until no transfer is on its way, the space's end: its regions cannot go to others before. False: some did not end by then.
+    pub fn settle(&mut self, until: Instant, canary: &mut Canary) -> bool {
+        while self.in_flight() > 0 {
+            let flushed = self.flush_transfers();
+            if self.next_ended(canary).is_some() {
+                continue;
+            }
+            let now = Instant::now();
+            if now >= until {
+                return false;
+            }
+            let most = if flushed { SETTLE_LOOK } else { Duration::from_millis(1) };
+            self.ended.announce();
+            if self.ended.is_empty() {
+                // An error is a look too early.
+                let _ = readable(&[self.ended.as_fd()], most.min(until - now));
+            }
+            self.ended.awake();
+            self.ended.quiet();
+        }
+        true
     }
 
     /// Of a write, the checksums; of a read, the planes whose bytes are not what was written.

@@ -147,8 +147,13 @@ impl Core {
         uses_before.is_none_or(|uses| worthy(self.cfg.policy.nvme_admission, uses, tokens, fill()))
     }
 
-    /// Counts the blocks of a content that is about to be dropped that are lost because the bytes a day did not pay for them.
-    pub(crate) fn count_over_budget(&mut self, c: u32) {
+    /// Counts the blocks of a content that is about to be dropped that are lost with it: the bytes a day did not pay for them, or they were
+    /// on their way to NVMe.
+    pub(crate) fn count_lost(&mut self, c: u32) {
+        let on_its_way = |b: BlockId| !matches!(self.blocks[b].keep, Keep::No | Keep::Erase) && !self.is_recorded(b);
+        let unwritten = self.parts(c).filter_map(Part::block).filter(|&b| on_its_way(b)).count() as u64;
+        self.counters.unwritten_drops += unwritten;
+        self.counters.unwritten_drop_bytes += unwritten * self.slot_bytes;
         let lost = self.parts(c).filter_map(Part::block).filter(|&b| self.blocks[b].over_budget).count() as u64;
         self.counters.over_budget_drops += lost;
         self.counters.over_budget_drop_bytes += lost * self.slot_bytes;

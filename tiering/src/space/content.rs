@@ -155,7 +155,7 @@ impl Core {
     /// Drops a content that nothing stands on.
     pub(crate) fn drop_leaf(&mut self, leaf: u32) {
         self.counters.cache_drops += 1;
-        self.count_over_budget(leaf);
+        self.count_lost(leaf);
         self.unpublish(leaf);
     }
 
@@ -212,7 +212,9 @@ impl Core {
             let on_its_way = self.parts(leaf).filter_map(Part::block).any(|b| self.is_on_its_way(b));
             let on_its_way = on_its_way && !self.is_stood_on(leaf);
             if on_its_way && (self.index.first_cold().is_some() || self.near_idle(Core::has_slot).is_some()) {
-                self.drop_leaf(leaf);
+                // It found no room on the disk: no loss that a faster one would spare.
+                self.counters.cache_drops += 1;
+                self.unpublish(leaf);
                 return true;
             }
         }
@@ -259,7 +261,7 @@ impl Core {
         self.strike_stood_on(&mut found[..count]);
         let Some(&content) = found[..count].iter().find(|&&c| c != NONE) else { return false };
         self.counters.cache_drops += 1;
-        self.count_over_budget(content);
+        self.count_lost(content);
         self.unpublish(content);
         true
     }

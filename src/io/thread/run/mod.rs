@@ -333,10 +333,8 @@ impl Runner {
         if first.code.is_some() {
             return self.begin_coded(number, now_us);
         }
-        while !alone {
-            let job = self.jobs.at(number);
-            let Some(next) = self.scheduler.next_with(class, |next| goes_with(&job.transfers, next)) else { break };
-            self.join(number, next, now_us);
+        if !alone {
+            self.join_neighbours(number, class, now_us);
         }
         if !self.note_checksums(number, now_us) {
             return self.finish(number, now_us);
@@ -353,6 +351,15 @@ impl Runner {
             }));
         }
         self.plan(number, now_us);
+    }
+
+    /// Adds those that wait in the class, as long as the next one stands next to the job's.
+    fn join_neighbours(&mut self, number: u32, class: IoClass, now_us: u64) {
+        loop {
+            let job = self.jobs.at(number);
+            let Some(next) = self.scheduler.next_with(class, |next| goes_with(&job.transfers, next)) else { return };
+            self.join(number, next, now_us);
+        }
     }
 
     /// Adds a transfer to a job: behind its others, or before them.
