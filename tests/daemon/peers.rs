@@ -154,7 +154,9 @@ fn more_than_the_limits_is_refused_with_the_limits_name() {
 fn a_space_that_the_core_does_not_take_is_refused_with_its_reason() {
     let config = "[limits]\nblocks_max = 268435456\nseqs_max = 1048576\nspace_sessions_max = 256\n";
     let mut daemon = daemon(config);
-    let (status, text) = refusal(daemon.socket(), &hello());
+    // Ids for the tier 0 of as many sessions as there may be.
+    let large = Hello { tier0_frames: vec![1 << 20; hello().tier0_frames.len()], ..hello() };
+    let (status, text) = refusal(daemon.socket(), &large);
     assert_eq!(status, Status::Limit);
     assert!(text.contains("the space cannot be made") && text.contains("blocks_max"), "{text}");
     until_status(&mut daemon, "gave the space back", |status| status["spaces"].as_array().unwrap().is_empty());
