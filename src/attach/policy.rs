@@ -75,8 +75,8 @@ fn at_most(what: &str, asked: u64, max: u64, key: &str) -> Result<(), Refusal> {
     Err(Refusal { status: Status::Limit, text: format!("{what}: {asked} asked for, at most {max} allowed ({key})") })
 }
 
-/// Blocks that a space can have in memory: as many as host memory can hold, and the tier 0 of as many sessions like this one as the space may
-/// have, and some that are on their way. No more than page ids count, or the operator allows. An id that was never in use costs nothing.
+/// Number of block ids of a space: the blocks that host memory can hold, plus the tier 0 of `space_sessions_max` sessions like this one, plus
+/// blocks in transit; limited by the width of page ids and by `limits.blocks_max`. Unused ids take no memory.
 fn blocks_max(limits: &Limits, host_bytes: u64, hello: &Hello, planes: &[Plane]) -> u32 {
     let block_bytes: u64 = planes.iter().map(|plane| u64::from(stride(plane.page_bytes))).sum();
     let planes = planes.len().max(1) as u64;
@@ -88,8 +88,7 @@ fn blocks_max(limits: &Limits, host_bytes: u64, hello: &Hello, planes: &[Plane])
     held.min(most) as u32
 }
 
-/// Blocks that a space can find: those that are in memory, and those that are only on NVMe, where every slot holds one. Bounded, because the
-/// index stays in memory.
+/// Number of blocks in the index of a space: those in memory and one for each slot on NVMe; limited by the memory that an index may take.
 fn contents_max(limits: &Limits, blocks_max: u32, nvme_bytes: u64, slot_bytes: u64) -> u32 {
     let contents = (nvme_bytes / slot_bytes.max(1)).saturating_add(blocks_max.into());
     u32::try_from(contents).unwrap_or(u32::MAX).min(limits.contents_max.max(blocks_max)).min(defaults::CONTENTS_MAX)

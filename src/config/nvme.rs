@@ -63,8 +63,8 @@ impl NvmeTier {
         self.disks.iter().map(|disk| self.slabs_of(disk) * self.slab_bytes).sum()
     }
 
-    /// Transfers of one space in flight at once, whose slots are so large: enough to keep every disk's queue full twice over, and as many
-    /// as cleaning may have at the disks, so that small blocks find neighbours to go with.
+    /// Transfers of one space in flight at once: twice the queue depth of every disk, or `writeback_bytes` of its slots, so that small blocks can
+    /// be merged into larger requests.
     #[must_use]
     pub fn ios_max(&self, slot_bytes: u64) -> u32 {
         let blocks = u32::try_from(self.writeback_bytes / slot_bytes.max(1)).unwrap_or(u32::MAX);

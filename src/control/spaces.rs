@@ -30,7 +30,7 @@ struct Space {
     key: Key,
     /// Limits that it began under.
     limits: Limits,
-    /// What its thread is told. Newcomers that wait in it are bounded by `limits.sessions_max`.
+    /// Letters to its thread; `limits.sessions_max` bounds how many attaches can wait here.
     letters: Outbox<Letter>,
     thread: JoinHandle<()>,
     /// Newcomers sent.
@@ -58,7 +58,7 @@ pub(super) struct Spaces {
     left: u64,
     control: Address<Report>,
     node: Address<NodeLetter>,
-    /// What the host thread is told.
+    /// Letters to the host thread.
     to_node: Outbox<NodeLetter>,
     disks: Arc<[Disk]>,
     roll: Roll,

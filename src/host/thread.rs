@@ -28,12 +28,12 @@ const RETRY: Duration = Duration::from_millis(1);
 pub(super) struct Host {
     node: Node,
     regions: Regions,
-    /// What each disk is told.
+    /// Letters to each disk.
     to_disks: Vec<Outbox<DiskLetter>>,
     pool: Pool,
     /// Slabs that disks know, by space and slab.
     mapped: BTreeMap<(u32, u32), Arc<Memory>>,
-    /// What each space is told.
+    /// Letters to each space.
     spaces: BTreeMap<u32, Outbox<Letter>>,
     needs: Needs,
     slabs_granted: u64,

@@ -23,7 +23,7 @@ pub(super) struct Entry<T> {
     pub bytes: u64,
     /// Since when it waits.
     pub queued_us: u64,
-    /// It goes without others: together with them it failed.
+    /// Not merged with others: a job of several transfers with this one failed.
     pub alone: bool,
     /// The transfer.
     pub item: T,
@@ -65,7 +65,7 @@ impl<T> Scheduler<T> {
         self.queues[entry.class as usize].push_back(entry);
     }
 
-    /// Puts a transfer back that was taken: it is the next of its class.
+    /// Returns a transfer to the front of its queue.
     pub fn put_back(&mut self, entry: Entry<T>) {
         self.due_us = self.due_us.min(entry.queued_us.saturating_add(self.timeout_us));
         self.queues[entry.class as usize].push_front(entry);
@@ -104,7 +104,7 @@ impl<T> Scheduler<T> {
         Some(entry)
     }
 
-    /// The next of a class, if it goes with one of that class that was just taken and write-back may have more.
+    /// The next transfer of a class, if `goes` accepts it and the cap of write-back admits it.
     pub fn next_with(&mut self, class: IoClass, goes: impl FnOnce(&T) -> bool) -> Option<Entry<T>> {
         let admits = |entry: &Entry<T>| class != IoClass::WriteBack || self.cap.admits(entry.bytes);
         let queue = &self.queues[class as usize];

@@ -4,6 +4,7 @@ use super::letters::Newcomer;
 use super::seats::Guest;
 use super::serve::Space;
 use crate::attach::{Refusal, refuse};
+use crate::config::Human;
 use crate::host::NodeLetter;
 use crate::session::{End, Fate, Session};
 use kvtide_tiering::api::{Event, SessionId};
@@ -21,7 +22,7 @@ impl Space {
                 return self.registry.remove(newcomer.number);
             }
         };
-        let Newcomer { number, socket, peer, pidfd, side, fds, limits, .. } = newcomer;
+        let Newcomer { number, socket, peer, pidfd, side, fds, limits, frames, .. } = newcomer;
         let welcomed = socket.send(&welcome.encode(), &fds.as_fds());
         let mut session = Session::new(socket, side, limits.shape.jobs);
         let told = self.slabs.notices().try_for_each(|notice| session.notify(notice.clone()));
@@ -29,7 +30,18 @@ impl Space {
         self.seated.push(slot);
         self.node.send(NodeLetter::InUse { space: self.number, sessions: true });
         self.registry.note(Fate::Attached);
-        tracing::info!("session {number} (pid {}, uid {}) attached to space {}", peer.pid, peer.uid, self.number);
+        // Address space in the engine; only the entries of blocks in use take memory.
+        let entries = u64::from(limits.blocks_max) * self.page_bytes.len() as u64;
+        let tables = match frames.iter().any(|count| *count > 0) {
+            true => format!(", page tables of at most {} a lane", Human(4 * entries)),
+            false => String::new(),
+        };
+        tracing::info!(
+            "session {number} (pid {}, uid {}) attached to space {}{tables}",
+            peer.pid,
+            peer.uid,
+            self.number
+        );
         if let Err(error) = welcomed {
             self.ending.push((slot, End::System(format!("its welcome could not be sent: {error}"))));
         } else if let Err(end) = told {

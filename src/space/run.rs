@@ -41,7 +41,7 @@ const TURN: Duration = Duration::from_micros(100);
 const LOOKS: usize = 16;
 /// How long a retired space may continue to write pending blocks to NVMe.
 const RETIRE_US: u64 = 10_000_000;
-/// How long a space that has ended waits for its transfers: a disk that does not answer for longer is stalled or out of service.
+/// How long a space that has ended waits for its transfers; a disk that takes longer is stalled or out of service.
 const SETTLE: Duration = Duration::from_secs(60);
 /// How long a thread sleeps at most while another thread's mailbox is full.
 const RETRY: Duration = Duration::from_millis(1);

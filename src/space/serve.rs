@@ -25,8 +25,7 @@ use serde::Serialize;
 
 /// Requests of one channel that are taken before the next channel has its turn.
 const TURN: usize = 32;
-/// Ends of jobs of one session, of transfers and of notes that are taken before it is another's turn: a request waits for some of each,
-/// not for thousands.
+/// Completions handled in a row: jobs of one session, transfers, notes. Bounds how long a request waits behind them.
 const ENDS_TURN: usize = 32;
 /// How often a thread that never sleeps asks the core for its next deadline: they are milliseconds and more away.
 const ASK_US: u64 = 100;

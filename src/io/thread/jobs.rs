@@ -1,5 +1,5 @@
-//! Transfers that have begun: their requests still to come, and how many the device has. A job carries one transfer, or several of
-//! neighbouring slots whose pages move in the same requests.
+//! Transfers in progress, with the requests that are not started yet and the number at the device. A job carries one transfer, or several of
+//! adjacent slots that share requests.
 
 use super::super::plan::{Run, Span};
 use super::super::transfer::Transfer;
@@ -9,10 +9,10 @@ use kvtide_tiering::api::{IoKind, Status};
 /// Transfers that have begun together.
 #[derive(Debug, Default)]
 pub(super) struct Job {
-    /// In the order of their slots, each behind the one before; none: the job is free.
+    /// Ordered by slot, adjacent; empty: the job is free.
     #[expect(clippy::vec_box, reason = "boxes travel between threads: what is kept is what is sent")]
     pub transfers: Vec<Box<Transfer>>,
-    /// What moves: the pages, in order, from the begin of the first slot on.
+    /// The pages to move, in order; offsets start at the first slot.
     pub spans: Vec<Span>,
     /// All its requests.
     pub runs: Vec<Run>,

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// Words of an [`kvtide_tiering::api::Action::Io`]'s list for each page: plane, host slab, host slot.
 const WORDS: usize = 3;
 
-/// How long the end of a space sleeps between two looks for the ends of transfers; each end wakes it.
+/// Longest sleep while a space waits for its transfers at its end; each completion wakes it.
 const SETTLE_LOOK: Duration = Duration::from_millis(100);
 
 /// A transfer on its way.
@@ -203,7 +203,7 @@ impl Nvme {
         }
     }
 
-    /// Waits until no transfer is on its way, the space's end: its regions cannot go to others before. False: some did not end by then.
+    /// Waits until all transfers have ended, so that the regions can go to other spaces. Returns false at the deadline.
     pub fn settle(&mut self, until: Instant, canary: &mut Canary) -> bool {
         while self.in_flight() > 0 {
             let flushed = self.flush_transfers();

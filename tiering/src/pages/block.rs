@@ -76,7 +76,7 @@ pub(crate) struct Block {
     pub refused: bool,
     /// It was refused for want of bytes a day alone.
     pub over_budget: bool,
-    /// Its content is worth more than most: it is written before others.
+    /// Written before blocks that are not preferred: used again, shared, or expensive to recompute.
     pub preferred: bool,
     /// Blocks before it in its prefix, once it is published.
     pub depth: u32,
@@ -143,7 +143,7 @@ impl Linked for Block {
 /// All blocks of the space.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Blocks {
-    /// Of the ids that have been in use: records are made as ids are first taken, so that unused ones cost no memory.
+    /// Records of all ids that were ever used: a record is created with the first use of its id, so unused ids take no memory.
     pub recs: Vec<Block>,
     pub free: List,
     /// Ids are below this.
@@ -233,7 +233,7 @@ impl Blocks {
         }
     }
 
-    /// A block's content turns out to be worth more than most: it is written before others. False: it was known.
+    /// Marks a block as preferred. Returns false if it was already.
     pub fn prefer(&mut self, b: u32) -> bool {
         if self.recs[b as usize].preferred {
             return false;

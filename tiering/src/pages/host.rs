@@ -103,7 +103,7 @@ pub(crate) struct HostClass {
     /// Somebody must store a page and finds no frame: pages that are only in host, though their session has room for them in
     /// tier 0, go back there.
     pub squeezed: bool,
-    /// A read that somebody waits for found no frame: until then stores leave it the next one; 0: none did.
+    /// Stores leave free frames to demand reads until this time, in microseconds; 0: no demand read lacks a frame.
     pub reader_waits_until: u64,
     /// Where the search for such pages goes on.
     pub search: u32,

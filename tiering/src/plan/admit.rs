@@ -147,8 +147,7 @@ impl Core {
         uses_before.is_none_or(|uses| worthy(self.cfg.policy.nvme_admission, uses, tokens, fill()))
     }
 
-    /// Counts the blocks of a content that is about to be dropped that are lost with it: the bytes a day did not pay for them, or they were
-    /// on their way to NVMe.
+    /// Counts the blocks lost with a content that is about to be dropped: refused by the write budget, or not written yet.
     pub(crate) fn count_lost(&mut self, c: u32) {
         let on_its_way = |b: BlockId| !matches!(self.blocks[b].keep, Keep::No | Keep::Erase) && !self.is_recorded(b);
         let unwritten = self.parts(c).filter_map(Part::block).filter(|&b| on_its_way(b)).count() as u64;

@@ -20,8 +20,8 @@ pub(crate) enum Take {
     Any,
 }
 
-/// For how long after a read found no host frame stores leave it the next one, in microseconds: it asks again whenever one comes free, which
-/// takes a busy disk no longer.
+/// Stores leave host frames to a demand read for this time after it found none, in microseconds. The read asks again whenever a frame becomes
+/// free, which takes a busy disk a few milliseconds.
 const READER_US: u64 = 20_000;
 
 /// What a read is for.
@@ -135,19 +135,19 @@ impl Core {
         Some(at)
     }
 
-    /// Somebody waits for a read that found no host frame. Stores would take each one that comes free, since they wait as well.
+    /// A demand read found no host frame: stores, which wait for frames as well, leave the next ones to it.
     fn leave_frames_to_readers(&mut self, class: u8) {
         let until = self.now.saturating_add(READER_US);
         self.host.classes[usize::from(class)].reader_waits_until = until;
         self.set_timer(until);
     }
 
-    /// Whether stores leave free host frames of a class to a read that somebody waits for.
+    /// Whether stores must leave free host frames of a class to a demand read.
     pub(crate) fn reader_waits(&self, class: u8) -> bool {
         self.now < self.host.classes[usize::from(class)].reader_waits_until
     }
 
-    /// Readers that did not come again for their frame may have given up: stores go on.
+    /// Ends the priority of demand reads that did not ask again: they may have been cancelled.
     pub(crate) fn readers_due(&mut self) {
         for class in 0..self.host.classes.len() {
             match self.host.classes[class].reader_waits_until {

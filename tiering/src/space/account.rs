@@ -142,7 +142,7 @@ impl Core {
         let short = |core: &Core| count.saturating_sub(core.blocks.free_ids() + core.blocks.dying);
         while short(self) > 0 && self.cool_content() {}
         if short(self) > 0 && self.is_writing_content() {
-            // What is being written needs no id once it is recorded: nothing is dropped unwritten meanwhile.
+            // A recorded block gives its id up, so nothing has to be dropped unwritten.
             self.ids_wanted = short(self);
             return Admit::Wait;
         }
@@ -156,7 +156,7 @@ impl Core {
         }
     }
 
-    /// Whether content is on its way to NVMe, and the disks take it.
+    /// Whether blocks are being written to NVMe, by disks that accept writes.
     fn is_writing_content(&self) -> bool {
         let room = self.disk.free_slots() > 0 || self.slots_to_come();
         let some = self.transfers.writes + self.notes.in_flight() + self.blocks.to_record.len > 0
@@ -164,8 +164,8 @@ impl Core {
         self.has_nvme() && some && self.disk_failing().is_none()
     }
 
-    /// A content was recorded, or came to nothing: who waits for ids looks again once as many may be free as it lacks, or no more are to
-    /// come.
+    /// A block was recorded, or its write failed: requests that wait for ids are retried once enough ids can be free, or nothing more is being
+    /// written.
     pub(crate) fn ids_may_be_free(&mut self) {
         if self.ids_wanted == 0 {
             return;

@@ -49,14 +49,14 @@ impl Core {
         self.blocks[b].keep != Keep::No || self.is_recorded(b)
     }
 
-    /// Whether the block lies so deep that computing it again takes twice what the first blocks of a prefix take, or more.
+    /// Whether recomputing the block costs at least twice as much as recomputing the first block of a prefix.
     fn is_expensive(&self, b: BlockId) -> bool {
         let tokens = u64::from(self.blocks[b].depth) * self.geo.page_tokens;
         let doubles_at = u64::from(self.cfg.policy.retention.attention_doubles_at);
         doubles_at > 0 && tokens >= doubles_at
     }
 
-    /// A block's content is worth more than most, and with it what it stands on: they are written before others.
+    /// Marks a block and its ancestors as preferred: they are written before other blocks.
     fn prefer_run(&mut self, b: BlockId) {
         let (shard, mut at) = (self.blocks[b].shard, b);
         while !self.is_recorded(at) && self.blocks.prefer(at) {

@@ -107,7 +107,7 @@ pub struct Core {
     pub(crate) woken: VecDeque<u16>,
     /// Somebody waits for a host frame.
     pub(crate) host_wanted: bool,
-    /// Block ids that a request lacks that waits for content to be recorded; 0: none does.
+    /// Block ids missing for a request that waits until blocks are recorded; 0: no request waits.
     pub(crate) ids_wanted: u32,
     /// Somebody waits for a page to be unpublished from the frame that it gave up.
     pub(crate) leaving_wanted: bool,

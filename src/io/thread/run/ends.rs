@@ -90,7 +90,7 @@ impl Runner {
         self.jobs.give(number);
     }
 
-    /// Transfers failed together: each is tried alone, so that only those fail that fail by themselves.
+    /// Retries each transfer of a failed job alone, so that a bad sector fails one block only.
     fn part(&mut self, number: u32, now_us: u64) {
         while let Some(item) = self.jobs.at(number).transfers.pop() {
             let (class, key) = (item.class, (item.space, item.id));

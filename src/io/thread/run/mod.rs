@@ -60,12 +60,12 @@ const BATCH_LEAST_US: u64 = 500;
 /// Completions waited for together, at most.
 const BATCH_MOST: u32 = 8;
 
-/// Bytes that transfers of neighbouring slots move together, at most, by kind. Writes: new extents and old ones take requests of 256 KiB best
-/// (decision 45). Reads: somebody waits for the first of them, and a device serves several requests at once.
+/// Most bytes of adjacent slots in one job. Writes: requests of 256 KiB are the fastest on new and on old extents (decision 45). Reads: the
+/// first block is needed at once, and a device serves several requests in parallel.
 const TOGETHER_READ_BYTES: u64 = 64 << 10;
 const TOGETHER_WRITE_BYTES: u64 = 256 << 10;
 
-/// Whether a transfer moves in the same requests as those of a job, whose slots stand one behind the other: its slot is next to theirs.
+/// Whether a transfer can join a job: its slot is adjacent to the job's contiguous slots, and the sum stays below the limit.
 fn goes_with(transfers: &[Box<Transfer>], next: &Transfer) -> bool {
     let (Some(first), Some(last)) = (transfers.first(), transfers.last()) else { return false };
     let most = if next.kind == IoKind::Write { TOGETHER_WRITE_BYTES } else { TOGETHER_READ_BYTES };
@@ -318,7 +318,7 @@ impl Runner {
         self.jobs.has_free() && self.coding.waiting.is_empty()
     }
 
-    /// Begins a transfer, and with it those of neighbouring slots that wait behind it.
+    /// Begins a transfer, together with queued transfers of adjacent slots.
     fn begin(&mut self, entry: Entry<Box<Transfer>>, now_us: u64) {
         let number = self.jobs.take().expect("`may_begin` saw one");
         self.jobs.at(number).clear(now_us);
@@ -353,7 +353,7 @@ impl Runner {
         self.plan(number, now_us);
     }
 
-    /// Adds those that wait in the class, as long as the next one stands next to the job's.
+    /// Adds queued transfers of the class to the job while the next one is adjacent to it.
     fn join_neighbours(&mut self, number: u32, class: IoClass, now_us: u64) {
         loop {
             let job = self.jobs.at(number);
@@ -373,7 +373,7 @@ impl Runner {
         job.transfers.insert(if before { 0 } else { job.transfers.len() }, item);
     }
 
-    /// Computes the checksums of what a job writes. False: pages of it are not what was stored, and nothing of it is written.
+    /// Computes the checksums of the pages that a job writes. False: some pages differ from what was stored, and nothing is written.
     fn note_checksums(&mut self, number: u32, now_us: u64) -> bool {
         let job = self.jobs.at(number);
         if !job.writes() {
