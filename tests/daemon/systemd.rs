@@ -165,8 +165,13 @@ impl Manager {
 
     fn hear(&self) -> String {
         let mut message = [0; 4096];
-        let len = self.notify.recv(&mut message).unwrap_or_else(|error| panic!("silence: {error}\n{}", self.log()));
-        String::from_utf8(message[..len].to_vec()).unwrap()
+        loop {
+            match self.notify.recv(&mut message) {
+                Ok(len) => return String::from_utf8(message[..len].to_vec()).unwrap(),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => panic!("silence: {error}\n{}", self.log()),
+            }
+        }
     }
 
     /// Everything up to a message that contains `wanted`, that one included.
