@@ -4,7 +4,8 @@
 
 use kvtide_fuzz::{Bytes, translate};
 use kvtide_tiering::api::{
-    Action, Admission, Attention, Event, Eviction, IoKind, Job, Limits, Plane, PlaneKind, Policy, Retention, SessionId, SpaceConfig, Status,
+    Action, Admission, Attention, Event, Eviction, IoKind, Job, Limits, Plane, PlaneKind, Policy, Retention, SessionId,
+    SpaceConfig, Status,
 };
 use kvtide_tiering::{ActionBuf, Core, Error};
 use kvtide_wire::entry::{JobDone, Submission};
@@ -90,7 +91,9 @@ impl World {
         let refused = self.core.handle(self.now, event, &mut self.buf).err();
         self.take();
         match refused {
-            Some(Error::Slab { .. } | Error::Transfer { .. }) => panic!("the shell of this test is correct: {refused:?}"),
+            Some(Error::Slab { .. } | Error::Transfer { .. }) => {
+                panic!("the shell of this test is correct: {refused:?}")
+            }
             Some(_) => true,
             None => false,
         }
@@ -149,7 +152,10 @@ impl World {
                 self.core.handle(self.now, event, &mut self.buf).expect("it was asked for");
             }
             Action::ReturnDisk { slab } => {
-                assert!(std::mem::replace(&mut self.disk_slabs[slab as usize], false), "slab {slab} was returned twice");
+                assert!(
+                    std::mem::replace(&mut self.disk_slabs[slab as usize], false),
+                    "slab {slab} was returned twice"
+                );
             }
             Action::Io { id, kind, at, .. } => {
                 assert!(self.transfers.iter().all(|t| t.0 != id), "transfer ids are unique in flight");

@@ -155,8 +155,7 @@ fn scores(bytes: &mut Bytes<'_>, step: u64) -> Option<Scores> {
     let (seq, plane) = (small(bytes, SEQS + 1), small(bytes, u32::from(PLANES) + 1) as u16);
     let share = |bytes: &mut Bytes<'_>| F16(u16::from_le_bytes(bytes.array()));
     let count = bytes.byte() % 8;
-    let top: Vec<Top> =
-        (0..count).map(|_| Top { index: small(bytes, BLOCKS + 1), log_mass: share(bytes) }).collect();
+    let top: Vec<Top> = (0..count).map(|_| Top { index: small(bytes, BLOCKS + 1), log_mass: share(bytes) }).collect();
     Scores::new(kind, seq, plane, step, &top, share(bytes))
 }
 

@@ -29,6 +29,17 @@ fn copy(bytes: &mut &[u8]) -> [u8; SUPERBLOCK_BYTES] {
     copy
 }
 
+/// Where the regions stand again; earlier builds counted there.
+const AGAIN: std::ops::Range<usize> = 76..80;
+
+/// The copy as this build writes it.
+fn normal(mut copy: [u8; SUPERBLOCK_BYTES], regions: u32) -> [u8; SUPERBLOCK_BYTES] {
+    copy[AGAIN].copy_from_slice(&regions.to_le_bytes());
+    let crc = crc32c(&copy[..CHECKSUM]);
+    copy[CHECKSUM..].copy_from_slice(&crc.to_le_bytes());
+    copy
+}
+
 fuzz_target!(|bytes: &[u8]| {
     let mut bytes = bytes;
     let copies = [copy(&mut bytes), copy(&mut bytes)];
@@ -36,7 +47,7 @@ fuzz_target!(|bytes: &[u8]| {
     for copy in &copies {
         match Superblock::decode(copy) {
             Ok(block) => {
-                assert_eq!(block.encode(), *copy);
+                assert_eq!(block.encode(), normal(*copy, block.regions));
                 assert!(block.log_offset >= 2 * SUPERBLOCK_BYTES as u64);
                 assert!(block.log_offset + block.log_bytes <= block.regions_offset);
                 assert!(block.regions_offset < block.file_bytes() && block.file_bytes() <= i64::MAX as u64);
