@@ -191,6 +191,8 @@ pub(crate) struct Disk {
     pub exhausted: bool,
     /// Writes that failed in a row, over all slots.
     pub write_fails: u8,
+    /// When the last of them that counted ended: those that were sent before it failed with it, and count as one.
+    pub write_failed_us: u64,
     /// How the last of them failed.
     pub failed_with: Status,
     /// Slots that were given up since a write last succeeded.
@@ -232,6 +234,7 @@ impl Disk {
             refused: false,
             exhausted: false,
             write_fails: 0,
+            write_failed_us: 0,
             failed_with: Status::Ok,
             suspects: 0,
             write_at: 0,

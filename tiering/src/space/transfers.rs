@@ -189,7 +189,10 @@ impl Core {
             (self.disk.write_fails, self.disk.suspects, self.blocks[b].write_fails) = (0, 0, 0);
             return;
         }
-        self.disk.write_fails = self.disk.write_fails.saturating_add(1);
+        if transfer.sent_us >= self.disk.write_failed_us {
+            self.disk.write_fails = self.disk.write_fails.saturating_add(1);
+            self.disk.write_failed_us = self.now.max(1);
+        }
         self.disk.failed_with = if status == Status::NoSpace { status } else { Status::Io };
         if let Some(status) = self.disk_failing() {
             self.fail_publishes(status);
