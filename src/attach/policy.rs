@@ -76,14 +76,18 @@ fn at_most(what: &str, asked: u64, max: u64, key: &str) -> Result<(), Refusal> {
 }
 
 /// Number of block ids of a space: the blocks that host memory can hold, plus the tier 0 of `space_sessions_max` sessions like this one, plus
-/// blocks in transit; limited by the width of page ids and by `limits.blocks_max`. Unused ids take no memory.
+/// blocks in transit; limited by the width of page ids, by `limits.blocks_max`, and by what their tables may take of the machine's memory: an
+/// engine may claim any tier 0, and address space is reserved for all ids. Unused ids take no memory.
 fn blocks_max(limits: &Limits, host_bytes: u64, hello: &Hello, planes: &[Plane]) -> u32 {
     let block_bytes: u64 = planes.iter().map(|plane| u64::from(stride(plane.page_bytes))).sum();
     let planes = planes.len().max(1) as u64;
     let frames: u64 = hello.tier0_frames.iter().map(|frames| u64::from(*frames)).sum();
     let in_tier0 = (frames / planes).saturating_mul(limits.space_sessions_max.into());
     let held = (host_bytes / block_bytes.max(1)).saturating_add(in_tier0).saturating_add(defaults::SPARE_BLOCKS);
-    let counted = ((u64::from(u32::MAX) - 1) / planes).min(defaults::CONTENTS_MAX.into());
+    let (a_block, a_page) = defaults::TABLE_BYTES;
+    let fits = limits.tables_bytes_max / (a_block + a_page * planes);
+    let counted =
+        ((u64::from(u32::MAX) - 1) / planes).min(defaults::CONTENTS_MAX.into()).min(fits.max(defaults::SPARE_BLOCKS));
     let most = limits.blocks_max.map_or(counted, |most| counted.min(most.into()));
     held.min(most) as u32
 }
@@ -233,7 +237,8 @@ mod tests {
         let tier0 = Hello { tier0_frames: vec![1 << 20], ..hello() };
         let config = Config::parse("", "", &Overrides::default(), &machine(8 * GIB)).unwrap();
         let limits = admit(&config, &config.limits, &config.domains[0], &tier0).unwrap().limits;
-        assert!(limits.blocks_max >= 64 << 20, "what 64 sessions have in tier 0: {limits:?}");
+        let tables = u64::from(limits.blocks_max) * (defaults::TABLE_BYTES.0 + defaults::TABLE_BYTES.1);
+        assert!(limits.blocks_max >= 4 << 20 && tables <= GIB, "64 sessions that claim a large tier 0: {limits:?}");
         let ceiling =
             Config::parse("", "[limits]\nblocks_max = 20000\n", &Overrides::default(), &machine(8 * GIB)).unwrap();
         let limits = admit(&ceiling, &ceiling.limits, &ceiling.domains[0], &tier0).unwrap().limits;

@@ -77,6 +77,10 @@ pub const INDEX_BYTES: u64 = 64;
 pub const CONTENTS_MAX: u32 = (1 << 29) - 1;
 /// Contents that one space can find, on the smallest machine.
 pub const CONTENTS_MIN: u32 = 1 << 20;
+/// Share of the machine's memory that the tables of one space's blocks may take, one part in so many, whatever its engines ask for.
+pub const TABLES_PART: u64 = 8;
+/// Bytes of these tables for a block, and for each of its pages, rounded up.
+pub const TABLE_BYTES: (u64, u64) = (128, 16);
 /// Block ids of a space beyond those that its tiers can hold: for blocks that are being stored or looked up.
 pub const SPARE_BLOCKS: u64 = 8192;
 /// Bytes that a fast disk takes in the 50 ms for which its log holds back records that nobody waits for.

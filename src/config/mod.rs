@@ -165,6 +165,8 @@ pub struct Limits {
     pub blocks_max: Option<u32>,
     /// Blocks that one space can find, those on NVMe alone included: its index stays in memory.
     pub contents_max: u32,
+    /// Bytes that the tables of one space's blocks may take.
+    pub tables_bytes_max: u64,
     /// Sequences of one session.
     pub seqs_max: u32,
     /// Blocks of one sequence.

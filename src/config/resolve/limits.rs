@@ -38,6 +38,7 @@ pub(super) fn limits(
     let depth_max = power_of_two(file, &depth, file.in_range(&depth, &defaults::DEPTH_RANGE)?)?;
     let jobs = file.field("limits.jobs_max", raw.jobs_max, defaults::JOBS_MAX);
     let jobs_max = power_of_two(file, &jobs, file.in_range(&jobs, &defaults::JOBS_RANGE)?)?;
+    let memory = machine.cgroup.as_ref().map_or(machine.total_bytes, |limit| limit.bytes.min(machine.total_bytes));
     let u32_of = |key: &str, field, default, range| file.in_range(&file.field(key, field, default), &range);
     let u16_of = |key: &str, field, default, range| file.in_range(&file.field(key, field, default), &range);
     Ok(Limits {
@@ -51,7 +52,8 @@ pub(super) fn limits(
             defaults::HANDSHAKES_RANGE,
         )?,
         blocks_max,
-        contents_max: contents_max(machine),
+        contents_max: contents_max(memory),
+        tables_bytes_max: memory / defaults::TABLES_PART,
         seqs_max: u32_of("limits.seqs_max", raw.seqs_max, defaults::SEQS_MAX, defaults::SEQS_RANGE)?,
         seq_blocks_max,
         lanes_max: u16_of("limits.lanes_max", raw.lanes_max, defaults::LANES_MAX, defaults::LANES_RANGE)?,
@@ -76,9 +78,8 @@ pub(super) fn limits(
 }
 
 /// How many blocks the index of a space may have, by the memory of the machine.
-fn contents_max(machine: &Machine) -> u32 {
-    let most = machine.cgroup.as_ref().map_or(machine.total_bytes, |limit| limit.bytes.min(machine.total_bytes));
-    let contents = most / defaults::INDEX_PART / defaults::INDEX_BYTES;
+fn contents_max(memory_bytes: u64) -> u32 {
+    let contents = memory_bytes / defaults::INDEX_PART / defaults::INDEX_BYTES;
     u32::try_from(contents).unwrap_or(u32::MAX).clamp(defaults::CONTENTS_MIN, defaults::CONTENTS_MAX)
 }
 

@@ -204,8 +204,10 @@ fn start(settings: Settings, opened: Opened, health: Arc<Health>, seams: Seams) 
     let figures = DiskFigures { published, desk: Some(Arc::clone(&desk)), health: Arc::clone(&health) };
     let its_health = Arc::clone(&health);
     let thread = builder.spawn(move || {
-        // Its rounds are short, and core threads wait for it. Without the right to ask for that it takes turns like any other.
-        let _ = short_turns(TURN);
+        // Its rounds are short, and core threads wait for it.
+        if let Err(error) = short_turns(TURN) {
+            tracing::warn!("disk {}: its thread waits its turn like any other: {error}", settings.number);
+        }
         // A ring belongs to the thread that makes it.
         let runner = engine(&settings, &store, &mode, &mailbox).and_then(|engine| {
             Runner::new((seams.engine)(engine), &settings, store, mode, mailbox, (its_health, desk), (nudge, publisher))

@@ -1,6 +1,7 @@
 //! NVMe space: disks of fixed-size regions, each granted as a slab to one space at a time.
 //!
-//! A region of a disk that failed serves nobody any more. Spaces get regions from the disk that they ask for, else from the one that is least full for its size and speed, so that
+//! A region of a disk that failed serves nobody any more. Spaces get regions from the disk that they ask for, else from the one that is least
+//! full for its size and speed, so that
 //! disks fill, and are read, in proportion to both.
 //!
 //! What an earlier run left in a region is **kept** ([`kept`]) until its space comes and adopts it: it counts to its domain's
