@@ -187,13 +187,12 @@ impl Blocks {
 
     /// Takes a free id; the block is unsealed and unreferenced.
     pub fn alloc(&mut self, shard: u16) -> Option<u32> {
-        let b = match self.free.pop_front(&mut self.recs) {
-            Some(b) => b,
-            None if (self.recs.len() as u32) < self.max => {
-                self.recs.push(Block::default());
-                self.recs.len() as u32 - 1
-            }
-            None => return None,
+        // An id is used again as late as possible: whoever still names its former block is then told that it is gone.
+        let b = if (self.recs.len() as u32) < self.max {
+            self.recs.push(Block::default());
+            self.recs.len() as u32 - 1
+        } else {
+            self.free.pop_front(&mut self.recs)?
         };
         self.recs[b as usize] = Block { shard, state: BlockState::Unsealed, ..Block::default() };
         Some(b)
