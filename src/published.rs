@@ -2,33 +2,26 @@
 //!
 //! ```text
 //! owner:  work ─▶ publish, at most every 100 ms ─▶ … ─▶ publish what is left ─▶ sleep
-//! reader: ticket ─▶ the newest snapshot, if it serves the ticket or the owner sleeps with nothing unpublished
-//!                ─▶ else rings the owner, waits up to a bound, and takes the newest with its age
+//! reader: ticket, rings the owner ─▶ the snapshot that serves the ticket
+//!                                 ─▶ else, after a bound, the newest with its age
 //! ```
 //!
 //! A reader never waits for a mailbox or a queue: the ticket is an atomic that the owner looks at once a round. The lock guards
 //! the swap of a pointer and nothing else.
 //!
-//! Ordering. A reader takes its ticket, then reads the state. An owner stores the state, then looks at the tickets once more,
-//! then sleeps; it stores `AWAKE` before it does any work. All of these are SeqCst: an owner that sleeps has seen the ticket, or the
-//! reader sees that it sleeps and rings. What an engine learned was done by an owner whose state was `AWAKE` before.
+//! A sleeping owner is rung even if it has published everything: what an engine did before the reader asked may still lie in a ring that
+//! the owner has not looked at. An owner that no ring reaches says whether its snapshot is exact before it waits for a message.
+//!
+//! Ordering. A reader takes its ticket, then rings. An owner announces its sleep, then looks at the tickets once more, then
+//! sleeps. All of these are SeqCst: an owner that sleeps has seen the ticket, or is rung.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How often an owner that works publishes, unless a reader waits.
 pub(crate) const PUBLISH_EVERY: Duration = Duration::from_millis(100);
-
-/// In a round.
-const AWAKE: u8 = 0;
-/// Asleep with changes that it has not published.
-const UNPUBLISHED: u8 = 1;
-/// Asleep, and the newest snapshot is exact.
-const PUBLISHED: u8 = 2;
-/// The same where no ring reaches the owner: it waits for a message.
-const UNRUNG: u8 = 3;
 
 /// A moment that never comes.
 const NEVER: u64 = u64::MAX;
@@ -87,7 +80,8 @@ struct Shared<T> {
     published: Condvar,
     /// Tickets that readers took.
     tickets: AtomicU64,
-    state: AtomicU8,
+    /// The owner waits where no ring reaches it, and the newest snapshot is exact.
+    is_exact: AtomicBool,
     /// Up to when the newest snapshot was exact, in microseconds of the heartbeat's clock.
     exact_us: AtomicU64,
     ended: AtomicBool,
@@ -147,7 +141,7 @@ pub(crate) fn published<T>() -> (Publisher<T>, Published<T>) {
         newest: Mutex::new(Newest { snapshot: None, serves: 0 }),
         published: Condvar::new(),
         tickets: AtomicU64::new(0),
-        state: AtomicU8::new(AWAKE),
+        is_exact: AtomicBool::new(false),
         exact_us: AtomicU64::new(0),
         ended: AtomicBool::new(false),
         heartbeat: Heartbeat::default(),
@@ -168,13 +162,13 @@ impl<T> Publisher<T> {
 
     /// A round begins. To be called before any work of it.
     pub fn round(&mut self) {
-        let Shared { heartbeat, exact_us, state, .. } = &*self.shared;
+        let Shared { heartbeat, exact_us, is_exact, .. } = &*self.shared;
         heartbeat.round();
         if std::mem::take(&mut self.asleep) {
             if !self.changed {
                 exact_us.store(heartbeat.now_us(), Ordering::Relaxed);
             }
-            state.store(AWAKE, Ordering::SeqCst);
+            is_exact.store(false, Ordering::SeqCst);
         }
     }
 
@@ -228,18 +222,14 @@ impl<T> Publisher<T> {
 
     /// The owner is about to sleep, for so long at most. It must look at [`Publisher::is_wanted`] once more before it does.
     pub fn sleep(&mut self, most: Option<Duration>) {
-        self.rest(most, if self.changed { UNPUBLISHED } else { PUBLISHED });
+        self.asleep = true;
+        self.shared.heartbeat.sleep(most);
     }
 
     /// The same for a sleep that no ring ends.
     pub fn sleep_unrung(&mut self, most: Option<Duration>) {
-        self.rest(most, if self.changed { UNPUBLISHED } else { UNRUNG });
-    }
-
-    fn rest(&mut self, most: Option<Duration>, state: u8) {
-        self.asleep = true;
-        self.shared.heartbeat.sleep(most);
-        self.shared.state.store(state, Ordering::SeqCst);
+        self.sleep(most);
+        self.shared.is_exact.store(!self.changed, Ordering::SeqCst);
     }
 }
 
@@ -256,7 +246,7 @@ impl<T> Published<T> {
     /// Asks for a snapshot that shows all that was done before the call; does not wait.
     pub fn request(&self) -> Ticket {
         let number = self.0.tickets.fetch_add(1, Ordering::SeqCst) + 1;
-        let is_exact = self.0.is_exact();
+        let is_exact = self.0.is_exact.load(Ordering::SeqCst);
         if !is_exact {
             self.ring();
         }
@@ -289,16 +279,8 @@ impl<T> Published<T> {
         Some(Reading { snapshot, age, overdue })
     }
 
-    /// Rings a sleeping owner, so that one that cannot be woken shows.
-    pub fn probe(&self) {
-        self.ring();
-    }
-
     fn ring(&self) {
         let Some(ring) = self.0.ring.get() else { return };
-        if self.0.state.load(Ordering::SeqCst) == UNRUNG {
-            return;
-        }
         let rounds = self.0.heartbeat.rounds();
         let mut rung = self.0.rung();
         if rung.is_none_or(|(before, _)| before != rounds) {
@@ -321,11 +303,6 @@ impl<T> Published<T> {
 }
 
 impl<T> Shared<T> {
-    /// Whether the owner sleeps and has published everything.
-    fn is_exact(&self) -> bool {
-        matches!(self.state.load(Ordering::SeqCst), PUBLISHED | UNRUNG)
-    }
-
     /// How long ago the newest snapshot was exact; never zero, which says that it is.
     fn inexact(&self) -> Duration {
         let exact_us = self.exact_us.load(Ordering::Relaxed);
@@ -399,23 +376,33 @@ mod tests {
     }
 
     #[test]
-    fn a_sleeping_owner_is_rung_only_for_what_it_has_not_published() {
+    fn a_sleeping_owner_is_rung_and_looks_whether_something_has_come_in() {
         let (mut owner, figures, rings) = rung();
         owner.publish(1);
         owner.sleep(None);
         let ticket = figures.request();
-        let reading = figures.read(ticket, Instant::now()).unwrap();
+        assert_eq!(rings.load(Ordering::SeqCst), 1);
+        owner.round();
+        assert!(owner.is_wanted() && owner.is_due(), "it publishes though it knows of no change");
+        owner.publish(2);
+        let reading = figures.read(ticket, in_time()).unwrap();
         assert_eq!(
             (reading.snapshot.as_deref(), reading.age, reading.overdue),
-            (Some(&1), Duration::ZERO, Duration::ZERO)
+            (Some(&2), Duration::ZERO, Duration::ZERO)
         );
-        assert_eq!(rings.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn an_owner_that_no_ring_reaches_is_exact_unless_it_says_otherwise() {
+        let (mut owner, figures, rings) = rung();
+        owner.publish(1);
+        owner.sleep_unrung(None);
+        let age = || figures.read(figures.request(), Instant::now()).unwrap().age;
+        assert_eq!((age(), rings.load(Ordering::SeqCst)), (Duration::ZERO, 0));
         owner.round();
         owner.changed();
-        owner.sleep(owner.due());
-        let _ = figures.request();
-        assert_eq!(rings.load(Ordering::SeqCst), 1);
-        assert!(owner.is_wanted(), "it sees that when it goes round");
+        owner.sleep_unrung(owner.due());
+        assert_ne!(age(), Duration::ZERO);
     }
 
     #[test]
@@ -448,20 +435,18 @@ mod tests {
     }
 
     #[test]
-    fn a_sleeper_that_cannot_be_woken_shows_after_a_probe_and_one_that_no_ring_reaches_does_not() {
+    fn a_sleeper_that_cannot_be_woken_shows_and_one_that_no_ring_reaches_does_not() {
         let (mut owner, figures, _) = rung();
         owner.publish(1);
         let silent = || figures.read(figures.request(), Instant::now()).unwrap().overdue;
         let before = Instant::now();
         owner.sleep(None);
-        figures.probe();
         while silent() == Duration::ZERO {
             assert!(before.elapsed() < BOUND);
         }
         owner.round();
         owner.sleep_unrung(None);
         assert_eq!(silent(), Duration::ZERO, "it went round");
-        figures.probe();
         assert_eq!(figures.0.rung().map(|(rounds, _)| rounds), Some(0), "no new ring is awaited");
     }
 

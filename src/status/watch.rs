@@ -152,19 +152,13 @@ impl Watcher {
             if Instant::now() >= due {
                 due = Instant::now() + beat;
                 self.heed(&snapshot);
-                self.probe();
                 self.log.tell_left_out();
             }
         }
     }
 
-    /// Rings all that sleep: one that cannot be woken shows at the next looks.
-    fn probe(&self) {
-        self.roll.spaces().values().for_each(Published::probe);
-        self.roll.disks().iter().for_each(DiskFigures::probe);
-    }
-
-    /// Reads what all have published. Those that work are asked to publish, all at once, and waited for within a bound.
+    /// Reads what all have published. All are asked to publish, at once, and waited for within a bound: one that cannot be woken shows at
+    /// the next looks.
     fn look(&mut self) -> Snapshot {
         let now = Instant::now();
         let deadline = now + FRESH;

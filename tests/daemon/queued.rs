@@ -36,10 +36,13 @@ fn count(status: &Value, name: &str) -> u64 {
 /// Faults, pages that steps or faults had loaded, and what became of pages of queued sequences.
 fn figures(daemon: &mut PrivateDaemon) -> (u64, u64, [u64; 4]) {
     let status = daemon.status().unwrap();
-    let pages = &status["spaces"][0]["core"]["host_to_tier0"]["pages"];
-    let waited = [Reason::Demand, Reason::Step].map(|reason| pages[reason as usize].as_u64().unwrap()).iter().sum();
     let outcomes = ["used", "late", "missed", "wasted"].map(|what| count(&status, &format!("intent_{what}")));
-    (count(&status, "faults"), waited, outcomes)
+    (count(&status, "faults"), waited_for(&status), outcomes)
+}
+
+fn waited_for(status: &Value) -> u64 {
+    let pages = &status["spaces"][0]["core"]["host_to_tier0"]["pages"];
+    [Reason::Demand, Reason::Step].iter().map(|&reason| pages[reason as usize].as_u64().unwrap()).sum()
 }
 
 #[test]
@@ -60,11 +63,14 @@ fn a_queued_request_finds_its_prefix_in_tier_0() {
     });
     channel.resume(queued, BOUND).unwrap();
     read(&mut lane, queued, BLOCKS);
+    // The core hears of a step's end after the engine has gone on.
+    until_status(&mut daemon, "counted its pages", |status| count(status, "intent_used") == PAGES);
     assert_eq!(figures(&mut daemon), (faults, waited, [PAGES, 0, 0, 0]), "its step waited for nothing");
     channel.seq_drop(queued).unwrap();
     // One that nobody announced has all of it to wait for.
     let surprise = map(&mut channel, 2);
     read(&mut lane, surprise, BLOCKS);
-    let (_, loaded, _) = figures(&mut daemon);
-    assert!(loaded - waited >= 8 * PAGE_BYTES.len() as u64, "{loaded} pages, {waited} before");
+    until_status(&mut daemon, "loaded them for the step", |status| {
+        waited_for(status) - waited >= 8 * PAGE_BYTES.len() as u64
+    });
 }

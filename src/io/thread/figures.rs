@@ -19,10 +19,6 @@ pub(crate) struct DiskFigures {
 impl DiskFigures {
     /// Asks for figures that show all that was done before the call; does not wait.
     pub fn request(&self) -> Ticket {
-        // The I/O thread notices that the device keeps the log thread, and may have no other reason to go round.
-        if self.desk.as_ref().is_some_and(|desk| desk.report().inside_us > 0) {
-            self.published.probe();
-        }
         self.published.request()
     }
 
@@ -37,10 +33,5 @@ impl DiskFigures {
             self.health.why().clone_into(&mut status.why_out);
         }
         Some(reading)
-    }
-
-    /// Rings the I/O thread, so that one that cannot be woken shows.
-    pub fn probe(&self) {
-        self.published.probe();
     }
 }
