@@ -194,7 +194,7 @@ impl Session {
                         format!("{} blocks asked, {value} granted, {} listed", pending.count, list.len()),
                     );
                 }
-                self.all_new(pending, list)?;
+                self.all_new(cx, pending, list)?;
                 match self.seqs.get_mut(pending.seq as usize).and_then(Option::as_mut) {
                     Some(seq) => {
                         seq.blocks.extend_from_slice(list);
@@ -207,7 +207,7 @@ impl Session {
             Op::Fork => self.forked(cx, pending, value, list),
             Op::Truncate => {
                 let whole = pending.count.div_ceil(u64::from(page_tokens)) as usize;
-                self.all_new(pending, list)?;
+                self.all_new(cx, pending, list)?;
                 let Some(seq) = self.seq_mut(pending.seq) else { return Ok(()) };
                 let cut = (pending.count / u64::from(page_tokens)) as usize;
                 match list {
@@ -245,7 +245,7 @@ impl Session {
 
     fn forked(&mut self, cx: &mut Context, pending: &Pending, value: u64, list: &[u32]) -> Check {
         let page_tokens = cx.geometry.config.page_tokens;
-        self.all_new(pending, list)?;
+        self.all_new(cx, pending, list)?;
         let Some(parent) = self.seq(pending.seq) else { return Ok(()) };
         let shared = (parent.committed / u64::from(page_tokens)) as usize;
         let needed = parent.committed.div_ceil(u64::from(page_tokens)) as usize;
@@ -351,11 +351,20 @@ impl Session {
         Ok(())
     }
 
-    /// Blocks that were just granted must be nobody's in this session.
-    fn all_new(&self, pending: &Pending, list: &[u32]) -> Check {
-        let taken = |block: &&u32| {
-            self.reserve.contains(block) || self.seqs.iter().flatten().any(|seq| seq.blocks.contains(block))
+    /// Blocks that were just granted must be nobody's in this session. What a truncation under way cuts off is nobody's already: its answer
+    /// may wait in another channel.
+    fn all_new(&self, cx: &Context, pending: &Pending, list: &[u32]) -> Check {
+        let page_tokens = u64::from(cx.geometry.config.page_tokens);
+        let kept = |seq: usize| {
+            let cuts = self.channels.iter().flat_map(|channel| channel.pending.iter().flatten());
+            let cuts = cuts.filter(|other| other.op == Op::Truncate && other.seq as usize == seq);
+            cuts.map(|cut| (cut.count / page_tokens) as usize).min().unwrap_or(usize::MAX)
         };
+        let holds = |seq: usize, block: u32| {
+            let blocks = self.seqs[seq].iter().flat_map(|seq| &seq.blocks);
+            blocks.take(kept(seq)).any(|held| *held == block)
+        };
+        let taken = |block: &&u32| self.reserve.contains(block) || (0..self.seqs.len()).any(|seq| holds(seq, **block));
         match list.iter().find(taken) {
             Some(block) => self.impossible(pending, format!("granted block {block}, which is in use")),
             None => Ok(()),

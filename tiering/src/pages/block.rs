@@ -5,6 +5,10 @@ use crate::api::NONE;
 use crate::lists::{Linked, Links, List};
 use serde::{Deserialize, Serialize};
 
+/// Free ids that are kept back while there are unused ones. An id is used again after so many others, so that whoever still names
+/// its former block is told that it is gone; and records are made for little more than the blocks that exist at once.
+const REUSED_AFTER: u32 = 4096;
+
 /// Life of a block id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum BlockState {
@@ -187,8 +191,8 @@ impl Blocks {
 
     /// Takes a free id; the block is unsealed and unreferenced.
     pub fn alloc(&mut self, shard: u16) -> Option<u32> {
-        // An id is used again as late as possible: whoever still names its former block is then told that it is gone.
-        let b = if (self.recs.len() as u32) < self.max {
+        let is_new = self.free.len < REUSED_AFTER && (self.recs.len() as u32) < self.max;
+        let b = if is_new {
             self.recs.push(Block::default());
             self.recs.len() as u32 - 1
         } else {
@@ -291,5 +295,37 @@ impl std::ops::Index<u32> for Blocks {
 impl std::ops::IndexMut<u32> for Blocks {
     fn index_mut(&mut self, b: u32) -> &mut Block {
         &mut self.recs[b as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_used_again_after_so_many_others_and_records_follow_what_exists_at_once() {
+        let mut blocks = Blocks::new(1 << 20);
+        let first = blocks.alloc(0).unwrap();
+        blocks.release(first);
+        for _ in 1..REUSED_AFTER {
+            let other = blocks.alloc(0).unwrap();
+            assert_ne!(other, first);
+            blocks.release(other);
+        }
+        for _ in 0..10 * REUSED_AFTER {
+            let again = blocks.alloc(0).unwrap();
+            blocks.release(again);
+        }
+        assert_eq!(blocks.recs.len() as u32, REUSED_AFTER);
+    }
+
+    #[test]
+    fn all_ids_can_be_in_use_at_once() {
+        let mut blocks = Blocks::new(3);
+        let mut ids: Vec<u32> = std::iter::from_fn(|| blocks.alloc(0)).collect();
+        ids.sort_unstable();
+        assert_eq!(ids, [0, 1, 2]);
+        blocks.release(1);
+        assert_eq!((blocks.alloc(0), blocks.alloc(0)), (Some(1), None));
     }
 }
