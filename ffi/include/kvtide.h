@@ -717,7 +717,8 @@ typedef struct kvt_layout {
     const struct kvt_plane_layout *planes;
     /// Planes.
     uint32_t planes_count;
-    /// Block ids are below this: a lane's table has `blocks_max * planes_count` entries.
+    /// A lane's table has `blocks_max * planes_count` entries: block ids are below this. 0 without tier 0, where
+    /// there is no table.
     uint32_t blocks_max;
 } kvt_layout;
 

@@ -46,7 +46,8 @@ pub struct kvt_layout {
     pub planes: *const kvt_plane_layout,
     /// Planes.
     pub planes_count: u32,
-    /// Block ids are below this: a lane's table has `blocks_max * planes_count` entries.
+    /// A lane's table has `blocks_max * planes_count` entries: block ids are below this. 0 without tier 0, where
+    /// there is no table.
     pub blocks_max: u32,
 }
 

@@ -236,7 +236,7 @@ fn layout(options: &Options, session: &Session) -> Layout {
         tier0: session.tier0.start(),
         bytes: session.tier0.bytes(),
         page_tokens: options.space.page_tokens,
-        blocks_max: geometry.bounds().blocks_max as BlockId,
+        blocks_max: geometry.table_blocks() as BlockId,
         planes: planes.collect(),
     }
 }

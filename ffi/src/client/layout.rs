@@ -9,7 +9,7 @@ pub struct Layout {
     pub bytes: usize,
     /// Tokens of a page.
     pub page_tokens: u32,
-    /// Block ids are below this; a lane's table has `blocks_max × planes.len()` entries.
+    /// A lane's table has `blocks_max × planes.len()` entries: block ids are below this. 0 without tier 0, where there is no table.
     pub blocks_max: u32,
     /// The planes, in step order.
     pub planes: Vec<PlaneLayout>,

@@ -1,6 +1,6 @@
 //! The rules one by one.
 
-use super::model::{FRAMES, PLANES, geometry};
+use super::model::{BLOCKS, FRAMES, PLANES, geometry, with_frames};
 use kvtide::agent::protocol::{Copied, CopyOp, Geometry, LaneView, Mover, Shared, Tracks, geometry::Bounds};
 use kvtide_wire::{
     entry::{CANARY, Job, JobDone, JobKind, NONE_U16, NONE_U32},
@@ -17,7 +17,11 @@ struct Bench {
 }
 
 fn bench() -> Bench {
-    let shared = Arc::new(Shared::new(geometry(16)).expect("tables"));
+    bench_of(geometry(16))
+}
+
+fn bench_of(geometry: Geometry) -> Bench {
+    let shared = Arc::new(Shared::new(geometry).expect("tables"));
     let lane = |index| LaneView::new(Arc::clone(&shared), index).expect("lane");
     let (lane, other) = (lane(0), lane(1));
     Bench { mover: Mover::new(Arc::clone(&shared)).expect("mover"), lane, other, shared }
@@ -263,6 +267,26 @@ fn bytes_that_are_not_those_that_were_stored_show_nothing() {
     b.finish_with(&op, 77);
     let done = b.ended().expect("stored");
     assert_eq!((done.flags, done.digest), (0, 0));
+}
+
+#[test]
+fn an_engine_without_tier_0_has_no_page_tables_and_copies_its_own_blocks() {
+    let mut b = bench_of(with_frames(&[0; FRAMES.len()], 16));
+    assert_eq!((b.shared.geometry().pages(), b.shared.geometry().table_blocks()), (0, 0));
+    assert!(b.shared.resident(0, 0).is_none() && b.lane.frame(0, 0).is_none());
+    let own = |id, block| Job { frame: NONE_U32, src_frame: 7, ..job(JobKind::Gather, id, (block, 1), 0) };
+    b.send(own(1, BLOCKS - 1));
+    let op = b.mover.next_copy().expect("a copy to do");
+    b.finish(&op);
+    assert_eq!(b.status(1), Some(Status::Ok));
+    b.send(own(2, BLOCKS));
+    assert_eq!(b.status(2), Some(Status::Invalid), "the space has no such block");
+    b.send(job(JobKind::Map, 3, (0, 0), 0));
+    assert_eq!(b.status(3), Some(Status::Invalid), "there is no frame");
+    b.send(job(JobKind::Drop, 4, (0, 0), 0));
+    assert_eq!(b.status(4), Some(Status::Ok), "nothing there: nothing to do");
+    b.send(job(JobKind::Drop, 5, (BLOCKS, 0), 0));
+    assert_eq!(b.status(5), Some(Status::Invalid));
 }
 
 #[test]

@@ -86,6 +86,10 @@ pub struct Model {
 }
 
 pub fn geometry(log_entries: u32) -> Geometry {
+    with_frames(&FRAMES, log_entries)
+}
+
+pub fn with_frames(frames: &[u32], log_entries: u32) -> Geometry {
     let plane = |page_bytes| PlaneSpec { page_bytes, ..PlaneSpec::default() };
     let bounds = Bounds {
         page_tokens: 4,
@@ -97,7 +101,7 @@ pub fn geometry(log_entries: u32) -> Geometry {
         log_entries,
         pins_max: 3,
     };
-    Geometry::new(&[plane(100), plane(200), plane(100)], &FRAMES, bounds).expect("geometry")
+    Geometry::new(&[plane(100), plane(200), plane(100)], frames, bounds).expect("geometry")
 }
 
 impl Model {

@@ -1,7 +1,7 @@
 //! What of a configuration does not fit this machine. Only looks: at files' owners and modes, at file systems, at limits.
 
 use super::{Findings, Judges, Severity, disks};
-use crate::config::{ByteSize, Config, Demand, IoEngine, KeySource, Machine, NvmeTier, size::Human};
+use crate::config::{ByteSize, Config, Demand, IoEngine, KeySource, Machine, NvmeTier, defaults, size::Human};
 use rustix::process::{Resource, getrlimit};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -32,6 +32,14 @@ fn memory(config: &Config, machine: &Machine, findings: &mut Findings) {
         let text = format!("{} is more than is available now, {}", Human(capacity), Human(machine.available_bytes));
         let severity = if config.host.prefault { Severity::Error } else { Severity::Warning };
         findings.put(severity, key, text);
+    }
+    if capacity == defaults::HOST_CAPACITY_MAX && machine.available_bytes / 4 > capacity {
+        let text = format!(
+            "{} is all that is taken where nothing is set, of {} that this machine could give: the more, the fewer reads from NVMe",
+            Human(capacity),
+            Human(machine.available_bytes)
+        );
+        findings.warn(key, text);
     }
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     if swaps.lines().nth(1).is_some() {

@@ -112,6 +112,10 @@ fn what_does_not_fit_this_machine() {
     named(&here(&host("5GiB", ""), &small), Severity::Error, "5GiB exceeds the memory of this machine (MemTotal");
     named(&here(&host("3GiB", ""), &small), Severity::Error, "3 GiB is more than is available now, 2 GiB");
     named(&here(&host("3GiB", "prefault = false\n"), &small), Severity::Warning, "more than is available now");
+    let large = Machine { total_bytes: 2 << 40, available_bytes: 1 << 40, cgroup: None };
+    named(&here("", &large), Severity::Warning, "8 GiB is all that is taken where nothing is set, of 1 TiB");
+    let found = here(&host("512GiB", ""), &large);
+    assert!(!found.iter().any(|finding| finding.to_string().contains("nothing is set")), "{found:#?}");
     let limit = crate::config::CgroupLimit { file: "/c/memory.max".into(), bytes: 1 << 30 };
     let caged = Machine { cgroup: Some(limit), ..small.clone() };
     named(

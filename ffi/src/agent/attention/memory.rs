@@ -18,7 +18,7 @@ impl Memory {
     #[must_use]
     pub fn new(geometry: &Geometry, options: Option<&DigestOptions>, on_device: bool) -> Option<Memory> {
         let bounds = geometry.bounds();
-        let (blocks, planes) = (bounds.blocks_max, geometry.plane_count());
+        let (blocks, planes) = (geometry.table_blocks(), geometry.plane_count());
         let make = if on_device { Digests::elsewhere } else { Digests::new };
         let digests = match options {
             Some(options) => Some(RwLock::new(make(options, blocks, planes, bounds.page_tokens)?)),

@@ -1,6 +1,7 @@
 //! The sizes that everything here is computed from, checked once.
 
 use kvtide_wire::geometry::{CLASSES_MAX, PLANES_MAX, PlaneKind, PlaneSpec, stride};
+use std::ops::Range;
 
 /// Geometry of a session: planes, size classes, bounds.
 #[derive(Clone, Debug)]
@@ -137,10 +138,16 @@ impl Geometry {
         self.frames
     }
 
-    /// Page ids: blocks × planes.
+    /// Blocks that tables have entries for: all of the space, or none without frames that a page could be in.
+    #[must_use]
+    pub fn table_blocks(&self) -> u32 {
+        if self.frames > 0 { self.bounds.blocks_max } else { 0 }
+    }
+
+    /// Entries of a table: page ids are below this.
     #[must_use]
     pub fn pages(&self) -> u32 {
-        self.bounds.blocks_max * self.plane_count()
+        self.table_blocks() * self.plane_count()
     }
 
     /// Size classes.
@@ -170,11 +177,23 @@ impl Geometry {
         (within < self.class_frames[class] + self.windows).then_some((class, within))
     }
 
-    /// Page id, if block and plane exist.
+    /// Whether the space has such a block and plane.
+    #[must_use]
+    pub fn has(&self, block: u32, plane: u16) -> bool {
+        block < self.bounds.blocks_max && usize::from(plane) < self.planes.len()
+    }
+
+    /// Page id, if block and plane exist and tables have entries for them.
     #[must_use]
     pub fn page(&self, block: u32, plane: u16) -> Option<u32> {
-        let ok = block < self.bounds.blocks_max && usize::from(plane) < self.planes.len();
+        let ok = self.frames > 0 && self.has(block, plane);
         ok.then(|| block * self.plane_count() + u32::from(plane))
+    }
+
+    /// Page ids of a block that tables have entries for.
+    #[must_use]
+    pub fn pages_of(&self, block: u32) -> Range<u32> {
+        self.page(block, 0).map_or(0..0, |first| first..first + self.plane_count())
     }
 
     /// Page id, if block and plane exist and the frame has the size of the plane's pages.

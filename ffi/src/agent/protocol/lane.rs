@@ -68,7 +68,7 @@ impl LaneView {
         Some(LaneView {
             table: zeroed::words(geometry.pages() as usize)?,
             frames: vec![Shown::default(); geometry.frames() as usize].into_boxed_slice(),
-            full: zeroed::words(geometry.bounds().blocks_max as usize)?,
+            full: zeroed::words(geometry.table_blocks() as usize)?,
             held: Vec::with_capacity(geometry.bounds().jobs_max as usize),
             fresh: Vec::with_capacity(geometry.frames() as usize),
             cursor: 0,

@@ -294,8 +294,7 @@ impl Mover {
             self.victims.push((page, job.frame));
         }
         if kind == JobKind::Drop {
-            let first = job.block * shared.geometry().plane_count();
-            let pages = first..first + shared.geometry().plane_count();
+            let pages = shared.geometry().pages_of(job.block);
             self.victims.extend(pages.filter_map(|page| Some((page, shared.master_frame(page)?))));
         }
         for (page, _) in &self.victims {

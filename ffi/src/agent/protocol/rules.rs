@@ -42,9 +42,8 @@ pub(super) fn check(shared: &Shared, uses: &[u16], job: &Job, kind: JobKind) -> 
     }
     if engine {
         // No table shows what is copied: the memory says whether the engine has such a block.
-        let page = geometry.page(job.block, job.plane).ok_or(Status::Invalid)?;
-        let none = job.frame == NONE_U32 && job.victim_block == NONE_U32 && page < u32::MAX;
-        return if none { Ok(Plan::default()) } else { Err(Status::Invalid) };
+        let none = job.frame == NONE_U32 && job.victim_block == NONE_U32;
+        return if none && geometry.has(job.block, job.plane) { Ok(Plan::default()) } else { Err(Status::Invalid) };
     }
     let page = geometry.page_in(job.block, job.plane, job.frame).ok_or(Status::Invalid)?;
     // Nothing is written into a window, and nothing but an eviction takes a page out of one.
@@ -108,9 +107,11 @@ fn source(shared: &Shared, uses: &[u16], job: &Job, kind: JobKind) -> Result<Opt
 
 /// A block is dropped whole; none of its pages may be on their way in, out or elsewhere.
 fn check_drop(shared: &Shared, uses: &[u16], job: &Job) -> Result<Plan, Status> {
-    let first = shared.geometry().page(job.block, 0).ok_or(Status::Invalid)?;
+    if !shared.geometry().has(job.block, 0) {
+        return Err(Status::Invalid);
+    }
     let mut updates = 0;
-    for page in first..first + shared.geometry().plane_count() {
+    for page in shared.geometry().pages_of(job.block) {
         let frame = shared.master_frame(page);
         if frame.is_some_and(|f| shared.geometry().is_window(f)) {
             return Err(Status::Invalid); // evicted before, so that its host frame was kept until then
