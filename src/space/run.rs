@@ -24,7 +24,7 @@ use kvtide_tiering::ActionBuf;
 use kvtide_tiering::Core;
 use kvtide_tiering::api::{Event, SpaceConfig};
 use kvtide_wire::lists::List;
-use kvtide_wire::os::spin::{Spin, short_turns};
+use kvtide_wire::os::spin::{Spin, Turns, short_turns};
 use kvtide_wire::status::Status;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -233,6 +233,7 @@ impl Space {
             tracing::warn!("space {}: its thread waits its turn like any other: {error}", self.number);
         }
         let (mut worked_us, mut looked_us) = (0, 0);
+        let mut turns = Turns::begin();
         let mut spin = Spin::new(Duration::from_micros(spin_us));
         loop {
             self.figures.round();
@@ -265,9 +266,11 @@ impl Space {
                     sleeper.look(Some(Duration::ZERO));
                     self.heed(now_us, &mut sleeper);
                 }
+                turns.pass();
                 continue;
             }
             self.rest(letters, &mut sleeper, now_us);
+            turns = Turns::begin();
         }
     }
 

@@ -5,7 +5,10 @@ use super::{
     pump::Round,
     session::{FOR_LANES, IDLE, Session},
 };
-use kvtide_wire::os::{bell::Sleepable, spin::Spin};
+use kvtide_wire::os::{
+    bell::Sleepable,
+    spin::{Spin, Turns},
+};
 use std::{
     os::fd::AsFd,
     sync::{Arc, atomic::Ordering},
@@ -27,15 +30,18 @@ const SLEEP_COPYING: Duration = Duration::from_micros(50);
 pub(crate) fn run(session: &Arc<Session>, bell: &Sleepable) {
     let mut quiet_since: Option<Instant> = None;
     let (mut spin, mut spin_for_lanes) = (SPIN, SPIN_FOR_LANES);
+    let mut turns = Turns::begin();
     while !session.stop.load(Ordering::Acquire) && session.alive() {
         if session.is_helped() && !has_errands(session) {
             // Two that take turns at the pump are slower than one: each waits for the other's copy, and finds its own core's cache cold.
             sleep_while_helped(session, bell);
             quiet_since = None;
+            turns = Turns::begin();
             continue;
         }
         let round = session.try_round();
         if round.progress | errands(session).progress {
+            turns.pass();
             quiet_since = None;
             continue;
         }
@@ -46,6 +52,7 @@ pub(crate) fn run(session: &Arc<Session>, bell: &Sleepable) {
         }
         sleep(session, bell);
         quiet_since = None;
+        turns = Turns::begin();
     }
 }
 

@@ -11,6 +11,7 @@ use crate::{
 };
 use kvtide_wire::{
     entry::{Op, Submission},
+    os::spin::Turns,
     status::Status,
 };
 use std::time::{Duration, Instant};
@@ -30,7 +31,7 @@ impl State {
         mut ready: impl FnMut(&mut State) -> Option<T>,
     ) -> std::result::Result<T, Status> {
         let mut helping = None;
-        let mut spin_from = Instant::now();
+        let (mut spin_from, mut turns) = (Instant::now(), Turns::begin());
         loop {
             self.progress();
             let _ = self.flush(); // what finds no room goes with a later round
@@ -44,12 +45,13 @@ impl State {
             let now = Instant::now();
             if progress {
                 spin_from = now;
+                turns.pass();
             } else if now >= deadline {
                 return Err(Status::TimedOut);
             } else if !self.spin.pause(now.duration_since(spin_from)) {
                 helping = None;
                 self.port.sleep(session, None, deadline.saturating_duration_since(now), || !session.alive());
-                spin_from = Instant::now();
+                (spin_from, turns) = (Instant::now(), Turns::begin());
             }
         }
     }

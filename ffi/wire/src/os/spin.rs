@@ -52,6 +52,32 @@ impl Spin {
     }
 }
 
+/// How long a thread that has much to do keeps its core before it offers it to others.
+const TURN: Duration = Duration::from_micros(100);
+
+/// The turns of a thread that works for long: at the end of each it offers its core. Kernels look for somebody who waits only once
+/// a timer tick (4 ms at 250 Hz), however short the turns are that [`short_turns`] asks for.
+#[derive(Clone, Copy, Debug)]
+pub struct Turns {
+    began: Instant,
+}
+
+impl Turns {
+    /// A turn begins: the thread was asleep, or has offered its core.
+    #[must_use]
+    pub fn begin() -> Turns {
+        Turns { began: Instant::now() }
+    }
+
+    /// Between two pieces of work: offers the core if the turn is over.
+    pub fn pass(&mut self) {
+        if self.began.elapsed() >= TURN {
+            std::thread::yield_now();
+            *self = Turns::begin();
+        }
+    }
+}
+
 /// Makes the calling thread's turns on a core so long at most, where others compete for it (0.1 to 100 ms; Linux 6.12 and later; older
 /// ones know no such thing, and nothing changes). When it wakes, it goes before those whose turns are longer: it gets no more of the
 /// core than before, and gets it sooner.
@@ -96,6 +122,18 @@ mod tests {
         assert!(!spin.pause(ALONE), "others need the core");
         spin.crowded_until = Some(Instant::now());
         assert!(spin.pause(ALONE), "that is over");
+    }
+
+    #[test]
+    fn a_turn_ends_after_its_time_and_not_before() {
+        let mut turns = Turns { began: Instant::now() + Duration::from_secs(60) };
+        let began = turns.began;
+        turns.pass();
+        assert_eq!(turns.began, began, "it goes on");
+        let over = Instant::now() - TURN;
+        turns.began = over;
+        turns.pass();
+        assert!(turns.began > over, "a new one has begun");
     }
 
     #[test]
