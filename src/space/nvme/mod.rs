@@ -25,7 +25,7 @@ use notes::Notes;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use table::DiskSlab;
-use transfers::{Sampled, Sent};
+use transfers::{Came, Sampled, Sent};
 
 /// The NVMe tier as one space has it.
 #[derive(Debug)]
@@ -38,6 +38,8 @@ pub(super) struct Nvme {
     slabs: Vec<Option<DiskSlab>>,
     /// Ends of transfers.
     ended: Mailbox<Box<Transfer>>,
+    /// What came out of that mailbox and was not taken yet.
+    came: Came,
     /// Boxes for transfers to come.
     #[expect(clippy::vec_box, reason = "boxes travel between threads: what is kept is what is sent")]
     idle: Vec<Box<Transfer>>,
@@ -116,6 +118,7 @@ impl Nvme {
             disks: disks.iter().map(Door::new).collect(),
             slabs: Vec::new(),
             ended,
+            came: Came::new(most),
             on_their_way: HashMap::with_capacity(most),
             unsent: Vec::with_capacity(most),
             notes: Notes::new(space, config, disks.len())?,

@@ -1,6 +1,6 @@
 //! Transfers of a space over a real file.
 
-use super::{Ended, Noted, Nvme, Restore, Wanted};
+use super::{Came, Ended, Noted, Nvme, Restore, Wanted};
 use crate::io::LogLetter;
 use crate::io::{Choice, Disk, DiskEvent, DiskThread, EngineChoice, Floor, Memory, Place, Settings};
 use crate::space::canary::Canary;
@@ -220,6 +220,22 @@ fn pages_go_down_and_come_back_and_those_of_other_content_are_named() {
     rig.begin(3, IoKind::Read, DiskSlot { generation: 2, ..AT }, 4);
     assert_eq!(rig.end(), Ended { id: 3, status: Status::Ok });
     assert_eq!(rig.nvme.bad(), [0, 1], "ascending, though they stand in the slot the other way round");
+}
+
+#[test]
+fn the_end_of_a_read_waits_for_one_write_at_most_and_writes_have_every_other_turn() {
+    let mut rig = Rig::new("turns");
+    let mut came = Came::new(2);
+    let (mut write, mut read) = (rig.nvme.idle.pop().unwrap(), rig.nvme.idle.pop().unwrap());
+    (write.kind, read.kind) = (IoKind::Write, IoKind::Read);
+    came.put(write);
+    came.put(read);
+    let read = came.next().unwrap();
+    assert_eq!(read.kind, IoKind::Read, "the write has ended before it");
+    came.put(read);
+    assert_eq!(came.next().map(|next| next.kind), Some(IoKind::Write), "it is the write's turn");
+    assert_eq!(came.next().map(|next| next.kind), Some(IoKind::Read));
+    assert!(came.next().is_none() && came.is_empty());
 }
 
 #[test]

@@ -8,6 +8,7 @@ use crate::mail::Mailbox;
 use kvtide_tiering::api::{DiskSlot, HostFrame, IoClass, IoKind, Status};
 use kvtide_wire::geometry::stride;
 use kvtide_wire::os::poll::readable;
+use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -31,6 +32,40 @@ pub(in crate::space) struct Ended {
     pub id: u32,
     /// How.
     pub status: Status,
+}
+
+/// Ends in the order in which they are taken: reads and writes in turn. Somebody waits for a read, and thousands of small writes may have
+/// ended before it.
+#[derive(Debug)]
+pub(super) struct Came {
+    reads: VecDeque<Box<Transfer>>,
+    writes: VecDeque<Box<Transfer>>,
+    /// The last one taken was a read.
+    after_read: bool,
+}
+
+impl Came {
+    /// With room for so many transfers.
+    pub fn new(most: usize) -> Came {
+        Came { reads: VecDeque::with_capacity(most), writes: VecDeque::with_capacity(most), after_read: false }
+    }
+
+    pub(super) fn put(&mut self, transfer: Box<Transfer>) {
+        match transfer.kind {
+            IoKind::Read => self.reads.push_back(transfer),
+            IoKind::Write => self.writes.push_back(transfer),
+        }
+    }
+
+    pub(super) fn next(&mut self) -> Option<Box<Transfer>> {
+        let read = !self.reads.is_empty() && (!self.after_read || self.writes.is_empty());
+        self.after_read = read;
+        if read { self.reads.pop_front() } else { self.writes.pop_front() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.reads.is_empty() && self.writes.is_empty()
+    }
 }
 
 /// A page of a read whose digest the canary wants to know.
@@ -172,7 +207,10 @@ impl Nvme {
             return Some(Ended { id, status });
         }
         loop {
-            let mut transfer = self.ended.take()?;
+            while let Some(transfer) = self.ended.take() {
+                self.came.put(transfer);
+            }
+            let mut transfer = self.came.next()?;
             let id = transfer.id;
             let Some(Sent { at, .. }) = self.on_their_way.remove(&id) else {
                 tracing::error!("space {}: transfer {} ended and was not on its way", self.space, transfer.id);
@@ -216,7 +254,7 @@ impl Nvme {
             }
             let most = if flushed { SETTLE_LOOK } else { Duration::from_millis(1) };
             self.ended.announce();
-            if self.ended.is_empty() {
+            if self.ended.is_empty() && self.came.is_empty() {
                 // An error is a look too early.
                 let _ = readable(&[self.ended.as_fd()], most.min(until - now));
             }
@@ -263,7 +301,7 @@ impl Nvme {
 
     /// Whether no end of a transfer waits to be taken.
     pub(super) fn transfers_are_quiet(&self) -> bool {
-        self.unsent.is_empty() && self.ended.is_empty()
+        self.unsent.is_empty() && self.ended.is_empty() && self.came.is_empty()
     }
 
     /// Where ends of transfers ring.
