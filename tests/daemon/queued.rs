@@ -63,7 +63,7 @@ fn a_queued_request_finds_its_prefix_in_tier_0() {
     });
     channel.resume(queued, BOUND).unwrap();
     read(&mut lane, queued, BLOCKS);
-    // The core hears of a step's end after the engine has gone on.
+    // The core learns of the end of a step asynchronously.
     until_status(&mut daemon, "counted its pages", |status| count(status, "intent_used") == PAGES);
     assert_eq!(figures(&mut daemon), (faults, waited, [PAGES, 0, 0, 0]), "its step waited for nothing");
     channel.seq_drop(queued).unwrap();

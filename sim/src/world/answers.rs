@@ -351,8 +351,8 @@ impl Session {
         Ok(())
     }
 
-    /// Blocks that were just granted must be nobody's in this session. What a truncation under way cuts off is nobody's already: its answer
-    /// may wait in another channel.
+    /// Granted blocks must not be in use in this session. Blocks cut off by a pending truncation count as free: its completion may still
+    /// be unread in another channel.
     fn all_new(&self, cx: &Context, pending: &Pending, list: &[u32]) -> Check {
         let page_tokens = u64::from(cx.geometry.config.page_tokens);
         let kept = |seq: usize| {

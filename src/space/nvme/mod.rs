@@ -38,7 +38,7 @@ pub(super) struct Nvme {
     slabs: Vec<Option<DiskSlab>>,
     /// Ends of transfers.
     ended: Mailbox<Box<Transfer>>,
-    /// What came out of that mailbox and was not taken yet.
+    /// Completions taken from the mailbox and not processed yet.
     came: Came,
     /// Boxes for transfers to come.
     #[expect(clippy::vec_box, reason = "boxes travel between threads: what is kept is what is sent")]

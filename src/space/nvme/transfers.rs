@@ -34,18 +34,18 @@ pub(in crate::space) struct Ended {
     pub status: Status,
 }
 
-/// Ends in the order in which they are taken: reads and writes in turn. Somebody waits for a read, and thousands of small writes may have
-/// ended before it.
+/// Completions in processing order: reads and writes alternate, because a request waits for a read, and thousands of small writes may have
+/// completed before it.
 #[derive(Debug)]
 pub(super) struct Came {
     reads: VecDeque<Box<Transfer>>,
     writes: VecDeque<Box<Transfer>>,
-    /// The last one taken was a read.
+    /// The last completion returned was a read.
     after_read: bool,
 }
 
 impl Came {
-    /// With room for so many transfers.
+    /// Capacity for `most` transfers of each kind.
     pub fn new(most: usize) -> Came {
         Came { reads: VecDeque::with_capacity(most), writes: VecDeque::with_capacity(most), after_read: false }
     }

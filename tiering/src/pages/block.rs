@@ -5,8 +5,8 @@ use crate::api::NONE;
 use crate::lists::{Linked, Links, List};
 use serde::{Deserialize, Serialize};
 
-/// Free ids that are kept back while there are unused ones. An id is used again after so many others, so that whoever still names
-/// its former block is told that it is gone; and records are made for little more than the blocks that exist at once.
+/// Length of the free list below which a new id is created instead of reusing one. Late reuse lets the core detect a stale reference to
+/// the former block; reuse at all keeps the number of records near the number of live blocks.
 const REUSED_AFTER: u32 = 4096;
 
 /// Life of a block id.

@@ -177,7 +177,7 @@ impl Geometry {
         (within < self.class_frames[class] + self.windows).then_some((class, within))
     }
 
-    /// Whether the space has such a block and plane.
+    /// Whether block and plane exist.
     #[must_use]
     pub fn has(&self, block: u32, plane: u16) -> bool {
         block < self.bounds.blocks_max && usize::from(plane) < self.planes.len()

@@ -52,24 +52,24 @@ impl Spin {
     }
 }
 
-/// How long a thread that has much to do keeps its core before it offers it to others.
+/// Time that a busy thread keeps its core before it yields.
 const TURN: Duration = Duration::from_micros(100);
 
-/// The turns of a thread that works for long: at the end of each it offers its core. Kernels look for somebody who waits only once
-/// a timer tick (4 ms at 250 Hz), however short the turns are that [`short_turns`] asks for.
+/// Time slices of a busy thread, which yields its core at the end of each. The kernel preempts a running thread only at a timer tick
+/// (every 4 ms at 250 Hz), even if [`short_turns`] has requested shorter slices.
 #[derive(Clone, Copy, Debug)]
 pub struct Turns {
     began: Instant,
 }
 
 impl Turns {
-    /// A turn begins: the thread was asleep, or has offered its core.
+    /// Starts a slice: the thread was asleep, or has yielded.
     #[must_use]
     pub fn begin() -> Turns {
         Turns { began: Instant::now() }
     }
 
-    /// Between two pieces of work: offers the core if the turn is over.
+    /// Yields if the slice is over. To be called between two pieces of work.
     pub fn pass(&mut self) {
         if self.began.elapsed() >= TURN {
             std::thread::yield_now();
