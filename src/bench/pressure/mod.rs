@@ -17,7 +17,7 @@ mod load;
 mod probes;
 mod store;
 
-use super::nvme::{Stop, failed};
+use super::nvme::{LOOK, Stop, failed};
 use super::report::{Report, Target};
 use super::{BenchError, Output, percentile, progress};
 use crate::config::ByteSize;
@@ -27,12 +27,15 @@ use load::{Engine, Found, Shape, Stored};
 use probes::{Demand, Lookups, Running};
 use std::path::{Path, PathBuf};
 use std::thread::{Scope, ScopedJoinHandle};
+use std::time::{Duration, Instant};
 use store::{Folder, Setup, Store};
 
 /// Blocks of the row without a disk.
 const FILLED_BLOCK: u32 = 8 << 10;
 /// Space that is left free on the file system.
 const LEFT_FREE: u64 = 1 << 30;
+/// Free bytes that have not grown for this long will not.
+const FREED: Duration = Duration::from_secs(2);
 
 /// Arguments of `kvtide bench pressure`.
 #[derive(Clone, Debug, clap::Args)]
@@ -107,13 +110,12 @@ impl PressureArgs {
     }
 
     /// Bytes of the NVMe tier.
-    fn capacity(&self, state: State, stored: u64) -> Result<u64, BenchError> {
+    fn capacity(&self, state: State, stored: u64, stop: &Stop) -> Result<u64, BenchError> {
         if let Some(capacity) = self.capacity {
             return Ok(capacity.0);
         }
-        let vfs = rustix::fs::statvfs(&self.dir);
-        let vfs = vfs.map_err(|e| failed(format!("look at the file system of {}", self.dir.display()), e))?;
-        let room = (vfs.f_bavail * vfs.f_frsize).saturating_sub(LEFT_FREE + 2 * Fio::files_bytes(stored));
+        let taken = LEFT_FREE + 2 * Fio::files_bytes(stored);
+        let room = self.free_bytes(4 * stored + taken, stop)?.saturating_sub(taken);
         let wanted = match state {
             State::Fresh => 10 * stored,
             State::Prepared => 4 * stored,
@@ -125,6 +127,27 @@ impl PressureArgs {
         }
         // Whole regions.
         Ok(capacity & !((256 << 20) - 1).min(capacity))
+    }
+}
+
+impl PressureArgs {
+    /// Free bytes of the file system; waits for `wanted` as long as they grow: a large file that was removed is freed over seconds.
+    fn free_bytes(&self, wanted: u64, stop: &Stop) -> Result<u64, BenchError> {
+        let (mut most, mut grown) = (0, Instant::now());
+        loop {
+            let vfs = rustix::fs::statvfs(&self.dir);
+            let vfs = vfs.map_err(|e| failed(format!("look at the file system of {}", self.dir.display()), e))?;
+            let free = vfs.f_bavail * vfs.f_frsize;
+            if free > most {
+                (most, grown) = (free, Instant::now());
+            }
+            if free >= wanted || grown.elapsed() > FREED {
+                return Ok(free);
+            }
+            stop.check()?;
+            // PACE: ends when the free bytes no longer grow, which the size of the disk bounds.
+            std::thread::sleep(LOOK);
+        }
     }
 }
 
@@ -163,7 +186,7 @@ fn row(
 ) -> Result<Row, BenchError> {
     let name = format!("{}_{}_{}", ByteSize(shape.block.into()), state.name(), shape.engines);
     progress(&name);
-    let capacity = args.capacity(state, shape.stored())?;
+    let capacity = args.capacity(state, shape.stored(), stop)?;
     let pass = || fio.map(|fio| fio.pass(shape.block, state)).transpose();
     let setup = Setup { binary: None, host: shape.host, disk: None };
     let first = pass()?;
