@@ -77,7 +77,7 @@ pub const INDEX_BYTES: u64 = 64;
 pub const CONTENTS_MAX: u32 = (1 << 29) - 1;
 /// Contents that one space can find, on the smallest machine.
 pub const CONTENTS_MIN: u32 = 1 << 20;
-/// Share of the machine's memory that the tables of one space's blocks may take, one part in so many, whatever its engines ask for.
+/// The block tables of a space take at most 1/`TABLES_PART` of the machine's memory, whatever its engines request.
 pub const TABLES_PART: u64 = 8;
 /// Bytes of these tables for a block, and for each of its pages, rounded up.
 pub const TABLE_BYTES: (u64, u64) = (128, 16);

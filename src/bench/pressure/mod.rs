@@ -109,6 +109,25 @@ impl PressureArgs {
         Shape { block: block.0 as u32, engines, host: self.host.0, bytes: self.host.0 * u64::from(self.times) }
     }
 
+    /// Free bytes of the file system; waits for `wanted` as long as they grow: a large file that was removed is freed over seconds.
+    fn free_bytes(&self, wanted: u64, stop: &Stop) -> Result<u64, BenchError> {
+        let (mut most, mut grown) = (0, Instant::now());
+        loop {
+            let vfs = rustix::fs::statvfs(&self.dir);
+            let vfs = vfs.map_err(|e| failed(format!("look at the file system of {}", self.dir.display()), e))?;
+            let free = vfs.f_bavail * vfs.f_frsize;
+            if free > most {
+                (most, grown) = (free, Instant::now());
+            }
+            if free >= wanted || grown.elapsed() > FREED {
+                return Ok(free);
+            }
+            stop.check()?;
+            // PACE: ends when the free bytes no longer grow, which the size of the disk bounds.
+            std::thread::sleep(LOOK);
+        }
+    }
+
     /// Bytes of the NVMe tier.
     fn capacity(&self, state: State, stored: u64, stop: &Stop) -> Result<u64, BenchError> {
         if let Some(capacity) = self.capacity {
@@ -127,27 +146,6 @@ impl PressureArgs {
         }
         // Whole regions.
         Ok(capacity & !((256 << 20) - 1).min(capacity))
-    }
-}
-
-impl PressureArgs {
-    /// Free bytes of the file system; waits for `wanted` as long as they grow: a large file that was removed is freed over seconds.
-    fn free_bytes(&self, wanted: u64, stop: &Stop) -> Result<u64, BenchError> {
-        let (mut most, mut grown) = (0, Instant::now());
-        loop {
-            let vfs = rustix::fs::statvfs(&self.dir);
-            let vfs = vfs.map_err(|e| failed(format!("look at the file system of {}", self.dir.display()), e))?;
-            let free = vfs.f_bavail * vfs.f_frsize;
-            if free > most {
-                (most, grown) = (free, Instant::now());
-            }
-            if free >= wanted || grown.elapsed() > FREED {
-                return Ok(free);
-            }
-            stop.check()?;
-            // PACE: ends when the free bytes no longer grow, which the size of the disk bounds.
-            std::thread::sleep(LOOK);
-        }
     }
 }
 

@@ -25,7 +25,7 @@ use notes::Notes;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use table::DiskSlab;
-use transfers::{Came, Sampled, Sent};
+use transfers::{Completions, Sampled, Sent};
 
 /// The NVMe tier as one space has it.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub(super) struct Nvme {
     /// Ends of transfers.
     ended: Mailbox<Box<Transfer>>,
     /// Completions taken from the mailbox and not processed yet.
-    came: Came,
+    completions: Completions,
     /// Boxes for transfers to come.
     #[expect(clippy::vec_box, reason = "boxes travel between threads: what is kept is what is sent")]
     idle: Vec<Box<Transfer>>,
@@ -118,7 +118,7 @@ impl Nvme {
             disks: disks.iter().map(Door::new).collect(),
             slabs: Vec::new(),
             ended,
-            came: Came::new(most),
+            completions: Completions::new(most),
             on_their_way: HashMap::with_capacity(most),
             unsent: Vec::with_capacity(most),
             notes: Notes::new(space, config, disks.len())?,

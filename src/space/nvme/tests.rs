@@ -1,6 +1,6 @@
 //! Transfers of a space over a real file.
 
-use super::{Came, Ended, Noted, Nvme, Restore, Wanted};
+use super::{Completions, Ended, Noted, Nvme, Restore, Wanted};
 use crate::io::LogLetter;
 use crate::io::{Choice, Disk, DiskEvent, DiskThread, EngineChoice, Floor, Memory, Place, Settings};
 use crate::space::canary::Canary;
@@ -225,17 +225,17 @@ fn pages_go_down_and_come_back_and_those_of_other_content_are_named() {
 #[test]
 fn the_end_of_a_read_waits_for_one_write_at_most_and_writes_have_every_other_turn() {
     let mut rig = Rig::new("turns");
-    let mut came = Came::new(2);
+    let mut completions = Completions::new(2);
     let (mut write, mut read) = (rig.nvme.idle.pop().unwrap(), rig.nvme.idle.pop().unwrap());
     (write.kind, read.kind) = (IoKind::Write, IoKind::Read);
-    came.put(write);
-    came.put(read);
-    let read = came.next().unwrap();
+    completions.put(write);
+    completions.put(read);
+    let read = completions.next().unwrap();
     assert_eq!(read.kind, IoKind::Read, "the write has ended before it");
-    came.put(read);
-    assert_eq!(came.next().map(|next| next.kind), Some(IoKind::Write), "it is the write's turn");
-    assert_eq!(came.next().map(|next| next.kind), Some(IoKind::Read));
-    assert!(came.next().is_none() && came.is_empty());
+    completions.put(read);
+    assert_eq!(completions.next().map(|next| next.kind), Some(IoKind::Write), "it is the write's turn");
+    assert_eq!(completions.next().map(|next| next.kind), Some(IoKind::Read));
+    assert!(completions.next().is_none() && completions.is_empty());
 }
 
 #[test]

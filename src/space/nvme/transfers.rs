@@ -37,17 +37,17 @@ pub(in crate::space) struct Ended {
 /// Completions in processing order: reads and writes alternate, because a request waits for a read, and thousands of small writes may have
 /// completed before it.
 #[derive(Debug)]
-pub(super) struct Came {
+pub(super) struct Completions {
     reads: VecDeque<Box<Transfer>>,
     writes: VecDeque<Box<Transfer>>,
     /// The last completion returned was a read.
     after_read: bool,
 }
 
-impl Came {
+impl Completions {
     /// Capacity for `most` transfers of each kind.
-    pub fn new(most: usize) -> Came {
-        Came { reads: VecDeque::with_capacity(most), writes: VecDeque::with_capacity(most), after_read: false }
+    pub fn new(most: usize) -> Completions {
+        Completions { reads: VecDeque::with_capacity(most), writes: VecDeque::with_capacity(most), after_read: false }
     }
 
     pub(super) fn put(&mut self, transfer: Box<Transfer>) {
@@ -208,9 +208,9 @@ impl Nvme {
         }
         loop {
             while let Some(transfer) = self.ended.take() {
-                self.came.put(transfer);
+                self.completions.put(transfer);
             }
-            let mut transfer = self.came.next()?;
+            let mut transfer = self.completions.next()?;
             let id = transfer.id;
             let Some(Sent { at, .. }) = self.on_their_way.remove(&id) else {
                 tracing::error!("space {}: transfer {} ended and was not on its way", self.space, transfer.id);
@@ -254,7 +254,7 @@ impl Nvme {
             }
             let most = if flushed { SETTLE_LOOK } else { Duration::from_millis(1) };
             self.ended.announce();
-            if self.ended.is_empty() && self.came.is_empty() {
+            if self.ended.is_empty() && self.completions.is_empty() {
                 // An error is a look too early.
                 let _ = readable(&[self.ended.as_fd()], most.min(until - now));
             }
@@ -301,7 +301,7 @@ impl Nvme {
 
     /// Whether no end of a transfer waits to be taken.
     pub(super) fn transfers_are_quiet(&self) -> bool {
-        self.unsent.is_empty() && self.ended.is_empty() && self.came.is_empty()
+        self.unsent.is_empty() && self.ended.is_empty() && self.completions.is_empty()
     }
 
     /// Where ends of transfers ring.
