@@ -11,6 +11,7 @@ mod crowds;
 mod given_up;
 mod hostile;
 mod http;
+mod large;
 mod lifecycle;
 mod logged;
 mod memory;

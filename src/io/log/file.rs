@@ -1,6 +1,7 @@
 //! The log's bytes, in the file of the disk: blocking calls on the description that holds the lock.
 
 use super::super::memory::Aligned;
+use super::super::store::room;
 use kvtide_tiering::log::Storage;
 use rustix::io::Errno;
 use std::fs::File;
@@ -80,6 +81,10 @@ impl Storage for LogFile {
     fn flush(&mut self) -> io::Result<()> {
         // Data that I/O threads wrote, too: it is one file.
         Ok(rustix::fs::fdatasync(&*self.file)?)
+    }
+
+    fn reserve(&mut self, offset: u64, bytes: u64) -> io::Result<()> {
+        Ok(room(&self.file, offset, bytes)?)
     }
 }
 

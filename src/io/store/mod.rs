@@ -205,17 +205,14 @@ impl Found {
 }
 
 impl Store {
-    /// Gives the file its size, and the log its room. Regions get theirs when they are granted ([`room`]).
+    /// Gives the file its size. The log and the regions get their room when they need it ([`room`]).
     fn size(&self, path: &Path) -> Result<(), DiskError> {
         let stat = rustix::fs::fstat(&*self.file).map_err(|e| DiskError::os("look at", path, e))?;
-        let block = &self.superblock;
-        let file_bytes = block.file_bytes();
+        let file_bytes = self.superblock.file_bytes();
         if u64::try_from(stat.st_size) != Ok(file_bytes) {
             rustix::fs::ftruncate(&*self.file, file_bytes).map_err(|e| DiskError::os("set the size of", path, e))?;
         }
-        // A log that finds no room later would take the disk out of service.
-        room(&self.file, block.log_offset, block.log_bytes)
-            .map_err(|errno| DiskError::os("allocate room for the log in", path, errno))
+        Ok(())
     }
 
     /// The log knows of a later start than the superblock: it says so from now on.

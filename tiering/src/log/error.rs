@@ -20,7 +20,10 @@ pub enum LogError {
         source: io::Error,
     },
     /// There is no room, also not after a compaction.
-    #[error("the index log is full: a record of {needed_bytes} bytes, {free_bytes} left of a half of {half_bytes}")]
+    #[error(
+        "the index log is full: a record of {needed_bytes} bytes, {free_bytes} left of a half of {half_bytes}{}",
+        .refused.as_ref().map(|why| format!(", which cannot grow: {why}")).unwrap_or_default()
+    )]
     Full {
         /// Bytes of the record.
         needed_bytes: u64,
@@ -28,6 +31,8 @@ pub enum LogError {
         free_bytes: u64,
         /// Bytes of a half.
         half_bytes: u64,
+        /// Why the half is not as large as its area: what the storage said when more was reserved.
+        refused: Option<String>,
     },
     /// A block of a region that is no slab.
     #[error("region {region} is not granted to anybody by the index log")]

@@ -13,7 +13,7 @@ use super::spool::Spool;
 use super::storage::Storage;
 use super::types::{LogStatus, Put, Salt, SlabHeader};
 use super::writer::Writer;
-use crate::format::Superblock;
+use crate::format::{SECTOR, Superblock};
 
 /// Of a half, 1/16 is for erasures and releases alone: a full log can always be emptied.
 const RESERVE: u64 = 16;
@@ -21,6 +21,9 @@ const RESERVE: u64 = 16;
 const WORTH: u64 = 32;
 /// A half that has used more than this is compacted if more than half of it is dead, so that starts stay short.
 const LARGE: u64 = 64 << 20;
+/// Halves grow by a quarter of their area, within these bounds: with less, batches that end before the longest records would waste
+/// more than [`RESERVE`].
+const GROWTH: (u64, u64) = (1 << 20, 16 << 20);
 /// Bytes that a step without appends copies.
 const STEP: u64 = 1 << 20;
 
@@ -31,7 +34,14 @@ const STEP: u64 = 1 << 20;
 pub struct Log<S> {
     storage: S,
     store: u128,
+    /// As far as they are reserved, both alike. They grow before they are compacted.
     halves: [Half; 2],
+    /// Bytes of a half's area: it never grows beyond.
+    area: u64,
+    /// Bytes that a half is expected to grow to: its area, or what is reserved of it where no more could be.
+    half_max: u64,
+    /// Why no more could be reserved.
+    refused: Option<String>,
     /// Which half is in use.
     active: usize,
     writer: Writer,
@@ -68,6 +78,13 @@ impl<S: Storage> Log<S> {
         let blank = Source { index: 1, epoch: 0, end: 0, flushed: 0, complete: false, damaged: false };
         let newest = opened.sources.last().unwrap_or(&blank);
         let active = 1 - newest.index;
+        let area = halves[0].bytes;
+        // What counts is no more than what was written, and so much was reserved by whoever wrote it.
+        let written = opened.sources.iter().map(|source| source.end).sum::<u64>().max(1);
+        let halves = halves.map(|half| Half { bytes: written.next_multiple_of(growth(area)).min(area), ..half });
+        for half in halves {
+            reserve(&mut storage, half.offset, half.bytes)?;
+        }
         let into = Writer::new(halves[active], store, epoch);
         let (live, all) = (&opened.live, u64::MAX);
         let mut compaction = match &*opened.sources {
@@ -88,18 +105,15 @@ impl<S: Storage> Log<S> {
             }
         };
         compaction.end(&mut storage)?;
-        let status = LogStatus {
-            run,
-            half_bytes: halves[0].bytes,
-            compacted_bytes: compaction.written,
-            compactions: 1,
-            flushes: 2,
-            ..LogStatus::default()
-        };
+        let status =
+            LogStatus { run, compacted_bytes: compaction.written, compactions: 1, flushes: 2, ..LogStatus::default() };
         let log = Log {
             storage,
             store,
             halves,
+            area,
+            half_max: area,
+            refused: None,
             active,
             writer: compaction.into,
             live: opened.live,
@@ -240,7 +254,7 @@ impl<S: Storage> Log<S> {
             return Ok(());
         }
         // Done when half of the room that is left is used.
-        let room = self.halves[0].bytes.saturating_sub(self.writer.used()).max(1);
+        let room = self.half_max.saturating_sub(self.writer.used()).max(1);
         let left = self.compaction.as_ref().map_or(self.writer.at, |c| self.writer.at.saturating_sub(c.from.at));
         let step = u128::from(bytes) * 2 * u128::from(left + room) / u128::from(room);
         match self.compact(u64::try_from(step).unwrap_or(u64::MAX)) {
@@ -279,7 +293,7 @@ impl<S: Storage> Log<S> {
         if self.compaction.is_some() {
             return true;
         }
-        let (half, used, dead) = (self.halves[0].bytes, self.writer.used(), self.dead());
+        let (half, used, dead) = (self.half_max, self.writer.used(), self.dead());
         let full = used >= half / 4 * 3 && dead >= half / WORTH;
         let large = used >= LARGE.min(half / 4) && dead > used / 2;
         (full || large) && dead >= self.dead_min
@@ -299,6 +313,7 @@ impl<S: Storage> Log<S> {
     /// How it stands.
     pub fn status(&self) -> LogStatus {
         LogStatus {
+            half_bytes: self.half_max,
             used_bytes: self.writer.used(),
             live_bytes: self.live.bytes,
             blocks: self.live.blocks,
@@ -341,15 +356,57 @@ impl<S: Storage> Log<S> {
         if self.writer.is_full() {
             self.write()?;
         }
+        while self.fits(bytes, last).is_err() {
+            if self.halves[0].bytes < self.half_max && self.grow() {
+                continue;
+            }
+            let half = self.halves[0].bytes;
+            if self.compaction.is_some() || self.dead() >= (half / WORTH).max(self.dead_min) {
+                while self.compact(STEP)? {}
+            }
+            // Room that was refused may be there by now.
+            if self.fits(bytes, last).is_ok() || !self.grow() {
+                break;
+            }
+        }
+        self.fits(bytes, last)
+    }
+
+    /// Whether a record has room in what is reserved. `last`: it may use the reserve.
+    fn fits(&self, bytes: usize, last: bool) -> Result<(), LogError> {
         let half = self.halves[0].bytes;
         let limit = if last { half } else { half - half / RESERVE };
-        if self.writer.fits(bytes, limit).is_ok() {
-            return Ok(());
+        self.writer.fits(bytes, limit).map_err(|error| match error {
+            LogError::Full { needed_bytes, free_bytes, half_bytes, .. } => {
+                LogError::Full { needed_bytes, free_bytes, half_bytes, refused: self.refused.clone() }
+            }
+            error => error,
+        })
+    }
+
+    /// Reserves more of both halves. False: they have all of their areas, or the storage has no room.
+    fn grow(&mut self) -> bool {
+        let reach = self.halves[0].bytes;
+        let more = growth(self.area).min(self.area - reach);
+        if more == 0 {
+            return false;
         }
-        if self.compaction.is_some() || self.dead() >= (half / WORTH).max(self.dead_min) {
-            while self.compact(STEP)? {}
+        let reserved = self.halves.iter().try_for_each(|half| reserve(&mut self.storage, half.offset + reach, more));
+        (self.half_max, self.refused) = match reserved {
+            Ok(()) => (self.area, None),
+            Err(error) => (reach, Some(error.to_string())),
+        };
+        if self.refused.is_some() {
+            return false;
         }
-        self.writer.fits(bytes, limit)
+        for half in &mut self.halves {
+            half.bytes += more;
+        }
+        self.writer.half.bytes += more;
+        if let Some(compaction) = &mut self.compaction {
+            compaction.into.half.bytes += more;
+        }
+        true
     }
 
     /// Copies at least so many bytes on. False: the compaction has ended.
@@ -399,4 +456,15 @@ impl<S: Storage> Log<S> {
         let into = Writer::new(self.halves[1 - self.active], self.store, self.epoch);
         Compaction::begin(from, into, tail, u64::MAX, &self.live, &mut self.storage)
     }
+}
+
+/// Bytes by which a half of such an area grows: whole sectors, as areas are.
+fn growth(area: u64) -> u64 {
+    (area / 4).clamp(GROWTH.0, GROWTH.1).next_multiple_of(SECTOR.into())
+}
+
+/// Makes sure that writes to the range find room.
+fn reserve(storage: &mut dyn Storage, offset: u64, bytes: u64) -> Result<(), LogError> {
+    let failed = |source| LogError::Io { tried: "reserve", offset, bytes, source };
+    storage.reserve(offset, bytes).map_err(failed)
 }

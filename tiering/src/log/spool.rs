@@ -44,4 +44,8 @@ impl Storage for Spool<'_> {
     fn flush(&mut self) -> io::Result<()> {
         self.under.flush()
     }
+
+    fn reserve(&mut self, offset: u64, bytes: u64) -> io::Result<()> {
+        self.under.reserve(offset, bytes)
+    }
 }

@@ -23,6 +23,16 @@ pub trait Storage {
     /// # Errors
     /// The device's. What was written since the last flush that succeeded may be lost.
     fn flush(&mut self) -> io::Result<()>;
+
+    /// Makes sure that writes to this range will not fail for want of room. Said before the first write to it; a range may be
+    /// said again. Storage whose room is all there need not do anything.
+    ///
+    /// # Errors
+    /// There is no room, or the device's.
+    fn reserve(&mut self, offset: u64, bytes: u64) -> io::Result<()> {
+        let _ = (offset, bytes);
+        Ok(())
+    }
 }
 
 impl<S: Storage + ?Sized> Storage for &mut S {
@@ -37,6 +47,10 @@ impl<S: Storage + ?Sized> Storage for &mut S {
     fn flush(&mut self) -> io::Result<()> {
         (**self).flush()
     }
+
+    fn reserve(&mut self, offset: u64, bytes: u64) -> io::Result<()> {
+        (**self).reserve(offset, bytes)
+    }
 }
 
 impl<S: Storage + ?Sized> Storage for Box<S> {
@@ -50,5 +64,9 @@ impl<S: Storage + ?Sized> Storage for Box<S> {
 
     fn flush(&mut self) -> io::Result<()> {
         (**self).flush()
+    }
+
+    fn reserve(&mut self, offset: u64, bytes: u64) -> io::Result<()> {
+        (**self).reserve(offset, bytes)
     }
 }

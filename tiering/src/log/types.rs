@@ -109,7 +109,7 @@ pub struct Salt {
 pub struct LogStatus {
     /// Number of the start whose log it is ([`Recovered::run`](super::Recovered::run)).
     pub run: u32,
-    /// Bytes of each half.
+    /// Bytes that each half may take: its area, or less where the storage has no room for more.
     pub half_bytes: u64,
     /// Bytes of the half in use that have been written.
     pub used_bytes: u64,

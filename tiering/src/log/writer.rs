@@ -81,7 +81,7 @@ impl Writer {
             return Ok(());
         }
         let free_bytes = limit.saturating_sub(self.used());
-        Err(LogError::Full { needed_bytes: bytes as u64, free_bytes, half_bytes: self.half.bytes })
+        Err(LogError::Full { needed_bytes: bytes as u64, free_bytes, half_bytes: self.half.bytes, refused: None })
     }
 
     /// Bytes that the half has used when a record of `bytes` is in it.

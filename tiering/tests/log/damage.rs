@@ -231,6 +231,10 @@ impl Storage for Failing {
     fn flush(&mut self) -> io::Result<()> {
         if self.flushes { Err(io::Error::from_raw_os_error(5)) } else { self.ram.flush() }
     }
+
+    fn reserve(&mut self, offset: u64, bytes: u64) -> io::Result<()> {
+        self.ram.reserve(offset, bytes)
+    }
 }
 
 #[test]

@@ -22,6 +22,8 @@ enum Op {
     Flush,
     Compact,
     Restart,
+    /// The storage has no room for more, or has it again.
+    Room(bool),
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -113,12 +115,17 @@ fn cipher() -> Option<Box<dyn Cipher>> {
 
 impl World {
     fn new() -> World {
-        let region_bytes = u64::from(SLOTS) * (64 << 10);
+        World::sized(SLOTS, 128 << 10)
+    }
+
+    /// With this many slots a region, and bytes in each half.
+    fn sized(slots: u32, half_bytes: u64) -> World {
+        let region_bytes = u64::from(slots) * (64 << 10);
         let block = Superblock::new(77, u64::from(REGIONS) * region_bytes, region_bytes).unwrap();
         let superblock = Superblock {
             log_offset: 8192,
-            log_bytes: 256 << 10,
-            regions_offset: 8192 + (256 << 10),
+            log_bytes: 2 * half_bytes,
+            regions_offset: 8192 + 2 * half_bytes,
             starts: 0,
             ..block
         };
@@ -135,6 +142,8 @@ impl World {
         let (log, recovered) = Log::open(ram, &self.superblock, cipher(), &mut |_| {}).unwrap();
         same(&recovered, &self.map);
         self.log = log;
+        // What was opened may be full. For the salt there is room.
+        self.log.storage().room = u64::MAX;
         self.log.salt(&Salt { number: self.superblock.starts, bytes: [self.superblock.starts as u8; 32] }).unwrap();
     }
 
@@ -199,6 +208,7 @@ impl World {
                 self.log.compact_step().unwrap();
             }
             Op::Restart => self.restart(),
+            Op::Room(there) => self.log.storage().room = if there { u64::MAX } else { 0 },
         }
         let status = self.log.status();
         assert_eq!(status.blocks, self.map.values().map(|slab| slab.1.len() as u64).sum::<u64>());
@@ -266,6 +276,66 @@ fn a_full_log_says_so_and_can_be_emptied() {
     }
     assert_eq!(world.full, before);
     world.restart();
+}
+
+/// Bytes of the halves that are reserved.
+fn reserved(world: &mut World) -> u64 {
+    world.log.storage().reserved.iter().filter(|&&reserved| reserved).count() as u64 * 4096 / 2
+}
+
+#[test]
+fn halves_are_reserved_as_they_are_reached() {
+    const SLOTS: u32 = 250;
+    let mut world = World::sized(SLOTS, 4 << 20);
+    assert_eq!(reserved(&mut world), 1 << 20);
+    world.run(&Op::Room(false));
+    (0..REGIONS).for_each(|region| world.run(&Op::Grant(region, 200, true, false)));
+    let fill = |world: &mut World| {
+        for seed in 0..u64::from(REGIONS * SLOTS) * 2 {
+            world.run(&Op::Put((seed % 4) as u32, (seed / 4) as u32 % SLOTS, seed));
+            world.run(&Op::Write);
+        }
+    };
+    // Within what there is, what is dead makes room, and blocks that live do not all fit.
+    fill(&mut world);
+    let status = world.log.status();
+    assert!(world.full > 0 && status.compactions > 1, "{status:?}");
+    assert_eq!((reserved(&mut world), status.half_bytes), (1 << 20, 1 << 20));
+    let Some((slab, _)) = world.map.get(&0) else { panic!("region 0 is granted") };
+    let block = Block::new(slab, u32::MAX, 0, 1);
+    let refused = (0..SLOTS).find_map(|slot| world.log.put(&block.put(0, slot)).err());
+    let message = refused.expect("no room").to_string();
+    assert!(message.contains("of a half of 1048576, which cannot grow: "), "{message}");
+    // A start needs no more room than there was.
+    world.restart();
+    let before = world.full;
+    fill(&mut world);
+    assert_eq!((world.full, world.log.status().half_bytes), (before, 4 << 20), "there is room again");
+    assert!(reserved(&mut world) > 1 << 20);
+    world.restart();
+}
+
+#[test]
+fn whenever_room_is_refused_nothing_is_lost_and_blocks_can_go() {
+    const SLOTS: u64 = 250;
+    for seed in 1..12 {
+        let mut world = World::sized(SLOTS as u32, 4 << 20);
+        let mut dice = Dice(seed);
+        (0..REGIONS).for_each(|region| world.run(&Op::Grant(region, 200, true, region % 2 == 1)));
+        for _ in 0..6000 {
+            let (region, slot) = ((dice.roll() % u64::from(REGIONS)) as u32, (dice.roll() % SLOTS) as u32);
+            world.run(&match dice.roll() % 1000 {
+                0..600 => Op::Put(region, slot, dice.roll()),
+                600..700 => Op::Erase(region, slot, true),
+                700..960 => Op::Write,
+                960..980 => Op::Compact,
+                980..996 => Op::Room(dice.roll() % 3 == 0),
+                996 => Op::Grant(region, 200, true, false),
+                _ => Op::Restart,
+            });
+        }
+        world.restart();
+    }
 }
 
 #[test]

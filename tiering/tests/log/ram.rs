@@ -4,17 +4,22 @@ use kvtide_tiering::format::{SECTOR, Superblock};
 use kvtide_tiering::log::{Log, Put, Recovered, SlabHeader, SpaceKey, Storage};
 use std::io;
 
-/// Bytes, and nothing else.
+/// Bytes, of which only those may be written that were reserved.
 #[derive(Clone)]
 pub struct Ram {
     pub bytes: Vec<u8>,
     pub writes: u64,
+    /// By sector.
+    pub reserved: Vec<bool>,
+    /// Bytes that can be reserved yet.
+    pub room: u64,
 }
 
 impl Ram {
     /// A disk for this layout.
     pub fn new(superblock: &Superblock) -> Ram {
-        Ram { bytes: vec![0; superblock.regions_offset as usize], writes: 0 }
+        let bytes = superblock.regions_offset as usize;
+        Ram { bytes: vec![0; bytes], writes: 0, reserved: vec![false; bytes / SECTOR as usize], room: u64::MAX }
     }
 }
 
@@ -28,6 +33,7 @@ impl Storage for Ram {
     fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         whole(offset, bytes.len());
         self.writes += 1;
+        assert!(self.reserved[sectors(offset, bytes.len() as u64)].iter().all(|&reserved| reserved), "{offset}");
         self.bytes[offset as usize..][..bytes.len()].copy_from_slice(bytes);
         Ok(())
     }
@@ -35,6 +41,19 @@ impl Storage for Ram {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+
+    fn reserve(&mut self, offset: u64, bytes: u64) -> io::Result<()> {
+        let sectors = &mut self.reserved[sectors(offset, bytes)];
+        let more = sectors.iter().filter(|&&reserved| !reserved).count() as u64 * u64::from(SECTOR);
+        self.room = self.room.checked_sub(more).ok_or(io::ErrorKind::StorageFull)?;
+        sectors.fill(true);
+        Ok(())
+    }
+}
+
+fn sectors(offset: u64, bytes: u64) -> std::ops::Range<usize> {
+    let sector = |at: u64| (at / u64::from(SECTOR)) as usize;
+    sector(offset)..sector(offset + bytes)
 }
 
 /// The log keeps to whole sectors.
