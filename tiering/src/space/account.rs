@@ -139,17 +139,20 @@ impl Core {
             // Nor would they be if all that is cached went.
             return Admit::No(Status::NoSpace);
         }
-        let short = |core: &Core| count.saturating_sub(core.blocks.free_ids() + core.blocks.dying);
-        while short(self) > 0 && self.cool_content() {}
-        if short(self) > 0 && self.is_writing_content() {
-            // A recorded block gives its id up, so nothing has to be dropped unwritten.
-            self.ids_wanted = short(self);
+        if self.ids_wanted > 0 && self.ids_short(count) > 0 && self.is_writing_content() {
+            // A look found too few, and what it waits for has not been recorded yet: this one would find no more.
             return Admit::Wait;
         }
-        while short(self) > 0 && self.drop_hot_content() {}
+        while self.ids_short(count) > 0 && self.cool_contents(count) {}
+        if self.ids_short(count) > 0 && self.is_writing_content() {
+            // A recorded block gives its id up, so nothing has to be dropped unwritten.
+            self.ids_wanted = self.ids_short(count);
+            return Admit::Wait;
+        }
+        while self.ids_short(count) > 0 && self.drop_hot_content() {}
         if self.blocks.free_ids() >= count {
             Admit::Yes
-        } else if short(self) == 0 {
+        } else if self.ids_short(count) == 0 {
             Admit::Wait
         } else {
             Admit::No(Status::NoSpace)

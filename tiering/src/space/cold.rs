@@ -8,9 +8,9 @@ use crate::pages::{BlockState, Link, Logged, Part, Place};
 
 /// One of so many block ids is kept free if that costs nothing.
 const SPARE: u32 = 16;
-/// Blocks that one tick takes back.
-const TICK_MAX: usize = 64;
-/// Blocks that are taken back for a content that needs one: the next ones of its prefix need theirs too.
+/// Contents whose blocks one look takes back: those that cannot be taken are passed over once for all of them.
+const LOOK_MAX: usize = 64;
+/// Contents whose blocks are taken back for one that needs one: the next ones of its prefix need theirs too.
 const HEAT_MAX: usize = 16;
 
 impl Core {
@@ -29,15 +29,24 @@ impl Core {
         self.may_cool(b) && self.pages_of(b).all(|page| self.pages[page as usize].frame == NONE)
     }
 
-    /// Takes the blocks of the least recently used content that can do without. Their ids are free as soon as no tier 0 shows
-    /// them. False when there is none near.
-    pub(crate) fn cool_content(&mut self) -> bool {
-        let mut found = [NONE; 1];
-        let any = self.coolable(&mut found, Core::may_cool) > 0;
-        if any {
-            self.cool_blocks(found[0]);
+    /// Takes the blocks of the least recently used contents that can do without, until so many ids are free or on their way. They
+    /// are free as soon as no tier 0 shows them. False when it took none, or no more were near.
+    pub(crate) fn cool_contents(&mut self, ids: u32) -> bool {
+        let mut found = [NONE; LOOK_MAX];
+        let most = LOOK_MAX.min(self.ids_short(ids) as usize);
+        let count = self.coolable(&mut found[..most], Core::may_cool);
+        for &c in &found[..count] {
+            if self.ids_short(ids) == 0 {
+                break;
+            }
+            self.cool_blocks(c);
         }
-        any
+        count > 0 && count == most
+    }
+
+    /// How many block ids are missing for `ids` to be free, now or soon.
+    pub(crate) fn ids_short(&self, ids: u32) -> u32 {
+        ids.saturating_sub(self.blocks.free_ids() + self.blocks.dying)
     }
 
     /// The least recently used contents of which a block may be taken, into `found`, and how many; none that is not near.
@@ -119,22 +128,12 @@ impl Core {
         let count = self.coolable(&mut found, Core::may_cool_at_once);
         found[..count].iter().for_each(|&c| self.cool_blocks(c));
         if count == 0 {
-            self.cool_content();
+            self.cool_contents(self.blocks.free_ids() + self.blocks.dying + 1);
         }
     }
 
     /// Keeps some block ids free, as long as that costs nothing.
     pub(crate) fn trim_blocks(&mut self) {
-        let spare = self.blocks.max / SPARE;
-        let short = |core: &Core| spare.saturating_sub(core.blocks.free_ids() + core.blocks.dying);
-        // Those that cannot be taken are passed over once for all that can.
-        let mut found = [NONE; TICK_MAX];
-        let count = self.coolable(&mut found[..TICK_MAX.min(short(self) as usize)], Core::may_cool);
-        for &c in &found[..count] {
-            if short(self) == 0 {
-                return;
-            }
-            self.cool_blocks(c);
-        }
+        self.cool_contents(self.blocks.max / SPARE);
     }
 }
