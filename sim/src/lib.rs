@@ -8,6 +8,7 @@ pub mod disk;
 pub mod episode;
 pub mod failure;
 pub mod flight;
+pub mod frozen;
 pub mod geometry;
 pub mod memory;
 pub mod model;

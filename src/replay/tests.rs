@@ -153,6 +153,51 @@ fn attention_is_replayed_alike_twice_and_within_what_can_be() {
     assert!(number(&all["attention"], "digest_percent") <= 5.0);
 }
 
+/// A refactoring leaves all figures as they are. Who means to change them writes the file anew with KVTIDE_FREEZE=1.
+#[test]
+fn figures_are_those_of_before() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/src/replay/frozen.json");
+    let chats = Scratch::new("frozen-requests", include_bytes!("../../ffi/python/e2e/trace.jsonl"));
+    let attention = Scratch::new("frozen-attention", &trace::fixture::file(&[]));
+    let now = serde_json::json!({
+        "requests": json("requests", &chats, &["--all", "--capacity-percent", "5,20,50"]),
+        "admissions": json("requests", &chats, &["--admissions", "--capacity-percent", "20"]),
+        "attention": json("attention", &attention, &["--all", "--capacity-percent", "25"]),
+    });
+    if std::env::var_os("KVTIDE_FREEZE").is_some() {
+        let text = serde_json::to_string_pretty(&now).expect("JSON") + "\n";
+        std::fs::write(file, text).expect("the source tree can be written");
+    }
+    let before: Value = serde_json::from_slice(&std::fs::read(file).expect(file)).expect("JSON");
+    let mut differ = Vec::new();
+    compare(&before, &now, String::new(), &mut differ);
+    assert!(differ.is_empty(), "other figures than {file}: {differ:#?}");
+}
+
+/// Names the figures that differ: whole numbers at all, others by more than machines round.
+fn compare(before: &Value, now: &Value, path: String, differ: &mut Vec<String>) {
+    match (before, now) {
+        (Value::Object(a), Value::Object(b)) if a.len() == b.len() => {
+            for (key, value) in a {
+                compare(value, &b[key], format!("{path}/{key}"), differ);
+            }
+        }
+        (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
+            for (index, (a, b)) in a.iter().zip(b).enumerate() {
+                compare(a, b, format!("{path}/{index}"), differ);
+            }
+        }
+        (Value::Number(a), Value::Number(b)) if a.is_f64() && b.is_f64() => {
+            let (a, b) = (a.as_f64().unwrap_or(0.0), b.as_f64().unwrap_or(0.0));
+            if (a - b).abs() > 1e-9 * a.abs().max(1.0) {
+                differ.push(format!("{path}: {a}, now {b}"));
+            }
+        }
+        (a, b) if a == b => {}
+        (a, b) => differ.push(format!("{path}: {a}, now {b}")),
+    }
+}
+
 #[test]
 fn where_everything_fits_nothing_is_moved_or_waited_for() {
     let trace = Scratch::new("fits", &trace::fixture::file(&[]));

@@ -26,7 +26,7 @@ mod threads;
 
 pub use context::{Check, Context, Ev, Faults, Wrong};
 
-use crate::base::{Queue, Rng, Trace};
+use crate::base::{Queue, Rng, Trace, mix};
 use crate::coverage::Coverage;
 use crate::disk::{Ledger, Regions};
 use crate::episode::Report;
@@ -106,7 +106,7 @@ impl World {
         Report {
             ops: self.cx.ops,
             events: self.cx.events,
-            hash: self.cx.trace.hash(),
+            hash: mix(self.cx.trace.hash(), self.daemon.as_ref().map_or(0, |daemon| daemon.core.trace().hash())),
             coverage: self.cx.coverage.clone(),
         }
     }

@@ -130,3 +130,23 @@ pub(super) fn measure() -> Result<Report, BenchError> {
     ));
     Ok(report)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A refactoring leaves what the core does as it is: a hash of all actions of both loads.
+    #[test]
+    fn both_loads_cause_the_same_actions_as_ever() {
+        let mut world = World::new(config(), FRAMES).expect("a world");
+        let each = BLOCKS / SEQS;
+        (0..SEQS).for_each(|seq| world.fill(seq, each).expect("it is filled"));
+        let seqs: Vec<u32> = (0..SEQS).collect();
+        for _ in 0..3 {
+            world.step(&seqs).expect("a step");
+            world.come_and_go(SEQS, BLOCKS / 16).expect("it comes and goes");
+        }
+        let trace = world.core.trace();
+        assert_eq!((trace.actions(), format!("{:016x}", trace.hash())), (677_513, "1a0fc7e095f18953".into()));
+    }
+}
