@@ -54,7 +54,7 @@ fn root() -> PathBuf {
 fn library(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("a test knows where it is");
     let path = test.parent().expect("it is in a folder").join(name);
-    assert!(path.is_file(), "{} is missing: kvtide-ffi builds it as cdylib and staticlib", path.display());
+    assert!(path.is_file(), "{} is missing: kvtide-capi builds it as cdylib and staticlib", path.display());
     path
 }
 

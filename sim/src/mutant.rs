@@ -1,6 +1,6 @@
 //! Deliberate faults of the core, of the agent and of the shell under one name: each must be caught.
 
-use kvtide::agent::protocol::mutants::{self as agent, Mutant as AgentMutant};
+use kvtide_client::agent::protocol::mutants::{self as agent, Mutant as AgentMutant};
 use kvtide_tiering::mutants::Mutant as CoreMutant;
 
 /// A fault that is compiled in, off unless it is picked.

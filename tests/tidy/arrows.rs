@@ -18,13 +18,14 @@ pub struct Edge {
 /// the core is sans-IO and knows nobody; the wire is what two processes share and knows nobody; an engine that links the
 /// client must not carry the core; the simulator runs everything that is shipped and is itself shipped by nobody.
 const ALLOWED: &[(&str, &[&str])] = &[
-    ("kvtide", &["kvtide-tiering", "kvtide-wire", "kvtide-ffi"]),
+    ("kvtide", &["kvtide-tiering", "kvtide-wire", "kvtide-client"]),
     ("kvtide-tiering", &[]),
     ("kvtide-wire", &[]),
-    ("kvtide-ffi", &["kvtide-wire", "kvtide-kernels", "kvtide-cuda-sim"]),
+    ("kvtide-client", &["kvtide-wire", "kvtide-kernels", "kvtide-cuda-sim"]),
+    ("kvtide-capi", &["kvtide-client", "kvtide-wire", "kvtide-kernels"]),
     ("kvtide-kernels", &["kvtide-wire", "kvtide-cuda-sim"]),
     ("kvtide-cuda-sim", &[]),
-    ("kvtide-sim", &["kvtide-tiering", "kvtide-wire", "kvtide-ffi"]),
+    ("kvtide-sim", &["kvtide-tiering", "kvtide-wire", "kvtide-client"]),
     ("xtask", &[]),
 ];
 

@@ -46,7 +46,7 @@ fn arrows_check_fails_on_a_bad_edge() {
     let edge = |from: &str, to: &str| arrows::Edge { from: from.into(), to: to.into(), dev: false, features: vec![] };
     assert_eq!(arrows::violations(&[edge("kvtide", "kvtide-tiering")]).len(), 0);
     assert_eq!(arrows::violations(&[edge("kvtide-tiering", "kvtide-wire")]).len(), 1);
-    assert_eq!(arrows::violations(&[edge("kvtide-ffi", "kvtide-tiering")]).len(), 1);
+    assert_eq!(arrows::violations(&[edge("kvtide-client", "kvtide-tiering")]).len(), 1);
     assert_eq!(arrows::violations(&[edge("kvtide", "kvtide-sim")]).len(), 1);
     let mut mutants = edge("kvtide", "kvtide-tiering");
     mutants.features = vec!["mutants".into()];

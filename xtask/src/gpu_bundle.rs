@@ -12,7 +12,7 @@ use std::process::Command;
 const BYTES_MAX: u64 = 50 << 20;
 
 /// Packages whose tests can use a device, and which of their test executables do: all whose name begins so.
-const TESTS: &[(&str, &[&str])] = &[("kvtide-kernels", &[""]), ("kvtide-ffi", &["cuda"])];
+const TESTS: &[(&str, &[&str])] = &[("kvtide-kernels", &[""]), ("kvtide-client", &["cuda"])];
 
 /// Test executables that look at the sources beside them, which are not in the folder, and at no device.
 const TESTS_OF_SOURCES: &[&str] = &["params", "header"];

@@ -6,7 +6,7 @@ use crate::run::{Error, cargo, root, run, target};
 pub fn check() -> Result<(), Error> {
     let mut command = cargo();
     command.args(["test", "--profile", "loom", "--locked"]);
-    for (package, folder) in [("kvtide-wire", "ffi/wire/tests"), ("kvtide-ffi", "ffi/tests")] {
+    for (package, folder) in [("kvtide-wire", "ffi/wire/tests"), ("kvtide-client", "ffi/client/tests")] {
         let mut tests: Vec<String> = std::fs::read_dir(root().join(folder))
             .map_err(|e| Error::Start(format!("list {folder}"), e))?
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())

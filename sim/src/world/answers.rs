@@ -5,7 +5,7 @@ use super::ops::closing;
 use super::session::{Answer, Pending, Seq, Session};
 use crate::coverage::Met;
 use crate::failure::Caught;
-use kvtide::agent::attention::{Contract, SINKS};
+use kvtide_client::agent::attention::{Contract, SINKS};
 use kvtide_wire::entry::{Level, Op};
 use kvtide_wire::status::Status;
 

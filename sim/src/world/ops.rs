@@ -4,8 +4,8 @@ use super::context::Context;
 use super::requests::{RESERVE_BLOCKS, request};
 use super::session::{Seq, Session};
 use crate::coverage::Met;
-use kvtide::agent::attention::Contract;
-use kvtide::agent::protocol::PageRange;
+use kvtide_client::agent::attention::Contract;
+use kvtide_client::agent::protocol::PageRange;
 use kvtide_wire::entry::{Advice, LIST_WORDS, Level, NONE_U32, Op, Submission};
 
 impl Session {

@@ -5,7 +5,7 @@ use super::requests::request;
 use super::session::{Pending, PinRange, Session};
 use crate::coverage::Met;
 use crate::failure::Caught;
-use kvtide::agent::protocol::PageRange;
+use kvtide_client::agent::protocol::PageRange;
 use kvtide_wire::entry::Op;
 use kvtide_wire::status::Status;
 

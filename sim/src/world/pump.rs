@@ -7,7 +7,7 @@ use crate::coverage::Met;
 use crate::disk::DISK;
 use crate::failure::Caught;
 use crate::memory::{CopyFault, Outcome, Pace, Place, Progress};
-use kvtide::agent::protocol as agent;
+use kvtide_client::agent::protocol as agent;
 use kvtide_wire::status::Status;
 
 /// The engine's copies between tier 0 and host.

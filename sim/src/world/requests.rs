@@ -3,7 +3,7 @@
 use super::context::{Context, Ev};
 use super::session::{Pending, Seq, Session};
 use crate::coverage::Met;
-use kvtide::agent::attention::Contract;
+use kvtide_client::agent::attention::Contract;
 use kvtide_wire::entry::{NONE_U32, Op, Submission};
 
 /// Simulated microseconds that a request may take beyond its deadline before it counts as hung: rings, ticks and late copies.

@@ -8,7 +8,7 @@ use crate::base::mix;
 use crate::coverage::Met;
 use crate::failure::Caught;
 use crate::memory::Place;
-use kvtide::agent::protocol as agent;
+use kvtide_client::agent::protocol as agent;
 use kvtide_wire::entry::{NONE_U32, Op};
 use kvtide_wire::status::Status;
 use std::ops::Range;

@@ -7,32 +7,19 @@ mod blocks;
 mod endings;
 #[path = "../fake/mod.rs"]
 mod fake;
+mod frozen;
 mod keep;
 mod resize;
+mod rng;
 mod scores;
 
 use fake::*;
 use kvtide_tiering::api::*;
+use rng::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 
 const SESSIONS: u16 = 3;
 const SEQS: u32 = 5;
-
-struct Rng(u64);
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
-    }
-    fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-    fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-}
 
 #[derive(Clone, Debug)]
 struct MBlock {
@@ -751,23 +738,12 @@ fn chaos() {
         hashes += &format!("{seed} {hash:016x}\n");
     }
     if from == 1 && seeds == 40 {
-        frozen(&hashes);
+        frozen::compare(&hashes);
     }
     assert!(seeds < 40 || stored > 0 && restored > 0, "{stored} publishes were stored, {restored} blocks restored");
     assert!(seeds < 40 || shrunk > 0, "no tier 0 ever shrank");
     assert!(seeds < 40 || shown > 0, "no page was ever read in place");
     assert!(seeds < 40 || loaded > 1000, "{loaded} blocks were loaded into memory of the engines' own");
-}
-
-/// A refactoring leaves the actions of each seed as they are. Who means to change behaviour writes the file anew with KVTIDE_FREEZE=1.
-fn frozen(hashes: &str) {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/chaos/frozen.txt");
-    if std::env::var_os("KVTIDE_FREEZE").is_some() {
-        std::fs::write(path, hashes).unwrap();
-    }
-    let before = std::fs::read_to_string(path).unwrap();
-    let differs = before.lines().zip(hashes.lines()).find(|(before, now)| before != now);
-    assert!(before == hashes, "other actions than those of {path} (before, now): {differs:?}");
 }
 
 #[test]

@@ -33,7 +33,7 @@ pub fn build() -> Result<PathBuf, Error> {
     let build = absolute(&target().join("llama.cpp"))?;
     std::fs::create_dir_all(&build).map_err(|e| Error::Start(format!("make {}", build.display()), e))?;
     // Both packages: alone, the library would have other features, and be built again.
-    run(cargo().args(["build", "--release", "--locked", "-p", "kvtide", "-p", "kvtide-ffi"]))?;
+    run(cargo().args(["build", "--release", "--locked", "-p", "kvtide", "-p", "kvtide-capi"]))?;
     let library = absolute(&target().join("release/libkvtide.so"))?;
 
     let mut configure = Command::new(tools.binary("cmake"));

@@ -8,7 +8,7 @@ use crate::failure::Caught;
 use crate::model::Text;
 use crate::world::context::{Check, Context, wrong};
 use crate::world::session::{Pending, Session};
-use kvtide::agent::protocol as agent;
+use kvtide_client::agent::protocol as agent;
 use kvtide_wire::entry::{Level, Op};
 use kvtide_wire::geometry::PlaneKind;
 use kvtide_wire::status::Status;

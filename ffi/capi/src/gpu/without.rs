@@ -1,0 +1,169 @@
+//! Without CUDA: nothing can be opened, so nothing is ever launched.
+
+use crate::attention::{kvt_attention_options, kvt_queries};
+use crate::batch::{kvt_batch_device, kvt_batch_options};
+use crate::error::Fault;
+use crate::kernels::{kvt_append_rows, kvt_digest_build, kvt_digest_scores, kvt_digest_select, kvt_gather, kvt_quant};
+use kvtide_client::{Client, Lane, StepSeq};
+use kvtide_wire::score::Scores;
+use kvtide_wire::status::Status;
+
+/// No batch is ever made.
+pub(crate) enum Batch {}
+/// No attention is ever made.
+pub(crate) enum Attention {}
+/// No kernels are ever loaded.
+pub(crate) enum Kernels {}
+
+fn none<T>() -> Result<T, Fault> {
+    Err(Fault::new(Status::State, "this build of kvtide has no CUDA"))
+}
+
+pub(crate) fn batch(_: &Client, _: &Lane, _: &kvt_batch_options) -> Result<Batch, Fault> {
+    none()
+}
+
+pub(crate) fn batch_device(batch: &Batch) -> kvt_batch_device {
+    match *batch {}
+}
+
+pub(crate) fn batch_starts(batch: &Batch, _: u16) -> u64 {
+    match *batch {}
+}
+
+pub(crate) fn batch_set(batch: &mut Batch, _: &[StepSeq]) -> Result<(), Fault> {
+    match *batch {}
+}
+
+pub(crate) fn batch_tables(batch: &mut Batch, _: u16, _: u16, _: i32) -> Result<(), Fault> {
+    match *batch {}
+}
+
+pub(crate) fn attention(_: &Client, _: &kvt_attention_options) -> Result<Attention, Fault> {
+    none()
+}
+
+pub(crate) fn attention_emitted(attention: &mut Attention) -> (u64, u32) {
+    match *attention {}
+}
+
+/// Never.
+///
+/// # Safety
+/// None is needed.
+pub(crate) unsafe fn attention_whole(attention: &Attention, _: &Batch, _: &kvt_queries) -> Result<(), Fault> {
+    match *attention {}
+}
+
+/// Never.
+///
+/// # Safety
+/// None is needed.
+pub(crate) unsafe fn attention_begin(attention: &mut Attention, _: &Batch) -> Result<(), Fault> {
+    match *attention {}
+}
+
+/// Never.
+///
+/// # Safety
+/// None is needed.
+pub(crate) unsafe fn attention_part(
+    attention: &Attention,
+    _: &Batch,
+    _: &kvt_queries,
+    _: u64,
+    _: u32,
+) -> Result<(), Fault> {
+    match *attention {}
+}
+
+/// Never.
+///
+/// # Safety
+/// None is needed.
+pub(crate) unsafe fn attention_merge(attention: &Attention, _: &Batch, _: &kvt_queries) -> Result<(), Fault> {
+    match *attention {}
+}
+
+/// Never.
+///
+/// # Safety
+/// None is needed.
+pub(crate) unsafe fn attention_mass(
+    attention: &Attention,
+    _: &Batch,
+    _: &kvt_queries,
+    _: u64,
+    _: u32,
+    _: u64,
+) -> Result<(), Fault> {
+    match *attention {}
+}
+
+pub(crate) fn scores(_: &[u64]) -> Result<Option<Scores>, Fault> {
+    none()
+}
+
+pub(crate) fn kernels(_: &Client) -> Result<Kernels, Fault> {
+    none()
+}
+
+/// Never.
+///
+/// # Safety
+/// None is needed.
+pub(crate) unsafe fn append(kernels: &Kernels, _: &Batch, _: u16, _: &kvt_append_rows) -> Result<(), Fault> {
+    match *kernels {}
+}
+
+/// Never.
+///
+/// # Safety
+/// None is needed.
+pub(crate) unsafe fn gather(kernels: &Kernels, _: &Lane, _: &kvt_gather) -> Result<(), Fault> {
+    match *kernels {}
+}
+
+pub(crate) fn quant_bytes(_: &kvt_quant) -> Result<u64, Fault> {
+    none()
+}
+
+/// Never.
+///
+/// # Safety
+/// None is needed.
+pub(crate) unsafe fn quantize(kernels: &Kernels, _: &Lane, _: &kvt_quant) -> Result<(), Fault> {
+    match *kernels {}
+}
+
+/// Never.
+///
+/// # Safety
+/// None is needed.
+pub(crate) unsafe fn dequantize(kernels: &Kernels, _: &Lane, _: &kvt_quant) -> Result<(), Fault> {
+    match *kernels {}
+}
+
+/// Never.
+///
+/// # Safety
+/// None is needed.
+pub(crate) unsafe fn digest_build(kernels: &Kernels, _: &Lane, _: &kvt_digest_build) -> Result<(), Fault> {
+    match *kernels {}
+}
+
+/// Never.
+///
+/// # Safety
+/// None is needed.
+pub(crate) unsafe fn digest_scores(kernels: &Kernels, _: &Batch, _: u16, _: &kvt_digest_scores) -> Result<(), Fault> {
+    match *kernels {}
+}
+
+/// Never.
+///
+/// # Safety
+/// None is needed.
+pub(crate) unsafe fn digest_select(kernels: &Kernels, _: &Batch, _: &kvt_digest_select) -> Result<(), Fault> {
+    match *kernels {}
+}

@@ -1,0 +1,110 @@
+//! Where pages are in memory, for kernels that compute addresses themselves.
+
+use super::client::{enter, kvt_client};
+use super::entry::entry;
+use super::sized::{self, Sized32};
+use super::status::kvt_status;
+use kvtide_client::Client;
+
+/// One plane. Frame `f` is at `base + (f - first_frame) * stride`; a window frame, one behind the `frames`, has no memory and shows a
+/// page where it is in host memory (`kvt_view_page` knows both).
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct kvt_plane_layout {
+    /// First frame of the plane's size class.
+    pub base: *mut u8,
+    /// Number of that frame.
+    pub first_frame: u32,
+    /// Bytes from one frame to the next; a multiple of 64.
+    pub stride: u32,
+    /// Bytes of a page.
+    pub page_bytes: u32,
+    /// Frames of the class.
+    pub frames: u32,
+    /// Size class.
+    pub size_class: u32,
+    /// Window frames of the class, numbered from `first_frame + frames` (`kvt_options.host_windows`).
+    pub windows: u32,
+    /// Address of `uint64_t[windows]`, in the memory that tier 0 is in: where the page of each window frame is. To be believed while a
+    /// lane's table shows the frame. 0 without windows.
+    pub aliases: u64,
+}
+
+/// Tier 0 of a session. Set `struct_size` before the call.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct kvt_layout {
+    /// `sizeof(kvt_layout)`: later versions are longer.
+    pub struct_size: u32,
+    /// Tokens of a page.
+    pub page_tokens: u32,
+    /// First byte of tier 0.
+    pub tier0: *mut u8,
+    /// Bytes of tier 0.
+    pub tier0_bytes: u64,
+    /// `planes_count` planes, in step order. Valid while the client is open.
+    pub planes: *const kvt_plane_layout,
+    /// Planes.
+    pub planes_count: u32,
+    /// A lane's table has `blocks_max * planes_count` entries: block ids are below this. 0 without tier 0, where
+    /// there is no table.
+    pub blocks_max: u32,
+}
+
+// SAFETY: repr(C), `struct_size` first, integers and raw pointers only.
+unsafe impl Sized32 for kvt_layout {
+    const BYTES_MIN: usize = 40;
+}
+const _: () = assert!(size_of::<kvt_layout>() == 40 && size_of::<kvt_plane_layout>() == 40);
+
+/// The layout as C sees it, kept by each handle that hands it out.
+pub(crate) struct Layout {
+    pub(crate) whole: kvt_layout,
+    /// `whole.planes` points here.
+    _planes: Box<[kvt_plane_layout]>,
+}
+
+// SAFETY: never written after it was made; the pointers in it are for the program to compute with.
+unsafe impl Send for Layout {}
+// SAFETY: as above.
+unsafe impl Sync for Layout {}
+
+impl Layout {
+    pub(crate) fn of(client: &Client) -> Layout {
+        let layout = client.layout();
+        let plane = |p: &kvtide_client::PlaneLayout| kvt_plane_layout {
+            base: layout.tier0.wrapping_add(p.offset as usize),
+            first_frame: p.first_frame,
+            stride: p.stride,
+            page_bytes: p.page_bytes,
+            frames: p.frames,
+            size_class: p.class,
+            windows: p.windows,
+            aliases: p.aliases,
+        };
+        let planes: Box<[kvt_plane_layout]> = layout.planes.iter().map(plane).collect();
+        let whole = kvt_layout {
+            struct_size: 0,
+            page_tokens: layout.page_tokens,
+            tier0: layout.tier0,
+            tier0_bytes: layout.bytes as u64,
+            planes: planes.as_ptr(),
+            planes_count: planes.len() as u32,
+            blocks_max: layout.blocks_max,
+        };
+        Layout { whole, _planes: planes }
+    }
+}
+
+/// Fills `layout`. It does not change while the session lives.
+///
+/// # Safety
+/// `layout` is valid for reads and writes of `layout->struct_size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvt_client_layout(client: *const kvt_client, layout: *mut kvt_layout) -> kvt_status {
+    entry("kvt_client_layout", || {
+        let client = enter(client)?;
+        // SAFETY: the caller's contract.
+        unsafe { sized::fill("layout", layout, &client.layout.whole) }
+    })
+}

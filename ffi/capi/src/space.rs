@@ -1,0 +1,229 @@
+//! What a program says when it attaches: the space and its own bounds.
+
+use super::entry::{array, string};
+use super::error::Fault;
+use super::scores::kvt_digests;
+use super::sized::{self, Sized32};
+use kvtide_client::{DeviceChoice, Options, SpaceSpec};
+use kvtide_wire::geometry::{PLANES_MAX, PlaneKind, PlaneSpec};
+use kvtide_wire::status::Status;
+use std::ffi::c_char;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What a plane's pages hold and which of them a step reads.
+#[repr(u16)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum kvt_plane_kind {
+    /// Attention over all tokens (MHA, GQA, MQA; MLA latent vectors).
+    KVT_PLANE_FULL = 0,
+    /// Attention over the last `window_tokens` tokens.
+    KVT_PLANE_WINDOW = 1,
+    /// Recurrent state: a page is the snapshot after its last token; a step reads only the newest.
+    KVT_PLANE_STATE = 2,
+}
+
+const _: () = {
+    assert!(kvt_plane_kind::KVT_PLANE_FULL as u16 == PlaneKind::Full as u16);
+    assert!(kvt_plane_kind::KVT_PLANE_WINDOW as u16 == PlaneKind::Window as u16);
+    assert!(kvt_plane_kind::KVT_PLANE_STATE as u16 == PlaneKind::State as u16);
+    assert!(size_of::<kvt_plane>() == size_of::<PlaneSpec>());
+};
+
+/// One layer, or a group of layers that share physical pages, in one shard.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct kvt_plane {
+    /// Bytes of one page; any number from 1 to 1 GiB, no multiple of anything.
+    pub page_bytes: u32,
+    /// A `kvt_plane_kind`.
+    pub kind: u16,
+    /// Zero.
+    pub reserved: u16,
+    /// Window of a `KVT_PLANE_WINDOW` plane in tokens, else 0. An engine whose steps have several queries adds those less one, so
+    /// that the first of them too finds its window.
+    pub window_tokens: u32,
+}
+
+/// How to attach. Set `struct_size` to `sizeof(kvt_options)` and everything that is not needed to zero.
+///
+/// Nothing that it points to is used after the call.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct kvt_options {
+    /// `sizeof(kvt_options)`: later versions are longer.
+    pub struct_size: u32,
+    /// Tokens of a page.
+    pub page_tokens: u32,
+    /// Path of the socket where the daemon listens.
+    pub socket: *const c_char,
+    /// Name of the space, UTF-8.
+    pub space: *const c_char,
+    /// Fingerprint of weights and adapters: what makes KV of one engine valid for another.
+    pub fingerprint: [u8; 32],
+    /// `planes_count` planes of one shard, in the order in which a step visits them.
+    pub planes: *const kvt_plane,
+    /// `classes_count` numbers: tier-0 frames of each size class. Planes of equal `page_bytes` form a class; classes are
+    /// numbered in the order in which their first plane appears.
+    pub tier0_frames: *const u32,
+    /// Planes.
+    pub planes_count: u32,
+    /// Size classes.
+    pub classes_count: u32,
+    /// Sequences that live at once; 0: 1,024.
+    pub seqs_max: u32,
+    /// Tensor-, pipeline-, context-parallel ranks; 0: 1.
+    pub shards: u16,
+    /// Which of them this session is.
+    pub shard: u16,
+    /// Lanes, ordered streams of engine work; 0: 1.
+    pub lanes: u16,
+    /// Channels, each for the calls of one thread; 0: 1.
+    pub channels: u16,
+    /// Requests in flight on one channel; 0: 64.
+    pub depth: u16,
+    /// Zero.
+    pub reserved: u16,
+    /// Bound of every wait that has no timeout of its own, in microseconds; 0: ten seconds.
+    pub timeout_us: u64,
+    /// Path of a file with the token of one of the daemon's tenants, which this process then belongs to; NULL: the environment's
+    /// `KVTIDE_TOKEN_FILE`; without that the daemon goes by the process's uid. It is read at each attach.
+    pub token_file: *const c_char,
+    /// Which memory tier 0 is: "cpu", "cuda", "cuda:N" or "cuda:GPU-<uuid>"; NULL: "cpu".
+    pub device: *const c_char,
+    /// With a CUDA device: an address of its memory, aligned to 256 bytes, that the program allocated and keeps until the last
+    /// handle of the session is closed; 0: the agent allocates.
+    pub device_memory: u64,
+    /// Bytes at `device_memory`.
+    pub device_bytes: u64,
+    /// Bytes that the agent allocates at once on a CUDA device, a multiple of 2 MiB from 64 to 512 MiB; 0: 64 MiB.
+    pub device_chunk_bytes: u64,
+    /// `classes_count` numbers: of `tier0_frames`, those that have memory from the beginning; `kvt_tier0_resize` makes them more. NULL:
+    /// all.
+    pub tier0_initial: *const u32,
+    /// Where keys are and which digests of them are kept, for contracts other than `KVT_CONTRACT_EXACT`; on a device sketches alone, of
+    /// 16-bit keys, in a session of one lane. NULL: none.
+    pub digests: *const kvt_digests,
+    /// How long a step of a `KVT_CONTRACT_APPROX` sequence waits in each plane for pages that it picked and that are not in tier 0, in
+    /// microseconds.
+    pub max_stall_us: u64,
+    /// Window frames of each size class, 0 for none: frames without memory of tier 0, in which pages that only stream through are read
+    /// where they are in host memory, instead of being copied first. Each costs 8 bytes and an entry in the tables, and counts towards
+    /// the daemon's `limits.tier0_frames_max`. On a CUDA device their pages are for kernels that know `kvt_plane_layout.aliases`, as
+    /// ours do (`kvt_batch_options.in_place`).
+    pub host_windows: u32,
+    /// Zero.
+    pub reserved_windows: u32,
+}
+
+// SAFETY: repr(C), `struct_size` first, integers and raw pointers only.
+unsafe impl Sized32 for kvt_options {
+    const BYTES_MIN: usize = 104;
+}
+const _: () = assert!(size_of::<kvt_options>() == 176);
+
+/// The token file of programs that name none.
+const TOKEN_FILE: &str = "KVTIDE_TOKEN_FILE";
+
+/// A longer timeout counts as this one: every wait has a bound, and sums of times do not overflow.
+const TIMEOUT_MAX: Duration = Duration::from_secs(86_400);
+
+/// A timeout argument: 0 means the session's own.
+pub(crate) fn timeout(timeout_us: u64, of_session: Duration) -> Duration {
+    if timeout_us == 0 { of_session } else { Duration::from_micros(timeout_us).min(TIMEOUT_MAX) }
+}
+
+/// A path argument as the system wants it: any bytes.
+///
+/// # Safety
+/// As [`string`].
+pub(crate) unsafe fn path(name: &'static str, pointer: *const c_char) -> Result<PathBuf, Fault> {
+    use std::os::unix::ffi::OsStrExt;
+    super::entry::check_pointer(name, pointer)?;
+    // SAFETY: not NULL; NUL-terminated by this function's own contract.
+    let bytes = unsafe { std::ffi::CStr::from_ptr(pointer) }.to_bytes();
+    Ok(PathBuf::from(std::ffi::OsStr::from_bytes(bytes)))
+}
+
+/// The device that the options name.
+fn choice(name: &str, options: &kvt_options) -> Result<DeviceChoice, Fault> {
+    let invalid = |why: String| Fault::new(Status::Invalid, why);
+    let (pointer, bytes) = (options.device_memory, options.device_bytes);
+    match name.parse().map_err(|why| invalid(format!("`options->device`: {why}")))? {
+        DeviceChoice::Cuda { device, .. } if pointer != 0 => Ok(DeviceChoice::GivenCuda { device, pointer, bytes }),
+        DeviceChoice::Cuda { device, .. } => Ok(DeviceChoice::Cuda { device, chunk_bytes: options.device_chunk_bytes }),
+        _ if pointer != 0 => Err(invalid("`options->device_memory` is given, but the device is \"cpu\"".to_owned())),
+        choice => Ok(choice),
+    }
+}
+
+/// Reads options.
+///
+/// # Safety
+/// `options` is NULL or points to a structure as its description says.
+pub(crate) unsafe fn read_options(options: *const kvt_options) -> Result<Options, Fault> {
+    // SAFETY: this function's own contract.
+    let options = unsafe { sized::read("options", options) }?;
+    if options.reserved != 0 {
+        return Err(Fault::new(Status::Invalid, "`options->reserved` is not zero"));
+    }
+    // SAFETY: as above, for each pointer in the structure.
+    let (socket, name, planes, frames) = unsafe {
+        (
+            path("options->socket", options.socket)?,
+            string("options->space", options.space)?,
+            array("options->planes", options.planes, (options.planes_count as usize).min(PLANES_MAX + 1))?,
+            array("options->tier0_frames", options.tier0_frames, (options.classes_count as usize).min(PLANES_MAX + 1))?,
+        )
+    };
+    let token_file = match options.token_file.is_null() {
+        true => std::env::var_os(TOKEN_FILE).filter(|path| !path.is_empty()).map(PathBuf::from),
+        // SAFETY: as above.
+        false => Some(unsafe { path("options->token_file", options.token_file) }?),
+    };
+    let device = match options.device.is_null() {
+        true => "cpu",
+        // SAFETY: as above.
+        false => unsafe { string("options->device", options.device) }?,
+    };
+    let plane = |p: &kvt_plane| PlaneSpec {
+        page_bytes: p.page_bytes,
+        kind: p.kind,
+        reserved: p.reserved,
+        window_tokens: p.window_tokens,
+    };
+    let space = SpaceSpec {
+        name: name.to_owned(),
+        fingerprint: options.fingerprint,
+        page_tokens: options.page_tokens,
+        planes: planes.iter().map(plane).collect(),
+        shards: options.shards.max(1),
+        shard: options.shard,
+    };
+    let mut built = Options::new(socket, space, frames.to_vec());
+    built.token_file = token_file;
+    if !options.tier0_initial.is_null() {
+        // SAFETY: as above.
+        built.tier0_initial = unsafe { array("options->tier0_initial", options.tier0_initial, frames.len()) }?.to_vec();
+    }
+    if !options.digests.is_null() {
+        // SAFETY: as above.
+        let digests = unsafe { array("options->digests", options.digests, 1) }?;
+        built.digests = digests.first().map(kvt_digests::options).transpose()?;
+    }
+    built.host_windows = options.host_windows;
+    built.max_stall = Duration::from_micros(options.max_stall_us).min(TIMEOUT_MAX);
+    built.device = choice(device, &options)?;
+    for (given, field) in
+        [(options.lanes, &mut built.lanes), (options.channels, &mut built.channels), (options.depth, &mut built.depth)]
+    {
+        if given != 0 {
+            *field = given;
+        }
+    }
+    if options.seqs_max != 0 {
+        built.seqs_max = options.seqs_max;
+    }
+    built.timeout = timeout(options.timeout_us, built.timeout);
+    Ok(built)
+}

@@ -1,0 +1,23 @@
+//! What an engine on CUDA uses beside its session: the device, its memory, streams, copies, and the kernels.
+//!
+//! [`Kernels`] and [`LaneAttention`] launch on a lane's stream over the session's pages; [`Attend`] is what a small engine needs, in
+//! safe Rust. The rest is re-exported. A session on a device: [`Options::device`](crate::Options), [`Lane::bind`](crate::Lane::bind).
+
+mod attend;
+mod launches;
+mod picked;
+
+pub use attend::{Attend, AttendOptions, Rows};
+pub use launches::{Kernels, LaneAttention, NewRows, Queries};
+
+pub use crate::client::{
+    batch::{Batch, BatchDevice, BatchOptions},
+    lane::LaneDevice,
+};
+pub use crate::memory::cuda::error as device_error;
+#[cfg(feature = "measure")]
+pub use kvtide_kernels::measure;
+pub use kvtide_kernels::{
+    Arena, Buffer, Copier, Device, DeviceInfo, Driver, Error, Event, HostRegion, Pinned, Priority, Report, Stream,
+    Uuid, Version, WaitWord, Way, Which, Works, copy, launch, params, reference,
+};

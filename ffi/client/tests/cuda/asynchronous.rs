@@ -1,0 +1,155 @@
+//! Boundaries that a stream waits for: they end with every page, or with an error that the lane tells.
+
+use super::{
+    fake::{Command, Fake, LONG, PLANES, Script, TOKENS, byte},
+    rig::{Bound, filled, is, on_device},
+};
+use kvtide_client::{Client, Options, StepSeq};
+use kvtide_wire::{entry::Op, status::Status};
+use std::time::Duration;
+
+struct Scene {
+    fake: Fake,
+    client: Client,
+    bound: Bound,
+    seq: u32,
+}
+
+/// A sequence of which two pages are in host memory.
+fn scene(timeout: Duration) -> Scene {
+    let fake = Fake::start();
+    let client = Client::attach(Options { timeout, ..on_device(&fake) }).expect("attach");
+    let mut channel = client.channel(0).expect("channel");
+    let mut bound = Bound::new(&client, 0);
+    let seq = filled(&mut channel, &mut bound, 3);
+    channel.nop(LONG).expect("told");
+    let blocks = client.seq_blocks(seq).expect("blocks");
+    for (index, plane) in [(0, 0), (2, 1)] {
+        assert_eq!(fake.evict(blocks[index], plane), Status::Ok);
+    }
+    Scene { fake, client, bound, seq }
+}
+
+impl Scene {
+    fn begin(&mut self) {
+        self.bound.lane.begin(&[StepSeq { seq: self.seq, tokens: 3 * TOKENS }]).expect("begin");
+    }
+
+    fn status_word(&self) -> u32 {
+        let device = self.bound.lane.device().expect("on a device");
+        self.bound.words(device.status, 1)[0]
+    }
+}
+
+#[test]
+fn the_stream_goes_on_when_every_page_is_there() {
+    let mut s = scene(LONG);
+    for round in 0..4 {
+        s.begin();
+        let blocks = s.client.seq_blocks(s.seq).expect("blocks");
+        for plane in 0..PLANES {
+            s.bound.lane.boundary_async(plane).expect("at once");
+        }
+        // Enqueued behind the waits: what the device's table shows then, which the host does not know yet.
+        let device = s.bound.lane.device().expect("on a device");
+        let table = s.bound.words(device.table, device.entries as usize);
+        s.bound.lane.check().expect("nothing failed");
+        s.bound.lane.end().expect("end");
+        assert_eq!(s.status_word(), 0);
+        assert_eq!(table, s.bound.lane.table(), "round {round}");
+        for (index, block) in blocks.iter().enumerate() {
+            for plane in 0..PLANES {
+                let frame =
+                    table[*block as usize * usize::from(PLANES) + usize::from(plane)].checked_sub(1).expect("shown");
+                let page = s.bound.read_frame(frame);
+                s.bound.done();
+                assert!(is(&page, byte(s.seq, index as u32, plane)), "round {round}, block {index}, plane {plane}");
+            }
+        }
+        let plane = (round % 2) as u16;
+        assert_eq!(s.fake.evict(blocks[1], plane), Status::Ok);
+        assert_eq!(s.fake.evict(blocks[2], 1 - plane), Status::Ok);
+    }
+    assert_eq!(s.client.stats().canary_failed, 0);
+}
+
+#[test]
+fn the_daemons_death_lets_the_stream_go_with_an_error() {
+    let mut s = scene(LONG);
+    s.fake.tell(Command::Answer { op: Op::Fault, with: Script::Silence });
+    s.begin();
+    s.bound.lane.boundary_async(0).expect("at once");
+    s.bound.lane.boundary_async(1).expect("behind it");
+    s.fake.die();
+    s.bound.done();
+    assert_eq!(s.status_word(), Status::Daemon.code() as u32);
+    assert_eq!(s.bound.lane.check().expect_err("a page is not there").status(), Status::Daemon);
+    s.bound.lane.end().expect("a step ends without a daemon");
+    // What is on the device stays usable, and a new step forgets the failure.
+    let block = s.client.seq_blocks(s.seq).expect("blocks")[1];
+    s.begin();
+    s.bound.lane.check().expect("nothing failed in this step");
+    assert_eq!(s.status_word(), 0);
+    let page = s.bound.read(s.seq, 1, 0);
+    s.bound.done();
+    assert!(is(&page, byte(s.seq, 1, 0)) && s.bound.lane.pte(block, 0).is_some());
+    let error = s.bound.lane.boundary_async(0).expect_err("nobody brings it");
+    assert_eq!(error.status(), Status::Daemon);
+    s.bound.lane.end().expect("end");
+}
+
+#[test]
+fn a_page_that_never_comes_lets_the_stream_go_after_the_timeout() {
+    let mut s = scene(Duration::from_millis(300));
+    s.fake.tell(Command::Answer { op: Op::Fault, with: Script::Silence });
+    s.begin();
+    s.bound.lane.boundary_async(0).expect("at once");
+    s.bound.lane.boundary_async(1).expect("behind it");
+    s.bound.done();
+    assert_eq!(s.status_word(), Status::TimedOut.code() as u32);
+    assert_eq!(s.bound.lane.check().expect_err("late").status(), Status::TimedOut);
+    assert_eq!(s.bound.lane.boundary(1).expect_err("the step has failed").status(), Status::TimedOut);
+    s.bound.lane.end().expect("end");
+    assert!(s.bound.read_all(s.seq, 3) > 0, "the next step finds it");
+    s.bound.same_table();
+}
+
+#[test]
+fn an_error_of_the_daemon_lets_the_stream_go_with_it() {
+    let mut s = scene(LONG);
+    s.fake.tell(Command::Answer { op: Op::Fault, with: Script::Status(Status::Lost) });
+    s.begin();
+    s.bound.lane.boundary_async(0).expect("at once");
+    s.bound.done();
+    assert_eq!(s.status_word(), Status::Lost.code() as u32);
+    assert_eq!(s.bound.lane.check().expect_err("lost").status(), Status::Lost);
+    s.bound.lane.end().expect("end");
+    assert!(s.bound.read_all(s.seq, 3) > 0);
+}
+
+#[test]
+fn a_lane_that_is_dropped_lets_its_stream_go() {
+    let mut s = scene(Duration::from_millis(300));
+    s.fake.tell(Command::Answer { op: Op::Fault, with: Script::Silence });
+    s.begin();
+    s.bound.lane.boundary_async(0).expect("at once");
+    let Scene { fake, client, bound, .. } = s;
+    let Bound { lane, stream, .. } = bound;
+    drop(lane);
+    let mut again = client.lane(0).expect("given back");
+    // SAFETY: the stream is dropped last.
+    unsafe { again.bind(stream.raw()) }.expect("bound");
+    drop((again, client, fake, stream));
+}
+
+#[test]
+fn two_lanes_on_streams_wait_on_the_host() {
+    let mut s = scene(LONG);
+    let other = Bound::new(&s.client, 1);
+    s.begin();
+    assert_eq!(s.bound.lane.boundary_async(0).expect_err("streams share queues").status(), Status::State);
+    s.bound.lane.boundary(0).expect("some of it is there");
+    s.bound.lane.end().expect("end");
+    assert!(s.bound.read_all(s.seq, 3) > 0);
+    drop(other);
+}

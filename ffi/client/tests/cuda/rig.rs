@@ -1,0 +1,248 @@
+//! An engine on a device: one stream a lane, and a word that holds it.
+
+use super::fake::{Fake, LONG, PAGE, PLANES, TOKENS, byte, options};
+use kvtide_client::{
+    Channel, Client, CudaDevice, DeviceChoice, Lane, Options, Pass, StepSeq,
+    cuda::{Buffer, Device, Driver, Event, Pinned, Priority, Stream, WaitWord, Which},
+};
+use std::{
+    ffi::{CString, c_char},
+    sync::Arc,
+    time::Instant,
+};
+
+/// Opens the device that all tests use.
+pub fn device() -> Arc<Device> {
+    kvtide_cuda_sim::install();
+    Device::open(&Driver::probe().expect("a driver"), Which::Ordinal(0)).expect("a device")
+}
+
+/// The options of a session on the device.
+pub fn on_device(fake: &Fake) -> Options {
+    kvtide_cuda_sim::install();
+    let device = DeviceChoice::Cuda { device: CudaDevice::Ordinal(0), chunk_bytes: 0 };
+    Options { device, ..options(fake.socket.clone()) }
+}
+
+/// A lane on a stream of its own.
+pub struct Bound {
+    pub lane: Lane,
+    pub stream: Stream,
+    pub device: Arc<Device>,
+    client: Client,
+}
+
+impl Bound {
+    pub fn new(client: &Client, index: u16) -> Bound {
+        let device = device();
+        let stream = Stream::new(&device, Priority::Normal).expect("a stream");
+        let mut lane = client.lane(index).expect("lane");
+        // SAFETY: the stream is dropped after the lane.
+        unsafe { lane.bind(stream.raw()) }.expect("bound");
+        Bound { lane, stream, device, client: client.clone() }
+    }
+
+    /// Writes a page of a sequence in the open step, on the stream. The bytes are kept until the stream is done.
+    pub fn write(&self, seq: u32, index: u32, plane: u16, value: u8) -> Pinned {
+        let block = self.client.seq_blocks(seq).expect("blocks")[index as usize];
+        let frame = self.lane.pte(block, plane).expect("in the lane's table");
+        let page = Pinned::new(&self.device, PAGE).expect("pinned");
+        // SAFETY: as long as said, ours alone; the frame is the sequence's unsealed page while the step is open.
+        unsafe {
+            page.as_ptr().write_bytes(value, PAGE);
+            self.stream.copy(self.address(frame), page.address(), PAGE).expect("enqueued");
+        }
+        page
+    }
+
+    /// Reads a page of a sequence in the open step, on the stream; to be looked at when the stream is done.
+    pub fn read(&self, seq: u32, index: u32, plane: u16) -> Pinned {
+        let block = self.client.seq_blocks(seq).expect("blocks")[index as usize];
+        let frame = self.lane.pte(block, plane).expect("in the lane's table");
+        self.read_frame(frame)
+    }
+
+    pub fn read_frame(&self, frame: u32) -> Pinned {
+        let page = Pinned::new(&self.device, PAGE).expect("pinned");
+        // SAFETY: both are as long as said, and stay until the stream is done.
+        unsafe { self.stream.copy(page.address(), self.address(frame), PAGE) }.expect("enqueued");
+        page
+    }
+
+    fn address(&self, frame: u32) -> u64 {
+        self.client.frame_ptr(frame).expect("a frame").addr() as u64
+    }
+
+    /// The words at an address of the device, as the stream finds them when it has come so far.
+    pub fn words(&self, at: u64, count: usize) -> Vec<u32> {
+        let words = Pinned::new(&self.device, count * 4).expect("pinned");
+        // SAFETY: both are as long as said, and stay until the stream is done.
+        unsafe { self.stream.copy(words.address(), at, count * 4) }.expect("enqueued");
+        self.done();
+        // SAFETY: as long as said; the copy has ended.
+        unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u32>(), count) }.to_vec()
+    }
+
+    /// Waits for the stream.
+    pub fn done(&self) {
+        let event = Event::new(&self.device).expect("event");
+        self.stream.record(&event).expect("recorded");
+        assert!(event.wait_until(Instant::now() + LONG).expect("nothing failed"), "the stream is done in time");
+    }
+
+    /// Holds the stream until the word is released.
+    pub fn hold(&self) -> (WaitWord, u64) {
+        let word = WaitWord::new(&self.device).expect("a word");
+        let target = word.arm().expect("armed");
+        self.stream.wait_word(&word, target).expect("enqueued");
+        (word, target)
+    }
+
+    /// The lane's table on the device is the host's.
+    pub fn same_table(&self) {
+        let device = self.lane.device().expect("on a device");
+        assert_eq!(self.words(device.table, device.entries as usize), self.lane.table());
+        assert_eq!(self.words(device.status, 1), [0]);
+    }
+
+    /// Reads a whole step, on the stream and at once, and checks every byte. How many boundaries handed out a part.
+    pub fn read_all(&mut self, seq: u32, blocks: u32) -> usize {
+        let mut parts = 0;
+        self.lane.begin(&[StepSeq { seq, tokens: u64::from(blocks) * TOKENS }]).expect("begin");
+        for plane in 0..PLANES {
+            let mut pages = Vec::new();
+            loop {
+                let pass = self.lane.boundary(plane).expect("boundary");
+                let indices: Vec<u32> = match pass {
+                    Pass::All => (0..blocks).collect(),
+                    Pass::Part { .. } => self.lane.ready().iter().map(|ready| ready.index).collect(),
+                };
+                parts += usize::from(pass != Pass::All);
+                pages.extend(indices.into_iter().map(|index| (index, self.read(seq, index, plane))));
+                if matches!(pass, Pass::All | Pass::Part { last: true, .. }) {
+                    break;
+                }
+            }
+            assert_eq!(pages.len(), blocks as usize, "plane {plane} is whole");
+            self.done();
+            for (index, page) in &pages {
+                assert!(is(page, byte(seq, *index, plane)), "sequence {seq}, block {index}, plane {plane}");
+            }
+        }
+        self.lane.end().expect("end");
+        parts
+    }
+}
+
+/// Whether a page that was read holds this byte alone.
+pub fn is(page: &Pinned, value: u8) -> bool {
+    bytes(page).iter().all(|b| *b == value)
+}
+
+pub fn bytes(page: &Pinned) -> Vec<u8> {
+    // SAFETY: as long as it says; the copy into it has ended.
+    unsafe { std::slice::from_raw_parts(page.as_ptr(), page.bytes()) }.to_vec()
+}
+
+/// A sequence of committed blocks, written by the lane's stream.
+pub fn filled(channel: &mut Channel, bound: &mut Bound, blocks: u32) -> u32 {
+    let seq = channel.seq_create().expect("create");
+    let tokens = u64::from(blocks) * TOKENS;
+    channel.reserve(seq, tokens, LONG).expect("reserve");
+    bound.lane.begin(&[StepSeq { seq, tokens }]).expect("begin");
+    let places = (0..blocks).flat_map(|index| (0..PLANES).map(move |plane| (index, plane)));
+    let pages: Vec<Pinned> =
+        places.map(|(index, plane)| bound.write(seq, index, plane, byte(seq, index, plane))).collect();
+    bound.lane.end().expect("end");
+    channel.commit(seq, tokens).expect("commit");
+    bound.done();
+    drop(pages);
+    seq
+}
+
+/// A device buffer of the engine's.
+pub fn engine_memory(bytes: usize) -> Buffer {
+    Buffer::new(&device(), bytes).expect("device memory")
+}
+
+/// The stand-in's switches.
+pub struct Sim;
+
+#[allow(unsafe_code)]
+impl Sim {
+    fn symbol(name: &str) -> *mut std::ffi::c_void {
+        // SAFETY: the C library's functions, declared as they are.
+        unsafe extern "C" {
+            fn dlopen(path: *const c_char, flags: i32) -> *mut std::ffi::c_void;
+            fn dlsym(library: *mut std::ffi::c_void, name: *const c_char) -> *mut std::ffi::c_void;
+        }
+        kvtide_cuda_sim::install();
+        let path = std::env::var("KVTIDE_LIBCUDA").expect("installed");
+        let (path, name) = (CString::new(path).expect("path"), CString::new(name).expect("name"));
+        // SAFETY: strings that end in a zero byte; 2 is RTLD_NOW. The library is the stand-in, loaded already.
+        let found = unsafe { dlsym(dlopen(path.as_ptr(), 2), name.as_ptr()) };
+        assert!(!found.is_null(), "the stand-in exports {name:?}");
+        found
+    }
+
+    /// Lets the nth call of a function from now on fail.
+    pub fn fail(call: &str, nth: u64, code: u32) {
+        let call = CString::new(call).expect("name");
+        // SAFETY: the stand-in's function has this type.
+        unsafe {
+            let fail: unsafe extern "C" fn(*const c_char, u64, u32) = std::mem::transmute(Self::symbol("kvt_sim_fail"));
+            fail(call.as_ptr(), nth, code);
+        }
+    }
+
+    /// Lets nothing fail on demand any more.
+    pub fn mend() {
+        // SAFETY: the stand-in's function has this type.
+        unsafe { std::mem::transmute::<*mut std::ffi::c_void, unsafe extern "C" fn()>(Self::symbol("kvt_sim_mend"))() };
+    }
+
+    /// Loses the device.
+    pub fn lose(code: u32) {
+        // SAFETY: the stand-in's function has this type.
+        unsafe {
+            let lose: unsafe extern "C" fn(u32, u32) = std::mem::transmute(Self::symbol("kvt_sim_lose"));
+            lose(0, code);
+        }
+    }
+
+    /// How often a function was called.
+    pub fn calls(call: &str) -> u64 {
+        let call = CString::new(call).expect("name");
+        // SAFETY: the stand-in's function has this type.
+        unsafe {
+            let calls: unsafe extern "C" fn(*const c_char) -> u64 = std::mem::transmute(Self::symbol("kvt_sim_calls"));
+            calls(call.as_ptr())
+        }
+    }
+}
+
+/// Names what a child process of [`child`] was started for.
+const CHILD: &str = "KVTIDE_TEST_CHILD";
+
+/// Whether the driver is the stand-in: a test that needs its switches proves nothing on a GPU.
+pub fn standing_in() -> bool {
+    kvtide_cuda_sim::standing_in()
+}
+
+/// Runs one test of this executable again, in a process of its own, with these variables. In that process, returns `None`.
+pub fn child(test: &str, variables: &[(&str, &str)]) -> Option<std::process::Output> {
+    kvtide_cuda_sim::install();
+    if std::env::var(CHILD).is_ok_and(|name| name == test) {
+        return None;
+    }
+    let mut command = std::process::Command::new(std::env::current_exe().expect("an executable"));
+    command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(CHILD, test);
+    command.envs(variables.iter().copied());
+    Some(command.output().expect("the child runs"))
+}
+
+/// The child's test passed.
+pub fn passed(output: &std::process::Output) {
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && out.contains("1 passed"), "{out}\n{err}");
+}

@@ -1,0 +1,298 @@
+//! The page-table protocol under every order of memory accesses that loom can think of: no lane reads a frame that is being
+//! overwritten, whether it is active, quiescent, beginning, holding or lapped by the log; and a pin that saw its page resident
+//! keeps it.
+#![cfg(loom)]
+
+use kvtide_client::agent::protocol::{Copied, Geometry, LaneView, Mover, PageRange, Shared, geometry::Bounds};
+use kvtide_wire::{
+    entry::{Job, JobKind, NONE_U16, NONE_U32},
+    geometry::PlaneSpec,
+    status::Status,
+};
+use loom::{cell::UnsafeCell, thread};
+use std::sync::Arc;
+
+/// The bytes of the only frame: the block that they are of.
+struct Frame(UnsafeCell<u32>);
+
+// SAFETY: loom checks every access to the cell; that there is never one beside a write is what these models prove.
+unsafe impl Sync for Frame {}
+// SAFETY: as above.
+unsafe impl Send for Frame {}
+
+impl Frame {
+    fn read(&self) -> u32 {
+        // SAFETY: loom fails the model if this read is not ordered with every write.
+        self.0.with(|at| unsafe { *at })
+    }
+
+    fn write(&self, block: u32) {
+        // SAFETY: likewise.
+        self.0.with_mut(|at| unsafe { *at = block });
+    }
+}
+
+struct World {
+    mover: Mover,
+    lane: LaneView,
+    frame: Arc<Frame>,
+    next: u32,
+}
+
+const PLANE: PlaneSpec = PlaneSpec { page_bytes: 64, kind: 0, reserved: 0, window_tokens: 0 };
+
+impl World {
+    /// One frame, which shows block 0.
+    fn new(lanes: u16) -> World {
+        let bounds = Bounds {
+            page_tokens: 1,
+            blocks_max: 3,
+            seqs_max: 1,
+            seq_blocks_max: 3,
+            lanes,
+            jobs_max: 2,
+            log_entries: 8,
+            pins_max: 1,
+        };
+        let geometry = Geometry::new(&[PLANE], &[1], bounds).expect("geometry");
+        let shared = Arc::new(Shared::new(geometry).expect("tables"));
+        assert!(shared.seqs().create(0) && shared.seqs().push(0, 0));
+        let lane = LaneView::new(Arc::clone(&shared), 0).expect("lane");
+        let mover = Mover::new(shared).expect("mover");
+        let mut world = World { mover, lane, frame: Arc::new(Frame(UnsafeCell::new(0))), next: 1 };
+        let map = world.job(JobKind::Map, 0, NONE_U32);
+        assert_eq!(carry(&mut world.mover, &world.frame, &map), Status::Ok);
+        world
+    }
+
+    fn job(&mut self, kind: JobKind, block: u32, victim_block: u32) -> Job {
+        self.next += 1;
+        Job { kind: kind as u16, id: self.next, block, victim_block, use_lane: NONE_U16, ..Job::default() }
+    }
+}
+
+/// Carries a job to its end; the copy writes the frame.
+fn carry(mover: &mut Mover, frame: &Frame, job: &Job) -> Status {
+    while mover.accept(job, 0).is_err() {
+        thread::yield_now();
+    }
+    loop {
+        mover.poll();
+        if let Some(op) = mover.next_copy() {
+            frame.write(job.block);
+            mover.copied(&op, Ok(Copied { bytes: op.bytes.into(), digest: 0 }));
+        }
+        match mover.next_ended(0) {
+            Some(ended) => return Status::from_code(ended.done.status).expect("a status"),
+            None => thread::yield_now(),
+        }
+    }
+}
+
+/// Whatever the table shows is what the frame holds.
+fn look(lane: &LaneView, frame: &Frame) {
+    for block in 0..3 {
+        if lane.frame(block, 0).is_some() {
+            assert_eq!(frame.read(), block, "the table shows block {block}");
+        }
+    }
+}
+
+fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(model);
+}
+
+#[test]
+fn an_active_lane_never_reads_a_frame_that_is_being_overwritten() {
+    check(3, || {
+        let World { mut mover, mut lane, frame, next } = World::new(1);
+        let bytes = Arc::clone(&frame);
+        let reader = thread::spawn(move || {
+            lane.begin(1);
+            look(&lane, &bytes);
+            lane.boundary(0);
+            look(&lane, &bytes);
+            lane.end();
+        });
+        let load = Job {
+            kind: JobKind::Load as u16,
+            id: next + 1,
+            block: 1,
+            victim_block: 0,
+            use_lane: NONE_U16,
+            ..Job::default()
+        };
+        assert_eq!(carry(&mut mover, &frame, &load), Status::Ok, "it names block 0 as its victim");
+        reader.join().expect("the lane ends");
+    });
+}
+
+#[test]
+fn a_lane_that_begins_sees_the_unpublish_or_is_seen() {
+    check(3, || {
+        let World { mut mover, mut lane, frame, next } = World::new(1);
+        lane.begin(1);
+        lane.end();
+        let bytes = Arc::clone(&frame);
+        let reader = thread::spawn(move || {
+            for step in 2..4 {
+                lane.begin(step);
+                look(&lane, &bytes);
+                lane.end();
+            }
+        });
+        let load = Job {
+            kind: JobKind::Load as u16,
+            id: next + 1,
+            block: 1,
+            victim_block: 0,
+            use_lane: NONE_U16,
+            ..Job::default()
+        };
+        assert_eq!(carry(&mut mover, &frame, &load), Status::Ok);
+        reader.join().expect("the lane ends");
+    });
+}
+
+#[test]
+fn a_lane_that_holds_a_page_reads_it_until_its_use_is_over() {
+    check(3, || {
+        let World { mut mover, mut lane, frame, next } = World::new(1);
+        let bytes = Arc::clone(&frame);
+        lane.begin(1);
+        let reader = thread::spawn(move || {
+            lane.boundary(0);
+            look(&lane, &bytes);
+            lane.boundary(0);
+            look(&lane, &bytes);
+            lane.end();
+            lane.begin(2);
+            look(&lane, &bytes);
+            lane.end();
+        });
+        let load = Job {
+            kind: JobKind::Load as u16,
+            id: next + 1,
+            block: 1,
+            victim_block: 0,
+            use_lane: 0,
+            use_pos: 1,
+            ..Job::default()
+        };
+        assert_eq!(carry(&mut mover, &frame, &load), Status::Ok);
+        reader.join().expect("the lane ends");
+    });
+}
+
+#[test]
+fn a_lane_that_was_lapped_by_the_log_rebuilds_while_it_is_written() {
+    check(2, || {
+        let mut world = World::new(1);
+        world.lane.begin(1);
+        world.lane.end();
+        // The lane is at update 1; the log holds 8. Six more, and the next job's two claim what the lane has not read.
+        for block in [1, 2, 0] {
+            let victim = (block + 2) % 3;
+            let load = world.job(JobKind::Load, block, victim);
+            assert_eq!(carry(&mut world.mover, &world.frame, &load), Status::Ok);
+        }
+        let next = world.job(JobKind::Load, 1, 0);
+        let World { mut mover, mut lane, frame, .. } = world;
+        let bytes = Arc::clone(&frame);
+        let reader = thread::spawn(move || {
+            lane.begin(2);
+            look(&lane, &bytes);
+            lane.end();
+        });
+        assert_eq!(carry(&mut mover, &frame, &next), Status::Ok);
+        reader.join().expect("the lane ends");
+    });
+}
+
+/// Two frames; the first shows block 0, which the lane writes in its steps.
+fn two_frames() -> (Mover, LaneView, [Arc<Frame>; 2]) {
+    let bounds = Bounds {
+        page_tokens: 1,
+        blocks_max: 1,
+        seqs_max: 1,
+        seq_blocks_max: 1,
+        lanes: 1,
+        jobs_max: 2,
+        log_entries: 8,
+        pins_max: 1,
+    };
+    let geometry = Geometry::new(&[PLANE], &[2], bounds).expect("geometry");
+    let shared = Arc::new(Shared::new(geometry).expect("tables"));
+    let lane = LaneView::new(Arc::clone(&shared), 0).expect("lane");
+    let mut mover = Mover::new(shared).expect("mover");
+    let frames = [0, 0].map(|bytes| Arc::new(Frame(UnsafeCell::new(bytes))));
+    let map = Job { kind: JobKind::Map as u16, id: 1, victim_block: NONE_U32, use_lane: NONE_U16, ..Job::default() };
+    assert_eq!(carry(&mut mover, &frames[0], &map), Status::Ok);
+    (mover, lane, frames)
+}
+
+#[test]
+fn a_page_that_is_moved_loses_no_write() {
+    check(2, || {
+        let (mut mover, mut lane, frames) = two_frames();
+        let bytes = frames.clone();
+        let writer = thread::spawn(move || {
+            let mut written = 0;
+            for step in 1..3 {
+                if !lane.begin(step) {
+                    thread::yield_now();
+                    continue;
+                }
+                let frame = &bytes[lane.frame(0, 0).expect("it shows all the time") as usize];
+                assert_eq!(frame.read(), written, "what was written before the step");
+                written = step as u32;
+                frame.write(written);
+                lane.end();
+            }
+        });
+        let job = Job {
+            kind: JobKind::Move as u16,
+            id: 2,
+            frame: 1,
+            src_frame: 0,
+            victim_block: NONE_U32,
+            use_lane: NONE_U16,
+            ..Job::default()
+        };
+        mover.accept(&job, 0).expect("there is room");
+        let status = loop {
+            mover.poll();
+            if let Some(op) = mover.next_copy() {
+                frames[1].write(frames[0].read());
+                mover.copied(&op, Ok(Copied { bytes: op.bytes.into(), digest: 0 }));
+            }
+            match mover.next_ended(0) {
+                Some(ended) => break Status::from_code(ended.done.status),
+                None => thread::yield_now(),
+            }
+        };
+        assert_eq!(status, Some(Status::Ok));
+        writer.join().expect("the lane ends");
+    });
+}
+
+#[test]
+fn a_pin_that_saw_its_page_resident_keeps_it() {
+    check(3, || {
+        let mut world = World::new(1);
+        let evict = world.job(JobKind::Evict, 0, NONE_U32);
+        let World { mut mover, lane, frame, .. } = world;
+        let shared = Arc::clone(lane.shared());
+        let pinner = thread::spawn(move || {
+            let range = PageRange { seq: 0, first: 0, count: 1, plane: 0, planes: 1 };
+            assert!(shared.pins().pin(shared.seqs(), &range).is_some());
+            shared.resident(0, 0).is_some()
+        });
+        let status = carry(&mut mover, &frame, &evict);
+        let kept = pinner.join().expect("the pinner ends");
+        assert!(!kept || status == Status::Busy, "seen resident under a pin, and taken away");
+        assert_eq!(lane.shared().resident(0, 0).is_some(), status == Status::Busy);
+    });
+}

@@ -1,0 +1,556 @@
+//! The small daemon: one session, one size class, no policy. It runs on its own thread and is commanded over a channel.
+
+use kvtide_client::{Channel, Client, Options, SpaceSpec};
+use kvtide_wire::{
+    entry::{CANARY, Completion, Job, JobDone, JobKind, NONE_U16, NONE_U32, Op, Submission},
+    geometry::PlaneSpec,
+    hello::{Hello, Limits, MESSAGE_MAX, Slab, Welcome},
+    layout::Shape,
+    lists::List,
+    os::{
+        memfd::Memfd,
+        poll,
+        session::DaemonSide,
+        socket::{Listener, Socket},
+    },
+    score::Scores,
+    status::Status,
+};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs::File,
+    os::{fd::AsFd, unix::fs::FileExt},
+    path::PathBuf,
+    sync::{
+        atomic::{AtomicU32, Ordering},
+        mpsc::{Receiver, Sender, TryRecvError, channel},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+pub const PLANES: u16 = 2;
+pub const PAGE: usize = 1000;
+pub const TOKENS: u64 = 16;
+pub const FRAMES: u32 = 24;
+const STRIDE: u32 = 1024;
+const SLOTS: u32 = 64;
+const SLAB: u32 = 3;
+/// Bound of everything that a test waits for.
+pub const LONG: Duration = Duration::from_secs(20);
+
+/// What a test tells the daemon.
+pub enum Command {
+    /// Store a page to host, then take it out of tier 0; says how the eviction ended.
+    Evict { block: u32, plane: u16, answer: Sender<Status> },
+    /// Flip a bit of a page in host memory.
+    Flip { block: u32, plane: u16, byte: u64, answer: Sender<()> },
+    /// Load a page from host memory into a frame that shows another; says how that ended.
+    #[allow(dead_code)] // for tests on a device
+    LoadOver { block: u32, plane: u16, frame: u32, victim: (u32, u16), answer: Sender<Status> },
+    /// Send a job as it is; says how it ended.
+    Job { job: Job, answer: Sender<Status> },
+    /// Read what lane 0 told of attention.
+    Scores(Sender<Vec<Scores>>),
+    /// Answer the next request of this kind like this.
+    Answer { op: Op, with: Script },
+    /// Push a completion that no request explains.
+    Stray(Completion),
+    /// Close everything at once.
+    Die,
+}
+
+/// What the daemon does with a request instead of what is right.
+#[derive(Clone, Debug)]
+pub enum Script {
+    /// Refuse.
+    Status(Status),
+    /// This completion and list, whatever they mean.
+    Raw(Completion, Vec<u32>),
+    /// Nothing, ever.
+    Silence,
+}
+
+pub struct Fake {
+    pub socket: PathBuf,
+    commands: Sender<Command>,
+    thread: Option<JoinHandle<Vec<Submission>>>,
+}
+
+fn planes() -> Vec<PlaneSpec> {
+    vec![PlaneSpec { page_bytes: PAGE as u32, ..PlaneSpec::default() }; usize::from(PLANES)]
+}
+
+pub fn options(socket: PathBuf) -> Options {
+    let space = SpaceSpec {
+        name: "test".into(),
+        fingerprint: [1; 32],
+        page_tokens: TOKENS as u32,
+        planes: planes(),
+        shards: 1,
+        shard: 0,
+    };
+    Options {
+        lanes: 2,
+        depth: 8,
+        seqs_max: 8,
+        timeout: Duration::from_secs(5),
+        ..Options::new(socket, space, vec![FRAMES])
+    }
+}
+
+impl Fake {
+    pub fn start() -> Fake {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("kvtide-fake-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let socket = std::env::temp_dir().join(name);
+        let listener = Listener::bind(&socket, 0o600).expect("listen");
+        let (commands, inbox) = channel();
+        let thread = std::thread::spawn(move || Core::serve(&listener, inbox));
+        Fake { socket, commands, thread: Some(thread) }
+    }
+
+    pub fn attach(&self) -> Client {
+        Client::attach(options(self.socket.clone())).expect("attach")
+    }
+
+    pub fn tell(&self, command: Command) {
+        self.commands.send(command).expect("the daemon listens");
+    }
+
+    pub fn evict(&self, block: u32, plane: u16) -> Status {
+        let (answer, ended) = channel();
+        self.tell(Command::Evict { block, plane, answer });
+        ended.recv_timeout(LONG).expect("the eviction ends")
+    }
+
+    pub fn flip(&self, block: u32, plane: u16, byte: usize) {
+        let (answer, flipped) = channel();
+        self.tell(Command::Flip { block, plane, byte: byte as u64, answer });
+        flipped.recv_timeout(LONG).expect("the bit is flipped");
+    }
+
+    /// Loads a page from host memory into a frame that shows another; does not wait for the job's end.
+    #[allow(dead_code)] // for tests on a device
+    pub fn load_over(&self, block: u32, plane: u16, frame: u32, victim: (u32, u16)) -> Receiver<Status> {
+        let (answer, ended) = channel();
+        self.tell(Command::LoadOver { block, plane, frame, victim, answer });
+        ended
+    }
+
+    /// What lane 0 has told of attention since the last time.
+    #[allow(dead_code)] // not for tests on a device
+    pub fn scores(&self) -> Vec<Scores> {
+        let (answer, read) = channel();
+        self.tell(Command::Scores(answer));
+        read.recv_timeout(LONG).expect("scores are read")
+    }
+
+    pub fn job(&self, job: Job) -> Status {
+        let (answer, ended) = channel();
+        self.tell(Command::Job { job, answer });
+        ended.recv_timeout(LONG).expect("the job ends")
+    }
+
+    /// Ends the daemon; what the engine had sent until then.
+    pub fn die(&mut self) -> Vec<Submission> {
+        let _ = self.commands.send(Command::Die); // it may have ended already
+        self.thread.take().map(|thread| thread.join().expect("the daemon does not panic")).unwrap_or_default()
+    }
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        self.die();
+        let _ = std::fs::remove_file(self.socket.with_extension("lock"));
+        let mut lock = self.socket.clone().into_os_string();
+        lock.push(".lock");
+        let _ = std::fs::remove_file(lock);
+    }
+}
+
+/// A job whose field values stand for "nothing".
+pub fn job(kind: JobKind, block: u32, plane: u16, frame: u32) -> Job {
+    Job {
+        kind: kind as u16,
+        block,
+        plane,
+        frame,
+        victim_block: NONE_U32,
+        use_lane: NONE_U16,
+        slab: SLAB,
+        ..Job::default()
+    }
+}
+
+/// What waits for a job's end.
+enum Then {
+    /// One of the jobs of this request.
+    Request(u16, u16),
+    Evict(u32, u16, Sender<Status>),
+    Tell(Sender<Status>),
+}
+
+struct Pending {
+    jobs: usize,
+    completion: Completion,
+    list: Vec<u32>,
+}
+
+struct Core {
+    side: DaemonSide,
+    socket: Socket,
+    seen: Vec<Submission>,
+    frames: BTreeMap<(u32, u16), u32>,
+    free: Vec<u32>,
+    host: HashMap<(u32, u16), u32>,
+    /// What the page in each host frame hashed to when it was stored.
+    digests: HashMap<u32, u32>,
+    seqs: HashMap<u32, Vec<u32>>,
+    next_block: u32,
+    next_slot: u32,
+    next_job: u32,
+    jobs: HashMap<u32, (Job, Then)>,
+    pending: HashMap<(u16, u16), Pending>,
+    scripts: Vec<(Op, Script)>,
+    slab: Option<Memfd>,
+    inbox: Receiver<Command>,
+    dead: bool,
+}
+
+impl Core {
+    fn serve(listener: &Listener, inbox: Receiver<Command>) -> Vec<Submission> {
+        let socket = loop {
+            if poll::readable(&[listener.as_fd()], Duration::from_millis(20)).expect("poll") != 0
+                && let Some(socket) = listener.accept().expect("accept")
+            {
+                break socket;
+            }
+            if let Ok(Command::Die) = inbox.try_recv() {
+                return Vec::new();
+            }
+        };
+        let mut buffer = vec![0; MESSAGE_MAX];
+        let (len, _) = socket.receive_within(&mut buffer, 0, LONG).expect("hello");
+        let hello = Hello::decode(&buffer[..len]).expect("decode");
+        let shape = Shape { channels: hello.channels, depth: hello.depth, jobs: 16, lanes: hello.lanes };
+        let limits = Limits {
+            shape,
+            blocks_max: 40,
+            seqs_max: hello.seqs_max,
+            seq_blocks_max: 20,
+            request_timeout_us: 5_000_000,
+        };
+        let (side, fds) = DaemonSide::create(shape).expect("daemon's side");
+        socket.send(&Welcome::accept(1, limits).expect("welcome").encode(), &fds.as_fds()).expect("send");
+        drop(fds);
+        let mut core = Core {
+            side,
+            socket,
+            seen: Vec::new(),
+            frames: BTreeMap::new(),
+            free: (0..FRAMES).rev().collect(),
+            host: HashMap::new(),
+            digests: HashMap::new(),
+            seqs: HashMap::new(),
+            next_block: 0,
+            next_slot: 0,
+            next_job: 1,
+            jobs: HashMap::new(),
+            pending: HashMap::new(),
+            scripts: Vec::new(),
+            slab: None,
+            inbox,
+            dead: false,
+        };
+        loop {
+            core.commands();
+            if core.dead {
+                return core.seen;
+            }
+            if !core.turn() {
+                let fds = [core.side.bell.as_fd(), core.socket.as_fd()];
+                core.side.sleeper.announce();
+                kvtide_wire::wake::announced();
+                // Commands come without a bell, so sleep little; requests ring.
+                poll::readable(&fds, Duration::from_millis(1)).expect("poll");
+                core.side.sleeper.awake();
+                core.side.bell.quiet();
+            }
+        }
+    }
+
+    /// Takes what the test has said so far.
+    fn commands(&mut self) {
+        loop {
+            match self.inbox.try_recv() {
+                Ok(command) => self.command(command),
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Disconnected) => {
+                    self.dead = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn command(&mut self, command: Command) {
+        match command {
+            Command::Evict { block, plane, answer } => {
+                let slot = self.slot();
+                self.host.insert((block, plane), slot);
+                let frame = self.frames[&(block, plane)];
+                let store = Job { slot, flags: CANARY, ..job(JobKind::Store, block, plane, frame) };
+                self.send(store, Then::Evict(block, plane, answer));
+            }
+            Command::Flip { block, plane, byte, answer } => {
+                let memfd = self.slab.as_ref().expect("a slab");
+                let file = File::from(memfd.as_fd().try_clone_to_owned().expect("a descriptor"));
+                let (at, mut flipped) = (u64::from(self.host[&(block, plane)] * STRIDE) + byte, [0]);
+                file.read_exact_at(&mut flipped, at).expect("read");
+                flipped[0] ^= 1 << (byte % 8);
+                file.write_all_at(&flipped, at).expect("write");
+                answer.send(()).expect("the test waits");
+            }
+            Command::LoadOver { block, plane, frame, victim, answer } => {
+                let slot = self.host[&(block, plane)];
+                let load =
+                    Job { slot, flags: CANARY, digest: self.digests[&slot], ..job(JobKind::Load, block, plane, frame) };
+                self.frames.remove(&victim);
+                self.send(Job { victim_block: victim.0, victim_plane: victim.1, ..load }, Then::Tell(answer));
+            }
+            Command::Job { job, answer } => self.send(job, Then::Tell(answer)),
+            Command::Scores(answer) => {
+                let scores = &mut self.side.scores[0];
+                let _ = answer.send(std::iter::from_fn(|| scores.read()).collect());
+            }
+            Command::Answer { op, with } => self.scripts.push((op, with)),
+            Command::Stray(completion) => {
+                self.side.channels[0].completions.push(&completion).expect("room");
+                self.side.channels[0].waker.wake();
+            }
+            Command::Die => self.dead = true,
+        }
+    }
+
+    /// A host frame; the slab is granted with the first.
+    fn slot(&mut self) -> u32 {
+        if self.slab.is_none() {
+            let bytes = u64::from(SLOTS * STRIDE);
+            let memfd = Memfd::shared("fake-slab", bytes).expect("memfd");
+            let slab = Slab { slab: SLAB, class: 0, frames: SLOTS, stride: STRIDE, bytes };
+            self.socket.send(&slab.encode().expect("slab"), &[memfd.as_fd()]).expect("send");
+            self.slab = Some(memfd);
+        }
+        self.next_slot += 1;
+        self.next_slot - 1
+    }
+
+    fn send(&mut self, job: Job, then: Then) {
+        let job = Job { id: self.next_job, ..job };
+        self.next_job += 1;
+        self.jobs.insert(job.id, (job, then));
+        self.side.jobs.push(&job).expect("room for a job");
+        self.side.pump.wake();
+    }
+
+    fn turn(&mut self) -> bool {
+        let mut any = false;
+        while let Some(done) = self.side.done.pop().expect("index") {
+            any = true;
+            self.job_done(&done);
+        }
+        for channel in 0..self.side.channels.len() {
+            // A job ring of 16 takes what a few requests ask for.
+            while self.jobs.len() < 8
+                && let Some(request) = self.side.channels[channel].submissions.pop().expect("index")
+            {
+                any = true;
+                self.commands(); // what the test said before it made this request
+                if self.dead {
+                    return true;
+                }
+                self.seen.push(request);
+                self.request(channel as u16, &request);
+            }
+        }
+        any
+    }
+
+    fn complete(&mut self, channel: u16, mut completion: Completion, list: &[u32]) {
+        let side = &mut self.side.channels[usize::from(channel)];
+        if completion.list_len == 0 {
+            completion.list_len = side.answers.write(completion.tag, list).expect("list");
+        }
+        side.completions.push(&completion).expect("a slot for every request");
+        side.waker.wake();
+    }
+
+    fn job_done(&mut self, done: &JobDone) {
+        let (job, then) = self.jobs.remove(&done.id).expect("a job of ours");
+        let status = Status::from_code(done.status).expect("a status");
+        let kind = JobKind::from_code(job.kind);
+        let page = (job.block, job.plane);
+        if status == Status::Ok {
+            match kind {
+                Some(JobKind::Map | JobKind::Load) => {
+                    self.frames.insert(page, job.frame);
+                }
+                Some(JobKind::Store) => {
+                    assert_eq!(done.flags, job.flags, "it tells the digest that it is asked for");
+                    self.digests.insert(job.slot, done.digest);
+                }
+                Some(JobKind::Evict) => {
+                    self.frames.remove(&page);
+                    self.free.push(job.frame);
+                }
+                _ => {}
+            }
+        }
+        if status == Status::Corrupt {
+            assert_eq!((done.flags, job.digest == done.digest), (CANARY, false));
+            self.free.push(job.frame); // it shows nothing
+        }
+        match then {
+            Then::Tell(answer) => drop(answer.send(status)),
+            Then::Evict(block, plane, answer) if kind == Some(JobKind::Store) && status == Status::Ok => {
+                let evict = super::fake::job(JobKind::Evict, block, plane, job.frame);
+                self.send(evict, Then::Evict(block, plane, answer));
+            }
+            Then::Evict(_, _, answer) => drop(answer.send(status)),
+            Then::Request(channel, tag) => {
+                let pending = self.pending.get_mut(&(channel, tag)).expect("a request of ours");
+                pending.jobs -= 1;
+                if status != Status::Ok {
+                    pending.completion.status = status.code();
+                }
+                if pending.jobs == 0 {
+                    let Pending { completion, list, .. } = self.pending.remove(&(channel, tag)).expect("just seen");
+                    self.complete(channel, completion, &list);
+                }
+            }
+        }
+    }
+
+    fn wait_for(&mut self, channel: u16, completion: Completion, list: Vec<u32>, jobs: Vec<Job>) {
+        if jobs.is_empty() {
+            return self.complete(channel, completion, &list);
+        }
+        let tag = completion.tag;
+        self.pending.insert((channel, tag), Pending { jobs: jobs.len(), completion, list });
+        for job in jobs {
+            self.send(job, Then::Request(channel, tag));
+        }
+    }
+
+    fn load(&mut self, block: u32, plane: u16) -> Option<Job> {
+        if self.frames.contains_key(&(block, plane)) {
+            return None;
+        }
+        let slot = self.host[&(block, plane)];
+        let frame = self.free.pop().expect("a free frame");
+        Some(Job { slot, flags: CANARY, digest: self.digests[&slot], ..job(JobKind::Load, block, plane, frame) })
+    }
+
+    fn request(&mut self, channel: u16, request: &Submission) {
+        let op = Op::from_code(request.op).expect("an operation");
+        let ok = Completion::new(request.op, request.tag, Status::Ok);
+        if let Some(at) = self.scripts.iter().position(|(wanted, _)| *wanted == op) {
+            match self.scripts.remove(at).1 {
+                Script::Silence => {}
+                Script::Status(status) => self.complete(channel, Completion::new(request.op, request.tag, status), &[]),
+                Script::Raw(completion, list) => {
+                    match op {
+                        Op::Map => self.seqs.entry(request.seq).or_default().extend(&list),
+                        Op::Fork => {
+                            let shared = self.seqs.get(&request.seq).cloned().unwrap_or_default();
+                            self.seqs.insert(request.block, shared);
+                        }
+                        _ => {}
+                    }
+                    self.complete(channel, Completion { tag: request.tag, ..completion }, &list);
+                }
+            }
+            return;
+        }
+        match op {
+            Op::Reserve => {
+                let blocks: Vec<u32> = (self.next_block..self.next_block + request.count).collect();
+                self.next_block += request.count;
+                if request.seq != NONE_U32 {
+                    self.seqs.entry(request.seq).or_default().extend(&blocks);
+                }
+                let pages = blocks.iter().flat_map(|block| (0..PLANES).map(|plane| (*block, plane)));
+                let jobs: Vec<Job> = pages
+                    .map(|(block, plane)| job(JobKind::Map, block, plane, self.free.pop().expect("a free frame")))
+                    .collect();
+                self.wait_for(channel, Completion { value: blocks.len() as u64, ..ok }, blocks, jobs);
+            }
+            Op::Bind => {
+                self.seqs.entry(request.seq).or_default().push(request.block);
+                self.complete(channel, ok, &[]);
+            }
+            Op::SeqDrop => {
+                self.seqs.remove(&request.seq);
+                self.complete(channel, ok, &[]);
+            }
+            Op::Fault => {
+                let block = self.seqs[&request.seq][request.first as usize];
+                let jobs = self.load(block, request.flags).into_iter().collect();
+                self.wait_for(channel, ok, Vec::new(), jobs);
+            }
+            Op::Acquire => {
+                let blocks = self.seqs[&request.seq].clone();
+                let range = request.first as usize..(request.first + request.count) as usize;
+                let planes = request.lane..request.lane + request.flags;
+                let pages: Vec<(u32, u16)> =
+                    blocks[range].iter().flat_map(|block| planes.clone().map(|plane| (*block, plane))).collect();
+                let jobs = pages.into_iter().filter_map(|(block, plane)| self.load(block, plane)).collect();
+                self.wait_for(channel, ok, Vec::new(), jobs);
+            }
+            Op::Tier0Resize => {
+                self.free.retain(|frame| *frame < request.count);
+                let held = |frame: &u32| self.frames.values().any(|held| held == frame) || self.free.contains(frame);
+                let fresh: Vec<u32> = (0..request.count).filter(|frame| !held(frame)).collect();
+                self.free.extend(fresh);
+                self.complete(channel, Completion { value: request.count.into(), ..ok }, &[]);
+            }
+            Op::Declare => {
+                let mut list = List::default();
+                let requests = &self.side.channels[usize::from(channel)].requests;
+                requests.copy_out(request.tag, request.list_len, &mut list).expect("list");
+                let block = self.next_block + 7; // other ids than before
+                self.next_block += 1;
+                for (plane, frame) in list.words().iter().enumerate().filter(|(_, frame)| **frame != NONE_U32) {
+                    self.frames.insert((block, plane as u16), *frame);
+                    self.free.retain(|free| free != frame);
+                }
+                self.seqs.entry(request.seq).or_default().push(block);
+                self.complete(channel, ok, &[block]);
+            }
+            _ => self.complete(channel, ok, &[]),
+        }
+    }
+}
+
+/// A sequence of `blocks` committed blocks, each page filled by [`byte`].
+pub fn filled(client: &Client, channel: &mut Channel, lane: u16, blocks: u32) -> u32 {
+    let seq = channel.seq_create().expect("create");
+    let tokens = u64::from(blocks) * TOKENS;
+    channel.reserve(seq, tokens, LONG).expect("reserve");
+    let mut lane = client.lane(lane).expect("lane");
+    lane.begin(&[kvtide_client::StepSeq { seq, tokens }]).expect("begin");
+    for index in 0..blocks {
+        for plane in 0..PLANES {
+            lane.page_mut(seq, index, plane).expect("unsealed and resident").fill(byte(seq, index, plane));
+        }
+    }
+    lane.end().expect("end");
+    channel.commit(seq, tokens).expect("commit");
+    seq
+}
+
+/// What a page is filled with.
+pub fn byte(seq: u32, index: u32, plane: u16) -> u8 {
+    (seq * 97 + index * 13 + u32::from(plane) * 5 + 1) as u8
+}

@@ -1,0 +1,12 @@
+//! The actions of the seeds of before.
+
+/// A refactoring leaves the actions of each seed as they are. Who means to change behaviour writes the file anew with KVTIDE_FREEZE=1.
+pub fn compare(hashes: &str) {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/chaos/frozen.txt");
+    if std::env::var_os("KVTIDE_FREEZE").is_some() {
+        std::fs::write(path, hashes).unwrap();
+    }
+    let before = std::fs::read_to_string(path).unwrap();
+    let differs = before.lines().zip(hashes.lines()).find(|(before, now)| before != now);
+    assert!(before == hashes, "other actions than those of {path} (before, now): {differs:?}");
+}
